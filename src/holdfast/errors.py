@@ -1,0 +1,221 @@
+"""Every error that Holdfast raises, as one tree; each says what is so and what to do.
+
+    HoldfastError
+      UsageError    before any SQL: the call itself is wrong            HTTP 400, exit code 2
+      NotFound      what was named does not exist                       HTTP 404, exit code 3
+      Conflict      it exists, but its state forbids what was asked     HTTP 409, exit code 4
+      StoreError    the database could not do it, this time or so far   HTTP 503, exit code 5
+
+`code` is stable and meant for programs; the facts are attributes; the message is for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+from uuid import UUID
+
+
+class HoldfastError(Exception):
+    """The root of all errors that Holdfast raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(HoldfastError):
+    """The call is wrong and was refused before any SQL that writes."""
+
+    code = "usage"
+    http_status = 400
+    exit_code = 2
+
+
+class InvalidInput(UsageError):
+    """An argument cannot be stored and read back as its type; *path* leads to it."""
+
+    code = "invalid_input"
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+
+
+class InvalidOutput(UsageError):
+    """A handler's result cannot be stored and read back as its type; *path* leads to it."""
+
+    code = "invalid_output"
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+
+
+class InvalidId(UsageError):
+    """An id is not a UUID."""
+
+    code = "invalid_id"
+
+    def __init__(self, value: object) -> None:
+        super().__init__(f"{str(value)[:60]!r} is not an id; ids are UUIDs, as `chain.id` and `job.id` give them")
+        self.value = value
+
+
+class InvalidSettings(UsageError):
+    """A setting has a value that cannot work."""
+
+    code = "invalid_settings"
+
+
+class UnknownTask(UsageError):
+    """No task of this name is registered here or recorded in the database."""
+
+    code = "unknown_task"
+
+    def __init__(self, name: str, known: Sequence[str] = ()) -> None:
+        near = f"; did you mean {', '.join(known)}?" if known else ""
+        super().__init__(
+            f"no task is called {name!r}{near}; register it with @hf.task, or hf.declare() one that runs elsewhere"
+        )
+        self.name = name
+        self.known = tuple(known)
+
+
+class DuplicateTask(UsageError):
+    """Two tasks claim one name."""
+
+    code = "duplicate_task"
+
+    def __init__(self, names: Sequence[str], places: Sequence[str] = ()) -> None:
+        where = f" ({'; '.join(places)})" if places else ""
+        super().__init__(f"more than one task is called {', '.join(names)}{where}; give each a name= of its own")
+        self.names = tuple(names)
+        self.places = tuple(places)
+
+
+class TransactionRequired(UsageError):
+    """The connection has no usable transaction open, or none was given where one is required."""
+
+    code = "transaction_required"
+
+
+class WrongConnection(UsageError):
+    """The connection is closed, of the other colour, of an unknown kind, or leads to another database."""
+
+    code = "wrong_connection"
+
+
+class Misuse(UsageError):
+    """Something was used in a way or in an order that it does not have."""
+
+    code = "misuse"
+
+
+class NotFound(HoldfastError):
+    """What was named does not exist (any more)."""
+
+    code = "not_found"
+    http_status = 404
+    exit_code = 3
+
+
+class JobNotFound(NotFound):
+    """There is no job of this id."""
+
+    code = "job_not_found"
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__(f"there is no job {job_id}; it was never committed, or it has been deleted")
+        self.job_id = job_id
+
+
+class ChainNotFound(NotFound):
+    """There is no chain of this id."""
+
+    code = "chain_not_found"
+
+    def __init__(self, chain_id: UUID) -> None:
+        super().__init__(f"there is no chain {chain_id}; it was never committed, or it has been deleted")
+        self.chain_id = chain_id
+
+
+class Conflict(HoldfastError):
+    """The state of what was named forbids what was asked."""
+
+    code = "conflict"
+    http_status = 409
+    exit_code = 4
+
+
+class WrongTask(Conflict):
+    """The id belongs to a job of another task."""
+
+    code = "wrong_task"
+
+    def __init__(self, job_id: UUID, asked: str, found: str) -> None:
+        super().__init__(f"job {job_id} is of task {found!r}, not {asked!r}; use another id, or that task")
+        self.job_id = job_id
+        self.asked = asked
+        self.found = found
+
+
+class StillReferenced(Conflict):
+    """Jobs outside the set that is to be deleted wait for a chain in it."""
+
+    code = "still_referenced"
+
+    def __init__(self, references: Sequence[tuple[UUID, UUID]]) -> None:
+        shown = ", ".join(f"{chain} (for job {job})" for chain, job in references[:5])
+        more = f" and {len(references) - 5} more" if len(references) > 5 else ""
+        super().__init__(
+            f"still waited for: {shown}{more}; delete the waiting chains in the same call, or end them first"
+        )
+        self.references = tuple(references)
+
+
+class BlockerCycle(Conflict):
+    """A job would wait, directly or through others, for its own chain."""
+
+    code = "blocker_cycle"
+
+    def __init__(self, chain_id: UUID) -> None:
+        super().__init__(f"chain {chain_id} would wait for itself; take it out of blockers=")
+        self.chain_id = chain_id
+
+
+class StoreError(HoldfastError):
+    """The database could not do it; nothing of the operation is left behind unless the class says so."""
+
+    code = "store"
+    http_status = 503
+    exit_code = 5
+
+
+class Unavailable(StoreError):
+    """The database cannot be reached, is read-only, is full or did not answer in time; again may help."""
+
+    code = "unavailable"
+
+
+class Busy(StoreError):
+    """Somebody else holds what the operation needs; again may help."""
+
+    code = "busy"
+
+
+class NotMigrated(StoreError):
+    """The schema in the database and this release do not fit together."""
+
+    code = "not_migrated"
+
+    def __init__(self, message: str, found: int | None, needed: int) -> None:
+        super().__init__(message)
+        self.found = found
+        self.needed = needed
+
+
+class UnknownOutcome(StoreError):
+    """COMMIT was sent and its answer was lost: the operation happened wholly or not at all."""
+
+    code = "unknown_outcome"

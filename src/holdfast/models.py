@@ -1,0 +1,179 @@
+"""The values that people and the store hand to each other: starts, jobs, chains, pages, names of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from uuid import UUID
+
+from holdfast.states import State, Status
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+EventName: TypeAlias = Literal["job:enqueued", "job:deleted"]
+BlockerPolicy: TypeAlias = Literal["fail", "wait", "ignore"]
+UniqueScope: TypeAlias = Literal["open", "any"]
+Order: TypeAlias = Literal["newest", "oldest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A key that only one chain of a task holds at a time; a start that meets it is given that chain.
+
+    *scope* `"open"` frees the key when the chain closes, `"any"` keeps it until the chain is deleted; *within*
+    (seconds or a timedelta) frees it that long after the start at the latest.
+
+    >>> Unique("order-7", within=3600).scope
+    'open'
+    """
+
+    key: str
+    scope: UniqueScope = "open"
+    within: float | timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One job to be inserted, as the store takes it: everything checked, nothing happened yet."""
+
+    id: UUID
+    task: str
+    input: str
+    queue: str
+    lane: str | None = None
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+    delay_ms: int = 0
+    run_at_ms: int | None = None
+    paused: bool = False
+    blockers: tuple[UUID, ...] = ()
+    on_blocker_failure: BlockerPolicy = "fail"
+    unique: Unique | None = None
+    webhook: str | None = None
+    trace: str | None = None
+    named: bool = False  # the caller chose the id, so it may exist already
+
+    @property
+    def may_wait(self) -> bool:
+        """Tell whether inserting it may wait for a stranger's open transaction (the same key or id)."""
+        return self.named or self.unique is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One durable request to run a task, as it was when it was read."""
+
+    id: UUID
+    seq: int
+    chain_id: UUID
+    chain_index: int
+    task: str
+    queue: str
+    lane: str | None
+    priority: int
+    tags: tuple[str, ...]
+    status: Status
+    state: State
+    """What people are shown: *status*, or the derived word that says more (`scheduled`, `waiting`, …)."""
+    run_at: datetime
+    attempt: int
+    used: int
+    crashes: int
+    interrupted: int
+    worker: str | None
+    lease_until: datetime | None
+    reason: str | None
+    input: Any
+    output: Any
+    error: Any
+    current_phase: str | None
+    progress: int | None
+    message: str | None
+    open_blockers: int
+    on_blocker_failure: BlockerPolicy
+    webhook: str | None
+    completed_by: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    stale_at: datetime | None
+    version: int
+
+    @property
+    def outcome(self) -> Status | None:
+        """How it ended, also once it is stale; None while it has not."""
+        return self.status if self.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Generic[R_co]):
+    """A job and all that continues it, as it was when it was read; *status* and *output* are its last job's."""
+
+    id: UUID
+    task: str
+    status: Status
+    created_at: datetime
+    closed_at: datetime | None = None
+    output: R_co | None = None
+    last_task: str = ""
+    """The task of its last job: other than *task* once it has continued with another."""
+    deduplicated: bool = False
+    """The start that gave this chain met its `unique` key or its id, and made nothing."""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether it can still change by itself."""
+        return self.closed_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T_co]):
+    """Some items of a list, and the cursor that leads to the next ones; None means that there are none."""
+
+    items: tuple[T_co, ...]
+    next_cursor: str | None = None
+
+    def __iter__(self) -> Iterator[T_co]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """What a list of jobs is narrowed to; an empty field narrows nothing."""
+
+    tasks: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
+    queues: tuple[str, ...] = ()
+    lanes: tuple[str, ...] = ()
+    created_from: datetime | None = None
+    created_to: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainFilter:
+    """What a list of chains is narrowed to; an empty field narrows nothing."""
+
+    tasks: tuple[str, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    is_open: bool | None = None
+    roots_only: bool = False
+    created_from: datetime | None = None
+    created_to: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """What a stranger to the code must know of a task: the `task` row."""
+
+    name: str
+    version: str
+    policy: str = field(default="{}")
+    input_schema: str = field(default="{}")
+    output_schema: str = field(default="{}")

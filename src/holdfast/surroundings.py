@@ -1,0 +1,94 @@
+"""What the engine takes from outside: clocks, chance, sleep and threads, handed in so that a simulation can replace them.
+
+No module reads `time`, `random` or starts a thread on its own (a test walks the sources). Only the database's clock
+decides about jobs; these clocks measure waiting and stamp ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+R = TypeVar("R")
+
+
+class Shell(Protocol):
+    """Calls a step function whenever it is woken, one call at a time."""
+
+    def wake(self) -> None:
+        """Have the step called soon; wakes that arrive before it are one."""
+
+    def stop(self) -> None:
+        """Call the step no more; a call under way is finished first."""
+
+
+def wall_ms() -> int:
+    """Read this machine's clock, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class ThreadShell:
+    """A daemon thread around a step function: the shell of production."""
+
+    def __init__(self, step: Callable[[], None], name: str) -> None:
+        self._step = step
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have the step called soon."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Call the step no more, and wait for a call under way."""
+        self._stopped = True
+        self._woken.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            self._woken.wait()
+            self._woken.clear()
+            if self._stopped:
+                return
+            self._step()
+
+
+class Threads:
+    """Runs blocking calls beside an event loop, in a few threads that are made when first needed."""
+
+    def __init__(self, most: int = 4) -> None:
+        self._most = most
+        self._executor: ThreadPoolExecutor | None = None
+
+    async def call(self, function: Callable[[], R]) -> R:
+        """Run *function* in a thread and return its result."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self._most, thread_name_prefix="holdfast-call")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    def drop(self) -> None:
+        """Forget the threads without waiting for them (they are gone after a fork)."""
+        self._executor = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The outside world, as the engine is given it."""
+
+    wall_ms: Callable[[], int] = wall_ms
+    monotonic: Callable[[], float] = time.monotonic
+    chance: random.Random = field(default_factory=random.SystemRandom)
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    sleep_blocking: Callable[[float], None] = time.sleep
+    shell: Callable[[Callable[[], None], str], Shell] = ThreadShell
+    threads: Threads = field(default_factory=Threads)
