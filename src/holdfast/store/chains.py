@@ -1,0 +1,93 @@
+"""Chains: a job and all that continues it; here they are started.
+
+A start only inserts (DESIGN §4): keys, jobs, links to blockers, events. What it meets is a value, not an error: a
+`unique` key that is held, or an id that exists, gives the chain that has it, its *twin*. So a start may be repeated
+after an unknown outcome, and a caller's transaction stays usable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from holdfast.errors import WrongTask
+from holdfast.models import Chain, Start
+from holdfast.store import blockers, events, reads, rows, unique
+from holdfast.store.rows import Inserted
+from holdfast.store.tx import Tx, repeatable
+
+
+@repeatable
+async def start(tx: Tx, starts: Sequence[Start]) -> list[Chain[Any]]:
+    """Start a chain for each of *starts*, in order; a start that meets its twin is given the twin."""
+    blocking = await blockers.resolve(tx, starts)
+    twins = await _existing(tx, [each for each in starts if each.named])
+    twins |= await _holders(tx, [each for each in starts if each.unique is not None and each.id not in twins])
+    new = {each.id: each for each in starts if each.id not in twins}
+    inserted = {each.id: each for each in await rows.insert(tx, list(new.values()))} if new else {}
+    if late := [each for each in new.values() if each.id not in inserted]:
+        twins |= await _existing(tx, late)
+    await blockers.link(tx, [(each.seq, new[each.id]) for each in inserted.values()], blocking)
+    await events.append(tx, [_enqueued(each) for each in inserted.values()])
+    met = await reads.chains_by_id(tx, list(set(twins.values()) - inserted.keys()))
+    return _answers(starts, twins, inserted, {each.id: each for each in met})
+
+
+EXISTING = """SELECT id, chain_id, task, unique_key FROM holdfast_job WHERE id $any(ids: text)"""
+
+
+async def _existing(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
+    """Give the chains of those ids that exist; a key that was just taken for one of them is let go."""
+    if not starts:
+        return {}
+    asked = {each.id: each for each in starts}
+    found = await tx.fetch_all(EXISTING, ids=[str(each) for each in asked])
+    taken_in_vain = []
+    for id_, _, task, key in found:
+        each = asked[UUID(id_)]
+        if task != each.task:
+            raise WrongTask(each.id, asked=each.task, found=task)
+        if each.unique is not None and each.unique.key != key:
+            taken_in_vain.append((each.task, each.unique.key, each.id))
+    await unique.free(tx, taken_in_vain)
+    return {UUID(id_): UUID(chain_id) for id_, chain_id, _, _ in found}
+
+
+async def _holders(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
+    """Take the keys of *starts*; give the holder for each that another chain, or another start, has."""
+    wishes: dict[tuple[str, str], unique.Wish] = {}
+    for each in starts:
+        if each.unique is not None:
+            wishes.setdefault((each.task, each.unique.key), unique.Wish(each.task, each.unique, each.id))
+    holders = await unique.take(tx, list(wishes.values())) if wishes else {}
+    return {
+        each.id: holder
+        for each in starts
+        if each.unique is not None and (holder := holders[each.task, each.unique.key]) != each.id
+    }
+
+
+def _enqueued(job: Inserted) -> events.Fact:
+    return events.Fact(job.seq, "job:enqueued", status=job.status, version=1, attempt=0)
+
+
+def _answers(
+    starts: Sequence[Start],
+    twins: dict[UUID, UUID],
+    inserted: dict[UUID, Inserted],
+    met: dict[UUID, Chain[Any]],
+) -> list[Chain[Any]]:
+    """Give the chains in the order of the starts; of equal starts in one batch the first is the original."""
+    answers: list[Chain[Any]] = []
+    answered: set[UUID] = set()
+    for each in starts:
+        place = twins.get(each.id, each.id)
+        own = inserted.get(place)
+        chain = met[place] if own is None else Chain(place, each.task, own.status, own.created_at, last_task=each.task)
+        # an id that we made ourselves exists only when this very start is repeated after an unknown outcome
+        twin = place != each.id or place in answered or (own is None and each.named)
+        answers.append(replace(chain, deduplicated=twin))
+        answered.add(place)
+    return answers

@@ -1,0 +1,105 @@
+"""Deleting whole chains, with everything of theirs, in one transaction.
+
+A delete may run in a caller's transaction, so it locks only the rows of the chains that it names. A job that holds
+its lane cannot simply vanish: nobody would promote the next. It stays as a *tombstone* (cancelled, an arrival,
+emptied, under an id that nobody can ask for) until admission has promoted its lane.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from uuid import UUID
+
+from holdfast.errors import StillReferenced
+from holdfast.states import OPEN, Change, guard
+from holdfast.store import events, unique
+from holdfast.store.tx import Row, Tx
+
+TOMBSTONE = "deleted"
+"""What `closed_as` holds on a tombstone; reads pass over it."""
+
+LOCK = f"""
+    SELECT seq, id, chain_id, chain_index, task, unique_key, head FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
+    ORDER BY seq $locked"""
+
+
+async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUID]:
+    """Delete the chains of *ids*, with *cascade* also all they wait for; answer those that were there.
+
+    Unknown ids are passed over. Raises `StillReferenced`, having changed nothing, while an open job of another chain
+    waits for one of them.
+    """
+    chains = await _chains(tx, ids, cascade)
+    jobs = await _jobs(tx, chains)
+    await _refuse_referenced(tx, chains)
+    locked = await tx.fetch_all(LOCK, seqs=jobs) if jobs else []
+    if locked:
+        await _remove(tx, locked)
+    return [UUID(id_) for _, id_, _, chain_index, *_ in locked if chain_index == 0]
+
+
+CHAINS = """SELECT DISTINCT chain_id FROM holdfast_job WHERE id $any(ids: text)"""
+# two probes instead of OR: each has its index
+JOBS = """
+    SELECT seq FROM holdfast_job WHERE id $any(chains: text)
+    UNION ALL
+    SELECT seq FROM holdfast_job WHERE chain_id $any(chains: text) AND chain_index > 0"""
+WAITED_FOR = """SELECT DISTINCT chain_id FROM holdfast_blocker WHERE job $any(jobs: bigint)"""
+
+
+async def _chains(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[str]:
+    """Find the chains of *ids*; with *cascade*, what any of their steps waits for, and so on, each once."""
+    found = [chain_id for (chain_id,) in await tx.fetch_all(CHAINS, ids=[str(each) for each in ids])]
+    newest = found
+    while cascade and newest:
+        waited_for = await tx.fetch_all(WAITED_FOR, jobs=await _jobs(tx, newest))
+        newest = [chain_id for (chain_id,) in waited_for if chain_id not in found]
+        found = found + newest
+    return found
+
+
+async def _jobs(tx: Tx, chains: Sequence[str]) -> list[int]:
+    return [seq for (seq,) in await tx.fetch_all(JOBS, chains=chains)]
+
+
+REFERENCES = f"""
+    SELECT holdfast_blocker.chain_id, holdfast_job.id, holdfast_job.chain_id
+    FROM holdfast_blocker JOIN holdfast_job ON holdfast_job.seq = holdfast_blocker.job
+    WHERE holdfast_blocker.chain_id $any(chains: text)
+        AND holdfast_job.status IN ({", ".join(f"'{status}'" for status in OPEN)})
+    ORDER BY holdfast_job.seq"""
+
+
+async def _refuse_referenced(tx: Tx, chains: Sequence[str]) -> None:
+    rows = await tx.fetch_all(REFERENCES, chains=chains)
+    outside = [(UUID(chain_id), UUID(job)) for chain_id, job, chain_of_job in rows if chain_of_job not in chains]
+    if outside:
+        raise StillReferenced(outside)
+
+
+DELETE = """DELETE FROM holdfast_job WHERE seq $any(seqs: bigint) AND head = 0"""
+BURY = f"""
+    UPDATE holdfast_job
+    SET status = 'cancelled', gate = 'arrival', wake_at = $now, id = '~' || id, chain_id = '~' || chain_id,
+        input = '{{}}', output = NULL, error = NULL, unique_key = NULL, worker = NULL, lease_until = NULL,
+        closed_as = '{TOMBSTONE}', closed_at = $now, finished_at = $now, version = version + 1
+    WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}"""  # noqa: S608
+FORGET_PHASES = """DELETE FROM holdfast_phase WHERE job $any(seqs: bigint)"""
+FORGET_BLOCKERS = """DELETE FROM holdfast_blocker WHERE job $any(seqs: bigint)"""
+
+
+async def _remove(tx: Tx, locked: Sequence[Row]) -> None:
+    seqs = [seq for seq, *_ in locked]
+    keys = [(task, key, UUID(chain_id)) for _, _, chain_id, _, task, key, _ in locked if key is not None]
+    await unique.free(tx, keys)
+    await tx.execute(FORGET_PHASES, seqs=seqs)
+    await tx.execute(FORGET_BLOCKERS, seqs=seqs)
+    await tx.execute(DELETE, seqs=seqs)
+    await tx.execute(BURY, seqs=seqs)
+    await events.append(tx, [_deleted(id_, seq) for seq, id_, *_ in locked])
+
+
+def _deleted(job_id: str, seq: int) -> events.Fact:
+    return events.Fact(events.NO_JOB, "job:deleted", facts=json.dumps({"id": job_id, "seq": seq}))

@@ -1,0 +1,219 @@
+"""The few differences between the two databases, as fragments of one SQL text.
+
+    $now                       the statement's time in milliseconds, by the database's clock
+    $locked                    lock the rows, wait for them      (SQLite: one writer at a time, nothing to say)
+    $skip_locked               lock the rows, pass over those that somebody holds
+    $schema, $schema_name      the schema as a text and as a name
+    $any(ids: text)            `= ANY` of a list parameter
+    $list(given: id text, …)   a table made of one list parameter; its column `nr` counts the rows
+    :name                      a value
+
+Tables are written `holdfast_job`; in PostgreSQL the quoted schema is put in front, so that no `search_path`, ours or a
+caller's, decides what a statement means. Each text is compiled once and kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TABLES = (
+    "job", "jobs", "phase", "blocker", "unique", "lane", "queue", "task", "event", "subscription", "schedule", "tick",
+    "worker", "audit", "token", "meta",
+)  # fmt: skip
+
+# one pass; what comes first wins, so nothing inside a literal or a quoted name is taken for a parameter
+TOKEN = re.compile(
+    rf"""
+      (?P<comment> --[^\n]* )
+    | (?P<literal> '(?:[^']|'')*' | "[^"]*" )
+    | \$list\( (?P<list>\w+) : (?P<columns>[^)]+) \)
+    | \$any\( (?P<any>\w+) : \s* (?P<kind>\w+) \)
+    | \$(?P<fragment>\w+)
+    | (?<!:) :(?P<value>[a-z]\w*)
+    | \b holdfast_(?P<table>{"|".join(TABLES)}) \b (?!\.)
+    | (?P<percent>%)
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A text in the words of one database, and which of its parameters are lists."""
+
+    text: str
+    lists: Mapping[str, Sequence[str]]
+
+
+class Dialect:
+    """Compiles our SQL for one database; `bind` turns Python values into its parameters."""
+
+    fragments: Mapping[str, str]
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, Statement] = {}
+
+    def compile(self, sql: str) -> Statement:
+        """Translate *sql*, once."""
+        if (known := self._compiled.get(sql)) is None:
+            known = self._compiled[sql] = self._translate(sql)
+        return known
+
+    def bind(self, statement: Statement, values: Mapping[str, object]) -> dict[str, object]:
+        """Turn *values* into the parameters that the driver is given."""
+        raise NotImplementedError
+
+    def _translate(self, sql: str) -> Statement:
+        lists: dict[str, Sequence[str]] = {}
+
+        def word(match: re.Match[str]) -> str:
+            if match["list"]:
+                columns = [tuple(column.split()) for column in match["columns"].split(",")]
+                lists[match["list"]] = [name for name, _ in columns]
+                return self.list_table(match["list"], [(name, kind) for name, kind in columns])
+            if match["any"]:
+                lists[match["any"]] = ()
+                return self.any_of(match["any"], match["kind"])
+            return self._plain(match)
+
+        return Statement(TOKEN.sub(word, sql), lists)
+
+    def _plain(self, match: re.Match[str]) -> str:
+        if match["comment"]:
+            return ""
+        if match["fragment"]:
+            return self.fragments[match["fragment"]]
+        if match["value"]:
+            return self.value(match["value"])
+        if match["table"]:
+            return self.table(f"holdfast_{match['table']}")
+        return self.verbatim(match[0])
+
+    def list_table(self, name: str, columns: Sequence[tuple[str, str]]) -> str:
+        """Make a table of the list parameter *name*."""
+        raise NotImplementedError
+
+    def any_of(self, name: str, kind: str) -> str:
+        """Compare with any element of the list parameter *name*."""
+        raise NotImplementedError
+
+    def value(self, name: str) -> str:
+        """Stand for the value *name*."""
+        raise NotImplementedError
+
+    def table(self, name: str) -> str:
+        """Name a table of ours."""
+        raise NotImplementedError
+
+    def verbatim(self, text: str) -> str:
+        """Pass a literal or a percent sign on."""
+        return text
+
+
+class SqliteDialect(Dialect):
+    """SQLite's words; lists are JSON texts."""
+
+    def __init__(self, now: str = "CAST((julianday('now') - 2440587.5) * 86400000 AS integer)") -> None:
+        super().__init__()
+        self.fragments = {"now": now, "locked": "", "skip_locked": "", "schema": "'main'", "schema_name": "main"}
+
+    def list_table(self, name: str, columns: Sequence[tuple[str, str]]) -> str:
+        """Read rows out of one JSON text."""
+        picks = ", ".join(f"json_extract(value, '$[{n}]') AS {column}" for n, (column, _) in enumerate(columns))
+        return f"(SELECT {picks}, key AS nr FROM json_each(:{name})) AS {name}"
+
+    def any_of(self, name: str, kind: str) -> str:
+        """Read elements out of one JSON text."""
+        return f"IN (SELECT value FROM json_each(:{name}))"
+
+    def value(self, name: str) -> str:
+        """Write a named parameter."""
+        return f":{name}"
+
+    def table(self, name: str) -> str:
+        """Name the table plainly: a tenant is a file."""
+        return name
+
+    def bind(self, statement: Statement, values: Mapping[str, object]) -> dict[str, object]:
+        """Make JSON texts of the lists."""
+        if not statement.lists:
+            return dict(values)
+        return {name: json.dumps(value) if name in statement.lists else value for name, value in values.items()}
+
+
+class PostgresDialect(Dialect):
+    """PostgreSQL's words, as psycopg reads them; lists are array literals, one for each column."""
+
+    def __init__(self, schema: str = "public") -> None:
+        super().__init__()
+        self.schema = schema
+        self.fragments = {
+            # clock_timestamp() falls out of index conditions, now() is as old as the caller's transaction
+            "now": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
+            "locked": "FOR NO KEY UPDATE",
+            "skip_locked": "FOR NO KEY UPDATE SKIP LOCKED",
+            "schema": f"'{schema}'",
+            "schema_name": f'"{schema}"',
+        }
+
+    def list_table(self, name: str, columns: Sequence[tuple[str, str]]) -> str:
+        """Read columns out of array literals, sent as text: half the client time of Python lists."""
+        arrays = ", ".join(f"CAST(%({name}_{column})s AS {kind}[])" for column, kind in columns)
+        return f"unnest({arrays}) WITH ORDINALITY AS {name}({', '.join(column for column, _ in columns)}, nr)"
+
+    def any_of(self, name: str, kind: str) -> str:
+        """Compare with an array literal; `IN (SELECT …)` falls to a sequential scan."""
+        return f"= ANY(CAST(%({name})s AS {kind}[]))"
+
+    def value(self, name: str) -> str:
+        """Write a named parameter."""
+        return f"%({name})s"
+
+    def table(self, name: str) -> str:
+        """Name the table with its schema in front."""
+        return f'"{self.schema}".{name}'
+
+    def verbatim(self, text: str) -> str:
+        """Double the percent signs, which psycopg would read as parameters."""
+        return text.replace("%", "%%")
+
+    def bind(self, statement: Statement, values: Mapping[str, object]) -> dict[str, object]:
+        """Make array literals of the lists."""
+        given: dict[str, object] = {}
+        for name, value in values.items():
+            columns = statement.lists.get(name)
+            if columns is None:
+                given[name] = value
+            elif not columns:
+                given[name] = array_literal(_sequence(value))
+            else:
+                rows = _sequence(value)
+                transposed = zip(*rows, strict=True) if rows else [()] * len(columns)
+                given |= {f"{name}_{c}": array_literal(cells) for c, cells in zip(columns, transposed, strict=True)}
+        return given
+
+
+def array_literal(values: Iterable[Any]) -> str:
+    """Write *values*, which are texts, whole numbers or None, as the text of a PostgreSQL array."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if type(value) is int:
+        return str(value)
+    text: str = value
+    if "\\" in text or '"' in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _sequence(value: object) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError("a list parameter takes a list or a tuple")
+    return value

@@ -1,0 +1,152 @@
+"""Brings the schema up to date: numbered SQL files per database, one transaction each, safe with two processes at once.
+
+The row `schema` of `holdfast_meta` holds the number of the last step taken and is the lock: whoever takes a step
+locks it first, reads it again and only then acts, in the step's own transaction; so a kill -9 leaves a step whole or
+absent. A step's file says in its first line which is the oldest code that still suits the schema it makes. Code is
+numbered by the last step that it knows. A release thus serves a newer schema for as long as that allows: a rolling
+deploy migrates first and restarts afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from holdfast.errors import NotMigrated
+from holdfast.store.dialect import Dialect
+from holdfast.store.tx import Database, Tx
+
+HEADER = re.compile(r"-- oldest_code: (\d+)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One numbered file."""
+
+    number: int
+    name: str
+    oldest_code: int
+    statements: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a database has been brought, and the oldest code that suits it; 0 where there is nothing yet."""
+
+    schema: int
+    oldest_code: int
+
+
+@cache
+def steps(database: Database) -> Sequence[Step]:
+    """Read the steps for *database*, in order."""
+    folder = files("holdfast.store.migrations") / database
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    return [_read_step(name, (folder / name).read_text(encoding="utf-8")) for name in names]
+
+
+def code_number(database: Database) -> int:
+    """Give the number of this code: that of the last step it knows."""
+    return steps(database)[-1].number
+
+
+def pending_sql(database: Database, dialect: Dialect, schema: int) -> str:
+    """Write out what a database that stands at *schema* still needs, as a script to read or to run by hand."""
+    todo = [each for each in steps(database) if each.number > schema]
+    if not todo:
+        return ""
+    statements = [CREATE_META, FIRST_ROWS] if schema == 0 else []
+    for each in todo:
+        statements += each.statements
+    statements.append(f"UPDATE holdfast_meta SET value = '{todo[-1].number}' WHERE key = 'schema'")
+    statements.append(f"UPDATE holdfast_meta SET value = '{todo[-1].oldest_code}' WHERE key = 'oldest_code'")
+    return "\n".join(["BEGIN;", *(f"{dialect.compile(each).text};" for each in statements), "COMMIT;"])
+
+
+FIND_SCHEMA = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $schema"
+CREATE_SCHEMA = "CREATE SCHEMA IF NOT EXISTS $schema_name"
+CREATE_META = """CREATE TABLE IF NOT EXISTS holdfast_meta (key text PRIMARY KEY, value text NOT NULL)"""
+FIRST_ROWS = """INSERT INTO holdfast_meta (key, value) VALUES ('schema', '0'), ('oldest_code', '0')
+    ON CONFLICT DO NOTHING"""
+LOCK = """SELECT CAST(value AS bigint) FROM holdfast_meta WHERE key = 'schema' $locked"""
+RECORD = """
+    UPDATE holdfast_meta SET value = CASE key WHEN 'schema' THEN :schema ELSE :oldest_code END
+    WHERE key IN ('schema', 'oldest_code')"""
+
+
+async def step(tx: Tx, database: Database) -> str | None:
+    """Take the next step and name it; None when there is none to take. Run it in a transaction of its own."""
+    if (await standing(tx, database)).schema == 0:
+        if database == "postgres" and not await tx.fetch_all(FIND_SCHEMA):
+            await tx.execute(CREATE_SCHEMA)
+        await tx.execute(CREATE_META)
+        await tx.execute(FIRST_ROWS)
+    ((number,),) = await tx.fetch_all(LOCK)
+    todo = next((each for each in steps(database) if each.number > number), None)
+    if todo is None:
+        return None
+    for statement in todo.statements:
+        await tx.execute(statement)
+    await tx.execute(RECORD, schema=str(todo.number), oldest_code=str(todo.oldest_code))
+    return todo.name
+
+
+FIND_META = {
+    "sqlite": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_meta'",
+    "postgres": """
+    SELECT 1 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE relname = 'holdfast_meta' AND nspname = $schema""",
+}
+STANDING = "SELECT key, CAST(value AS bigint) FROM holdfast_meta WHERE key IN ('schema', 'oldest_code')"
+
+
+async def standing(tx: Tx, database: Database) -> Standing:
+    """Tell how far the database has been brought, with statements that cannot fail on an empty one."""
+    if not await tx.fetch_all(FIND_META[database]):
+        return Standing(0, 0)
+    return Standing(**dict(await tx.fetch_all(STANDING)))
+
+
+IDENTITY = "SELECT value FROM holdfast_meta WHERE key = 'identity'"
+
+
+async def identity(tx: Tx, database: Database) -> str | None:
+    """Give the name by which a database of ours is known from another; None where there is none."""
+    if not await tx.fetch_all(FIND_META[database]):
+        return None
+    rows = await tx.fetch_all(IDENTITY)
+    return rows[0][0] if rows else None
+
+
+async def check(tx: Tx, database: Database) -> None:
+    """Raise `NotMigrated` unless schema and code suit each other."""
+    judge(await standing(tx, database), code_number(database))
+
+
+def judge(found: Standing, code: int) -> None:
+    """Raise `NotMigrated` unless code number *code* suits a database that stands at *found*."""
+    if found.schema < code:
+        raise NotMigrated(
+            f"the database is at schema {found.schema} and this release needs {code}; run `holdfast migrate`",
+            found=found.schema,
+            needed=code,
+        )
+    if code < found.oldest_code:
+        raise NotMigrated(
+            f"the database is at schema {found.schema}, which needs code {found.oldest_code} or newer, and this "
+            f"release is {code}; install a newer release of holdfast",
+            found=found.schema,
+            needed=code,
+        )
+
+
+def _read_step(file_name: str, text: str) -> Step:
+    header = HEADER.match(text)
+    if header is None:
+        raise ValueError(f"{file_name} must begin with `-- oldest_code: N`")
+    plain = re.sub(r"--[^\n]*", "", text)
+    statements = tuple(part.strip() for part in plain.split(";\n") if part.strip())
+    return Step(int(file_name[:4]), file_name.removesuffix(".sql"), int(header[1]), statements)

@@ -1,0 +1,218 @@
+"""Reading jobs and chains: one by id, or lists a page at a time, never a COUNT(*).
+
+Lists go by `seq`, the primary key, in either order; a cursor is the last `seq` seen, so it stays right while rows
+come and go. A filter that has an index of its own (open chains) uses it; others are tested along the way.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
+
+from holdfast.errors import ChainNotFound, JobNotFound, UsageError
+from holdfast.models import Chain, ChainFilter, Job, JobFilter, Order, Page
+from holdfast.states import OPEN, TERMINAL, State, Status
+from holdfast.store.rows import COLUMNS, FACTS, instant, maybe_instant, to_job
+from holdfast.store.tx import Row, Tx
+
+T = TypeVar("T")
+
+JOB = f"""SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE id = :id"""
+
+
+async def get_job(tx: Tx, job_id: UUID) -> Job:
+    """Read the job *job_id*, or raise `JobNotFound`."""
+    found = await tx.fetch_all(JOB, id=str(job_id))
+    if not found:
+        raise JobNotFound(job_id)
+    return to_job(found[0])
+
+
+# a chain's status and output are its last job's: the highest index, or the first job itself
+CHAIN = """
+    SELECT first.id, first.task, last.status, first.created_at, first.closed_at, last.output, last.task, first.seq
+    FROM holdfast_job AS first JOIN holdfast_job AS last ON last.seq = coalesce(
+        (SELECT later.seq FROM holdfast_job AS later
+            WHERE later.chain_id = first.id AND later.chain_index > 0
+            ORDER BY later.chain_index DESC LIMIT 1),
+        first.seq)"""
+CHAINS_BY_ID = f"""{CHAIN}
+    WHERE first.id $any(ids: text)"""
+CHAIN_OF_JOB = """SELECT chain_id FROM holdfast_job WHERE id = :id"""
+
+
+async def chains_by_id(tx: Tx, chain_ids: Sequence[UUID]) -> list[Chain[Any]]:
+    """Read those of *chain_ids* that exist, in no order."""
+    if not chain_ids:
+        return []
+    return [_to_chain(row) for row in await tx.fetch_all(CHAINS_BY_ID, ids=[str(each) for each in chain_ids])]
+
+
+async def get_chain(tx: Tx, chain_id: UUID) -> Chain[Any]:
+    """Read the chain that *chain_id*, or the job of that id, belongs to; or raise `ChainNotFound`."""
+    found = await tx.fetch_all(CHAIN_OF_JOB, id=str(chain_id))
+    chains = await chains_by_id(tx, [UUID(found[0][0])]) if found else []
+    if not chains:
+        raise ChainNotFound(chain_id)
+    return chains[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Which page of a list is wanted."""
+
+    limit: int = 50
+    order: Order = "newest"
+    cursor: str | None = None
+
+
+async def list_jobs(tx: Tx, wanted: JobFilter, paging: Paging) -> Page[Job]:
+    """List the jobs that fit *wanted*."""
+    sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job"
+    return await _page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=0)
+
+
+async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[Chain[Any]]:
+    """List the chains that fit *wanted*."""
+    return await _page(tx, CHAIN, "first.seq", _chain_conditions(wanted), paging, _to_chain, seq_at=7)
+
+
+CHAIN_JOBS = f"""
+    SELECT {COLUMNS}, {FACTS} FROM holdfast_job
+    WHERE holdfast_job.seq $any(seqs: bigint) ORDER BY holdfast_job.chain_index"""
+STEPS = """
+    SELECT seq, chain_index FROM holdfast_job
+    WHERE chain_id = :chain_id AND chain_index > :after AND chain_index > 0
+    ORDER BY chain_index LIMIT :most"""
+FIRST = """SELECT seq, chain_index FROM holdfast_job WHERE id = :chain_id AND chain_index > :after"""
+
+
+async def list_chain_jobs(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
+    """List the jobs of a chain from its first step on; raise `ChainNotFound` if there is none."""
+    ((chain,),) = await tx.fetch_all(CHAIN_OF_JOB, id=str(chain_id)) or [(None,)]
+    if chain is None:
+        raise ChainNotFound(chain_id)
+    after = -1 if paging.cursor is None else _read_cursor(paging.cursor, "steps")
+    values: dict[str, object] = {"chain_id": chain, "after": after}
+    steps = await tx.fetch_all(FIRST, **values) + await tx.fetch_all(STEPS, **values, most=paging.limit + 1)
+    wanted = steps[: paging.limit]
+    jobs = await tx.fetch_all(CHAIN_JOBS, seqs=[seq for seq, _ in wanted])
+    more = len(steps) > len(wanted)
+    return Page(tuple(map(to_job, jobs)), _write_cursor("steps", wanted[-1][1]) if more else None)
+
+
+Conditions: TypeAlias = list[tuple[str, dict[str, object]]]
+
+WAITING = """(holdfast_job.gate = 'lane'
+    OR EXISTS (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane AND held.paused_at IS NOT NULL))"""
+DERIVED = {
+    State.SCHEDULED: "(holdfast_job.status = 'pending' AND holdfast_job.run_at > $now)",
+    State.WAITING: f"(holdfast_job.status = 'pending' AND holdfast_job.run_at <= $now AND {WAITING})",
+    State.CANCELLING: "(holdfast_job.status = 'running' AND holdfast_job.cancel_requested_at IS NOT NULL)",
+    State.PAUSING: "(holdfast_job.status = 'running' AND holdfast_job.pause_requested_at IS NOT NULL)",
+    State.CONTINUED: """(holdfast_job.status = 'completed' AND EXISTS (SELECT 1 FROM holdfast_job AS next
+        WHERE next.chain_id = holdfast_job.chain_id AND next.chain_index = holdfast_job.chain_index + 1
+            AND next.chain_index > 0))""",
+    State.STALE: "holdfast_job.stale_at IS NOT NULL",
+}
+
+
+def _job_conditions(wanted: JobFilter) -> Conditions:
+    found: Conditions = [("coalesce(holdfast_job.closed_as, '') <> 'deleted'", {})]
+    if wanted.tasks:
+        found.append(("holdfast_job.task $any(tasks: text)", {"tasks": wanted.tasks}))
+    if wanted.queues:
+        found.append(("holdfast_job.queue $any(queues: text)", {"queues": wanted.queues}))
+    if wanted.lanes:
+        found.append(("holdfast_job.lane $any(lanes: text)", {"lanes": wanted.lanes}))
+    if wanted.states:
+        found.append((f"({' OR '.join(map(_state_condition, wanted.states))})", {}))
+    return found + _created("holdfast_job", wanted.created_from, wanted.created_to)
+
+
+def _state_condition(state: State) -> str:
+    """A stored word means its status, whatever else is shown of it; a derived one exactly what is shown."""
+    return DERIVED.get(state) or f"holdfast_job.status = '{state}'"
+
+
+def _chain_conditions(wanted: ChainFilter) -> Conditions:
+    found: Conditions = [("first.chain_index = 0", {}), ("coalesce(first.closed_as, '') <> 'deleted'", {})]
+    if wanted.tasks:
+        found.append(("first.task $any(tasks: text)", {"tasks": wanted.tasks}))
+    if wanted.statuses:
+        found.append(("last.status $any(statuses: text)", {"statuses": wanted.statuses}))
+        if set(wanted.statuses) <= set(OPEN):
+            found.append(("first.closed_as IS NULL", {}))  # has an index of its own
+        elif set(wanted.statuses) <= set(TERMINAL):
+            found.append(("first.closed_as IS NOT NULL", {}))
+    if wanted.is_open is not None:
+        found.append((f"first.closed_as IS {'' if wanted.is_open else 'NOT '}NULL", {}))
+    if wanted.roots_only:
+        found.append(("NOT EXISTS (SELECT 1 FROM holdfast_blocker AS b WHERE b.chain_id = first.id)", {}))
+    return found + _created("first", wanted.created_from, wanted.created_to)
+
+
+def _created(table: str, earliest: datetime | None, latest: datetime | None) -> Conditions:
+    found: Conditions = []
+    if earliest is not None:
+        found.append((f"{table}.created_at >= :created_from", {"created_from": _milliseconds(earliest)}))
+    if latest is not None:
+        found.append((f"{table}.created_at <= :created_to", {"created_to": _milliseconds(latest)}))
+    return found
+
+
+async def _page(
+    tx: Tx, sql: str, seq: str, conditions: Conditions, paging: Paging, read: Callable[[Row], T], *, seq_at: int
+) -> Page[T]:
+    """Run *sql* for one page, and one row more, which tells whether another page follows."""
+    values: dict[str, object] = {"most": paging.limit + 1}
+    words = [condition for condition, _ in conditions]
+    for _, given in conditions:
+        values |= given
+    sign, direction = ("<", "DESC") if paging.order == "newest" else (">", "ASC")
+    if paging.cursor is not None:
+        words.append(f"{seq} {sign} :after")
+        values["after"] = _read_cursor(paging.cursor, paging.order)
+    where = " AND ".join(words)
+    rows = await tx.fetch_all(f"{sql} WHERE {where} ORDER BY {seq} {direction} LIMIT :most", **values)
+    items = rows[: paging.limit]
+    more = len(rows) > len(items)
+    return Page(tuple(map(read, items)), _write_cursor(paging.order, items[-1][seq_at]) if more else None)
+
+
+def _to_chain(row: Row) -> Chain[Any]:
+    id_, task, status, created_at, closed_at, output, last_task, _ = row
+    return Chain(
+        id=UUID(id_),
+        task=task,
+        status=Status(status),
+        created_at=instant(created_at),
+        closed_at=maybe_instant(closed_at),
+        output=output,
+        last_task=last_task,
+    )
+
+
+def _write_cursor(kind: str, number: int) -> str:
+    return base64.urlsafe_b64encode(f"{kind}:{number}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, kind: str) -> int:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        found, number = text.split(":")
+        if found == kind:
+            return int(number)
+    except (binascii.Error, ValueError):
+        pass
+    raise UsageError(f"this cursor is not one of a list in the order {kind!r}; take next_cursor of the page before")
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)

@@ -1,0 +1,183 @@
+"""The bare INSERT of jobs, and how a row of the job table is read back.
+
+An insert coordinates nothing: it locks no lane, no blocker and no counter, because it may stand in a caller's
+transaction that stays open for minutes. A job that has nothing to wait for is inserted ready and pays nothing; one
+with a delay, a lane or blockers is inserted as an *arrival*, which admission takes up after the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from holdfast.models import Job, Start
+from holdfast.states import Gate, Status, shown
+from holdfast.store.tx import Row, Tx
+
+PRIORITY_MS = 60_000
+"""How much waiting one point of priority is worth: the order key is the time of readiness minus this."""
+
+SILENT = ""
+"""What the webhook column holds for `webhook=None`: no delivery, whatever the subscriptions say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What the database gave to a job that was inserted."""
+
+    seq: int
+    id: UUID
+    status: Status
+    created_at: datetime
+
+
+INSERT = f"""
+    INSERT INTO holdfast_job (id, chain_id, chain_index, task, queue, lane, priority, tags, status, gate,
+        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, unique_key, created_at)
+    SELECT given.id, given.id, 0, given.task, given.queue, given.lane, given.priority, given.tags, given.status,
+        given.gate,
+        coalesce(CASE WHEN given.run_at > $now THEN given.run_at END, $now + given.delay),
+        CASE given.gate WHEN 'arrival' THEN CASE given.status WHEN 'blocked' THEN $now
+            ELSE coalesce(given.run_at, $now + given.delay) END END,
+        CASE given.gate WHEN 'ready' THEN $now - {PRIORITY_MS} * given.priority END,
+        given.input, given.webhook, given.trace, given.on_blocker_failure, given.unique_key, $now
+    FROM $list(given: id text, task text, queue text, lane text, priority bigint, tags text, status text, gate text,
+        run_at bigint, delay bigint, input text, webhook text, trace text, on_blocker_failure text, unique_key text)
+    WHERE true
+    ORDER BY given.nr
+    ON CONFLICT (id) DO NOTHING
+    RETURNING seq, id, status, created_at"""
+
+
+async def insert(tx: Tx, starts: Sequence[Start]) -> list[Inserted]:
+    """Insert the first jobs of new chains, in their order; those whose id exists already are left out."""
+    rows = await tx.fetch_all(INSERT, given=[_values(each) for each in starts])
+    return [Inserted(seq, UUID(id_), Status(status), instant(created_at)) for seq, id_, status, created_at in rows]
+
+
+def _values(start: Start) -> tuple[object, ...]:
+    status = first_status(start)
+    return (
+        str(start.id),
+        start.task,
+        start.queue,
+        start.lane,
+        start.priority,
+        json.dumps(start.tags) if start.tags else None,
+        status,
+        first_gate(start, status),
+        start.run_at_ms,
+        start.delay_ms,
+        start.input,
+        start.webhook,
+        start.trace,
+        start.on_blocker_failure,
+        start.unique.key if start.unique else None,
+    )
+
+
+def first_status(start: Start) -> Status:
+    """Say in which status a job begins; to be paused wins over to be blocked."""
+    if start.paused:
+        return Status.PAUSED
+    return Status.BLOCKED if start.blockers else Status.PENDING
+
+
+def first_gate(start: Start, status: Status) -> Gate | None:
+    """Say where a new row stands: ready if it has nothing to wait for, else an arrival for admission."""
+    if status is Status.PAUSED:
+        return None
+    waits = start.blockers or start.lane is not None or start.delay_ms or start.run_at_ms is not None
+    return Gate.ARRIVAL if waits else Gate.READY
+
+
+COLUMNS = """holdfast_job.seq, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
+    holdfast_job.queue, holdfast_job.lane, holdfast_job.priority, holdfast_job.tags, holdfast_job.status,
+    holdfast_job.gate, holdfast_job.run_at, holdfast_job.attempt, holdfast_job.used, holdfast_job.crashes,
+    holdfast_job.interrupted, holdfast_job.worker, holdfast_job.lease_until, holdfast_job.cancel_requested_at,
+    holdfast_job.pause_requested_at, holdfast_job.reason, holdfast_job.input, holdfast_job.output, holdfast_job.error,
+    holdfast_job.current_phase, holdfast_job.progress, holdfast_job.message, holdfast_job.open_blockers,
+    holdfast_job.on_blocker_failure, holdfast_job.webhook, holdfast_job.completed_by, holdfast_job.created_at,
+    holdfast_job.started_at, holdfast_job.finished_at, holdfast_job.stale_at, holdfast_job.version"""
+
+FACTS = """$now,
+    (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL),
+    (SELECT 1 FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane AND held.paused_at IS NOT NULL),
+    (SELECT 1 FROM holdfast_job AS next WHERE next.chain_id = holdfast_job.chain_id
+        AND next.chain_index = holdfast_job.chain_index + 1 AND next.chain_index > 0)"""
+"""What the shown state is derived from, beside the row itself; read it right behind COLUMNS."""
+
+
+def to_job(row: Row) -> Job:
+    """Make a `Job` of a row of COLUMNS and FACTS; its input and output are still JSON texts."""
+    (seq, id_, chain_id, chain_index, task, queue, lane, priority, tags, status, gate, run_at, attempt, used, crashes,
+     interrupted, worker, lease_until, cancel_requested_at, pause_requested_at, reason, input_, output, error,
+     current_phase, progress, message, open_blockers, on_blocker_failure, webhook, completed_by, created_at, started_at,
+     finished_at, stale_at, version, now, queue_paused, lane_paused, continued) = row  # fmt: skip
+    state = shown(
+        Status(status),
+        due=run_at <= now,
+        held_up=gate == Gate.LANE or bool(queue_paused or lane_paused),
+        cancelling=cancel_requested_at is not None,
+        pausing=pause_requested_at is not None,
+        continued=bool(continued),
+        stale=stale_at is not None,
+    )
+    return Job(
+        id=UUID(id_),
+        seq=seq,
+        chain_id=UUID(chain_id),
+        chain_index=chain_index,
+        task=task,
+        queue=queue,
+        lane=lane,
+        priority=priority,
+        tags=tuple(json.loads(tags)) if tags else (),
+        status=Status(status),
+        state=state,
+        run_at=instant(run_at),
+        attempt=attempt,
+        used=used,
+        crashes=crashes,
+        interrupted=interrupted,
+        worker=worker,
+        lease_until=maybe_instant(lease_until),
+        reason=reason,
+        input=input_,
+        output=output,
+        error=maybe_json(error),
+        current_phase=current_phase,
+        progress=progress,
+        message=message,
+        open_blockers=open_blockers,
+        on_blocker_failure=on_blocker_failure,
+        webhook=webhook,
+        completed_by=completed_by,
+        created_at=instant(created_at),
+        started_at=maybe_instant(started_at),
+        finished_at=maybe_instant(finished_at),
+        stale_at=maybe_instant(stale_at),
+        version=version,
+    )
+
+
+LATEST = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
+
+
+def instant(milliseconds: int) -> datetime:
+    """Read milliseconds since 1970 as an aware datetime; what Python cannot hold becomes the last day it can."""
+    return datetime.fromtimestamp(min(milliseconds, LATEST) / 1000, UTC)
+
+
+def maybe_instant(milliseconds: int | None) -> datetime | None:
+    """Read milliseconds, or None."""
+    return None if milliseconds is None else instant(milliseconds)
+
+
+def maybe_json(text: str | None) -> Any:
+    """Read a JSON text, or None."""
+    return None if text is None else json.loads(text)

@@ -1,0 +1,102 @@
+"""Unique keys: of all chains that ask for one key, one holds it, by the primary key of a table.
+
+The rows of a key are its turns 0, 1, …; the highest turn holds the key while its `until` is NULL or still to come. A
+start inserts turn 0, or the turn after one whose `until` has passed, and does nothing on conflict: it never updates,
+so it locks no row that a closing chain needs. Two rules keep the turns sound whoever is half-way through a commit:
+- a row is deleted only if it is turn 0 and has no `until`: then nobody can have gone on to turn 1 from it;
+- every other row is *retired* instead (`until` := now); the next start goes on from it.
+Retired rows are swept by retention, under a lock on the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from holdfast.errors import Busy
+from holdfast.models import Unique
+from holdfast.store.tx import Tx
+
+TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A chain of *task* that wants to hold *unique*."""
+
+    task: str
+    unique: Unique
+    chain_id: UUID
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What is unique: a task and a key."""
+        return self.task, self.unique.key
+
+
+TAKE = """
+    INSERT INTO holdfast_unique (task, key, turn, chain_id, scope, until)
+    SELECT given.task, given.key,
+        coalesce((SELECT CASE WHEN last.until <= $now THEN last.turn + 1 ELSE last.turn END
+            FROM holdfast_unique AS last WHERE last.task = given.task AND last.key = given.key
+            ORDER BY last.turn DESC LIMIT 1), 0),
+        given.chain_id, given.scope, $now + given.within
+    FROM $list(given: task text, key text, chain_id text, scope text, within bigint)
+    WHERE true
+    ORDER BY given.task, given.key  -- whoever takes several keys takes them in one order
+    ON CONFLICT DO NOTHING
+    RETURNING task, key"""
+
+HOLDERS = """
+    SELECT held.task, held.key, held.chain_id
+    FROM $list(given: task text, key text)
+    JOIN holdfast_unique AS held ON held.task = given.task AND held.key = given.key
+    WHERE held.until IS NULL OR held.until > $now"""
+
+
+async def take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID]:
+    """Take the keys of *wishes*, each a different one; tell for each which chain holds it now."""
+    holders: dict[tuple[str, str], UUID] = {}
+    left = list(wishes)
+    for _ in range(TRIES):  # a holder may let go between the two statements
+        taken = {(task, key) for task, key in await tx.fetch_all(TAKE, given=[_values(each) for each in left])}
+        holders |= {each.key: each.chain_id for each in left if each.key in taken}
+        left = [each for each in left if each.key not in taken]
+        if not left:
+            return holders
+        rows = await tx.fetch_all(HOLDERS, given=[each.key for each in left])
+        holders |= {(task, key): UUID(chain_id) for task, key, chain_id in rows}
+        left = [each for each in left if each.key not in holders]
+        if not left:
+            return holders
+    raise Busy(f"the unique key {left[0].unique.key!r} of task {left[0].task!r} changes hands too fast; try again")
+
+
+def _values(wish: Wish) -> tuple[object, ...]:
+    within = wish.unique.within
+    seconds = within.total_seconds() if isinstance(within, timedelta) else within
+    milliseconds = None if seconds is None else round(seconds * 1000)
+    return wish.task, wish.unique.key, str(wish.chain_id), wish.unique.scope, milliseconds
+
+
+DELETE = """
+    DELETE FROM holdfast_unique
+    WHERE turn = 0 AND until IS NULL AND chain_id $any(chains: text)
+        AND (task, key) IN (SELECT given.task, given.key FROM $list(given: task text, key text))"""
+
+RETIRE = """
+    UPDATE holdfast_unique SET until = $now
+    WHERE (until IS NULL OR until > $now) AND chain_id $any(chains: text)
+        AND (task, key) IN (SELECT given.task, given.key FROM $list(given: task text, key text))"""
+
+
+async def free(tx: Tx, held: Sequence[tuple[str, str, UUID]]) -> None:
+    """Let go of the keys (task, key) that these chains hold; keys that others hold by now are left alone."""
+    if not held:
+        return
+    keys = [(task, key) for task, key, _ in held]
+    chains = [str(chain_id) for _, _, chain_id in held]
+    await tx.execute(DELETE, given=keys, chains=chains)
+    await tx.execute(RETIRE, given=keys, chains=chains)
