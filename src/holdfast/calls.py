@@ -1,0 +1,289 @@
+"""A call: a task with its arguments and options, checked and ready to be stored; nothing has happened yet."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, Unpack, cast, get_args
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from holdfast.errors import InvalidInput, Misuse
+from holdfast.ids import to_id
+from holdfast.models import BlockerPolicy, Job, R_co, Unique, UniqueScope
+
+NAME_LENGTH = 200
+KEY_LENGTH = 500  # four bytes a character and the task's name beside it fit an index entry of PostgreSQL
+WEBHOOK_LENGTH = 2_000
+MOST_TAGS = 20
+PRIORITIES = range(-100, 101)
+LONGEST = timedelta(days=36_525)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# characters that could forge a line in a log or a header, or that a database cannot store
+UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class Unset(Enum):
+    """The mark of an option that was not given, where None means something."""
+
+    UNSET = "unset"
+
+
+class HasId(Protocol):
+    """Whatever has an id: a chain, a job, a handle of one."""
+
+    @property
+    def id(self) -> UUID:
+        """The id."""
+        ...
+
+
+Blocker: TypeAlias = HasId | UUID | str
+
+
+class StartOptions(TypedDict, total=False):
+    """The keywords of `start()` and of `Call.options()`; None takes back what an earlier `options()` gave."""
+
+    delay: float | timedelta | None
+    run_at: datetime | None
+    priority: int
+    queue: str
+    lane: str | None
+    blockers: Sequence[Blocker]
+    on_blocker_failure: BlockerPolicy
+    paused: bool
+    unique: str | Unique | None
+    webhook: str | None
+    tags: Sequence[str]
+    id: UUID | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of a call, checked and in the store's units."""
+
+    delay_ms: int | None = None
+    run_at_ms: int | None = None
+    priority: int | None = None
+    """None leaves it to the task, whose code may live elsewhere; so does *queue*."""
+    queue: str | None = None
+    lane: str | None = None
+    blockers: tuple[UUID, ...] = ()
+    on_blocker_failure: BlockerPolicy = "fail"
+    paused: bool = False
+    unique: Unique | None = None
+    webhook: str | Unset | None = Unset.UNSET
+    """None silences the job; unset leaves it to its queue."""
+    tags: tuple[str, ...] = ()
+    id: UUID | None = None
+
+    def but(self, given: StartOptions) -> Options:
+        """Check what is *given* and put it in place of what was chosen before."""
+        if not given:
+            return self
+        refuse_unknown(given, CHECKS, "a call")
+        if given.get("delay") is not None and given.get("run_at") is not None:
+            raise InvalidInput("delay= and run_at= exclude each other; give one of them", "options.delay")
+        checked = {name: CHECKS[name](value) for name, value in given.items()}
+        return replace(self, **_as_fields(checked))
+
+
+NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R_co]):
+    """A task with its validated arguments and options: a value that verbs take, such as `hf.start(call)`.
+
+    *arguments* is the canonical JSON of an object, one key for each parameter.
+    """
+
+    task: str
+    arguments: str = field(repr=False)  # may be long, or secret
+    chosen: Options = NO_OPTIONS
+    _is_used: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def options(self, **given: Unpack[StartOptions]) -> Call[R_co]:
+        """Give a new call with these options in place of the old ones.
+
+        *delay* is seconds or a timedelta, *run_at* an aware datetime; a larger *priority* runs first. A start
+        that meets its *unique* key gives the chain that has it. `webhook=None` silences the job.
+        """
+        self.consume()
+        return Call(self.task, self.arguments, self.chosen.but(given))
+
+    def consume(self) -> Self:
+        """Mark the call as used, so that it does not warn; verbs do this."""
+        object.__setattr__(self, "_is_used", True)
+        return self
+
+    if not TYPE_CHECKING:  # so that both type checkers refuse the await before it runs
+
+        def __await__(self) -> None:
+            self.consume()
+            raise Misuse(
+                f"{self.function}(…) only builds a call; write `await hf.start({self.function}(…))`, "
+                f"or `{self.function}.run(…)` to run it here"
+            )
+
+    @property
+    def function(self) -> str:
+        """The last part of the task's name, as it is probably written."""
+        return re.split(r"[.:]", self.task)[-1]
+
+    def __del__(self) -> None:
+        if self._is_used or sys.is_finalizing():
+            return
+        warnings.warn(
+            f"a call of task {self.task} was never used; write `await hf.start({self.function}(…))`, "
+            f"or `{self.function}.run(…)` to run it here",
+            RuntimeWarning,
+            stacklevel=2,
+            source=self,
+        )
+
+
+def refuse_unknown(given: Mapping[str, object], known: Collection[str], what: str) -> None:
+    """Raise `Misuse` for the first option in *given* that is not *known*, naming those that are."""
+    if given.keys() <= set(known):
+        return
+    unknown = min(given.keys() - set(known))
+    raise Misuse(f"{what} has no option {unknown!r}; it has {', '.join(sorted(known))}")
+
+
+def check_priority(value: object) -> int:
+    """Take a whole number from -100 to 100."""
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+        raise InvalidInput(
+            "it is a whole number from -100 to 100; a larger one runs first", "options.priority"
+        )
+    return value
+
+
+def check_queue(value: object) -> str:
+    """Take a name of 1 to 200 printable characters."""
+    return _check_text("queue", value, NAME_LENGTH)
+
+
+def _check_text(option: str, value: object, limit: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= limit or UNPRINTABLE.search(value):
+        raise InvalidInput(f"it is a text of 1 to {limit} printable characters", f"options.{option}")
+    return value
+
+
+def _check_lane(value: object) -> str | None:
+    return None if value is None else _check_text("lane", value, NAME_LENGTH)
+
+
+def _check_milliseconds(option: str, value: object) -> int:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= cast("float", seconds) <= LONGEST.total_seconds():
+        raise InvalidInput("it is seconds or a timedelta, from 0 to 100 years", f"options.{option}")
+    return math.ceil(cast("float", seconds) * 1000)
+
+
+def _check_delay(value: object) -> int | None:
+    return None if value is None else _check_milliseconds("delay", value)
+
+
+def _check_run_at(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidInput("it is an aware datetime; give it a tzinfo, or use delay=", "options.run_at")
+    return (value - EPOCH) // timedelta(milliseconds=1)
+
+
+def _check_list(option: str, value: object) -> Iterable[Any]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidInput(f"it is a list, also if it has one entry: {option}=[…]", f"options.{option}")
+    return value
+
+
+def _check_blockers(value: object) -> tuple[UUID, ...]:
+    return tuple(_blocker_id(each) for each in _check_list("blockers", value))
+
+
+def _blocker_id(blocker: Blocker) -> UUID:
+    if isinstance(blocker, Job):
+        return blocker.chain_id
+    return to_id(blocker if isinstance(blocker, UUID | str) else getattr(blocker, "id", cast("str", blocker)))
+
+
+def _check_on_blocker_failure(value: object) -> BlockerPolicy:
+    if value not in get_args(BlockerPolicy):
+        raise InvalidInput("it is 'fail', 'wait' or 'ignore'", "options.on_blocker_failure")
+    return cast("BlockerPolicy", value)
+
+
+def _check_paused(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput("it is True or False", "options.paused")
+    return value
+
+
+def _check_unique(value: object) -> Unique | None:
+    unique = Unique(value) if isinstance(value, str) else value
+    if unique is None:
+        return None
+    if not isinstance(unique, Unique) or unique.scope not in get_args(UniqueScope):
+        raise InvalidInput("it is a text or Unique(key, scope='open' or 'any', within=…)", "options.unique")
+    _check_text("unique", unique.key, KEY_LENGTH)
+    if unique.within is None:
+        return unique
+    return replace(unique, within=_check_milliseconds("unique.within", unique.within) / 1000)
+
+
+def _check_webhook(value: object) -> str | None:
+    if value is None:
+        return None
+    try:
+        address = urlsplit(_check_text("webhook", value, WEBHOOK_LENGTH))
+        is_address = address.scheme in ("http", "https") and bool(address.hostname)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise InvalidInput("it is an http:// or https:// address, or None for no webhook", "options.webhook")
+    return cast("str", value)
+
+
+def _check_tags(value: object) -> tuple[str, ...]:
+    tags = tuple(dict.fromkeys(_check_text("tags", each, NAME_LENGTH) for each in _check_list("tags", value)))
+    if len(tags) > MOST_TAGS:
+        raise InvalidInput(f"a job has at most {MOST_TAGS} tags, not {len(tags)}", "options.tags")
+    return tags
+
+
+def _check_id(value: object) -> UUID | None:
+    return None if value is None else to_id(cast("str", value))
+
+
+CHECKS: dict[str, Callable[[object], Any]] = {
+    "delay": _check_delay,
+    "run_at": _check_run_at,
+    "priority": check_priority,
+    "queue": check_queue,
+    "lane": _check_lane,
+    "blockers": _check_blockers,
+    "on_blocker_failure": _check_on_blocker_failure,
+    "paused": _check_paused,
+    "unique": _check_unique,
+    "webhook": _check_webhook,
+    "tags": _check_tags,
+    "id": _check_id,
+}
+
+
+def _as_fields(checked: dict[str, Any]) -> dict[str, Any]:
+    if "delay" not in checked and "run_at" not in checked:
+        return checked
+    # one of them takes the other's place
+    times = {"delay_ms": checked.pop("delay", None), "run_at_ms": checked.pop("run_at", None)}
+    return checked | times

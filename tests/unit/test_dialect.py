@@ -1,0 +1,70 @@
+"""One SQL text in the words of each database."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from holdfast.store.dialect import PostgresDialect, SqliteDialect, array_literal
+
+LITE = SqliteDialect()
+POSTGRES = PostgresDialect("shop")
+
+
+def test_a_value_is_a_named_parameter() -> None:
+    assert LITE.compile("SELECT :x").text == "SELECT :x"
+    assert POSTGRES.compile("SELECT :x").text == "SELECT %(x)s"
+
+
+@pytest.mark.parametrize("text", ["SELECT 'job:enqueued'", "SELECT 'it''s :not'", 'SELECT "a:b"', "SELECT x::text"])
+def test_a_colon_in_a_literal_or_a_cast_is_no_parameter(text: str) -> None:
+    assert POSTGRES.compile(text).text == text
+
+
+def test_a_percent_sign_reaches_postgresql_as_one() -> None:
+    assert POSTGRES.compile("SELECT 'a%b' LIKE :x || '%'").text == "SELECT 'a%%b' LIKE %(x)s || '%%'"
+
+
+def test_tables_are_qualified_where_they_are_named_and_not_where_columns_are() -> None:
+    text = POSTGRES.compile("UPDATE holdfast_job SET id = 1 WHERE holdfast_job.seq = 2 AND holdfast_job_x = 1").text
+
+    assert text == 'UPDATE "shop".holdfast_job SET id = 1 WHERE holdfast_job.seq = 2 AND holdfast_job_x = 1'
+
+
+def test_comments_do_not_travel() -> None:
+    assert LITE.compile("SELECT 1 -- :why\n, 2").text == "SELECT 1 \n, 2"
+
+
+def test_an_unknown_fragment_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        LITE.compile("SELECT $nonsense")
+
+
+def test_a_list_is_read_as_rows_with_their_number_in_sqlite() -> None:
+    statement = LITE.compile("SELECT given.nr, given.id, given.n FROM $list(given: id text, n bigint) ORDER BY nr")
+    given = [("a'\"\\ü", 1), (None, 2**62)]
+
+    rows = sqlite3.connect(":memory:").execute(statement.text, LITE.bind(statement, {"given": given})).fetchall()
+
+    assert rows == [(0, "a'\"\\ü", 1), (1, None, 2**62)]
+
+
+def test_an_empty_list_binds_in_both() -> None:
+    sql = "SELECT id FROM $list(given: id text, n bigint) WHERE id $any(ids: text)"
+
+    assert POSTGRES.bind(POSTGRES.compile(sql), {"given": [], "ids": []}) == {
+        "given_id": "{}",
+        "given_n": "{}",
+        "ids": "{}",
+    }
+    assert LITE.bind(LITE.compile(sql), {"given": [], "ids": []}) == {"given": "[]", "ids": "[]"}
+
+
+def test_array_literals_quote_what_must_be_quoted() -> None:
+    assert array_literal(['a"b', "c\\d", None, 7, "NULL", "", "{}"]) == r'{"a\"b","c\\d",NULL,7,"NULL","","{}"}'
+
+
+def test_a_list_parameter_must_be_a_list() -> None:
+    with pytest.raises(TypeError):
+        POSTGRES.bind(POSTGRES.compile("SELECT 1 WHERE 'a' $any(ids: text)"), {"ids": "abc"})

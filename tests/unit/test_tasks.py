@@ -1,0 +1,426 @@
+"""Tasks and their registry: names, calls, declarations, merging and what a stranger is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from holdfast.calls import Call, Options
+from holdfast.errors import DuplicateTask, InvalidInput, InvalidOutput, Misuse, UnknownTask
+from holdfast.tasks import Policy, Task, Tasks
+from holdfast.worker.context import Context
+
+
+class ChargeInput(BaseModel):
+    order_id: int
+    note: str = ""
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+class Letter(TypedDict):
+    to: str
+
+
+@pytest.fixture
+def tasks() -> Tasks:
+    return Tasks()
+
+
+@pytest.fixture
+def greet(tasks: Tasks) -> Task[..., str]:
+    @tasks.task(name="mail.greet")
+    async def greet(name: str, times: int = 1) -> str:
+        """Greet somebody."""
+        return name * times
+
+    return greet
+
+
+def arguments_of(call: Call[Any]) -> Any:
+    return json.loads(call.consume().arguments)
+
+
+def test_calling_a_task_builds_a_call_with_defaults_applied(greet: Task[..., str]) -> None:
+    call = greet("Ada").consume()
+
+    assert (call.task, call.arguments) == ("mail.greet", '{"name":"Ada","times":1}')
+
+
+def test_arguments_are_converted_to_their_types(greet: Task[..., str]) -> None:
+    assert arguments_of(greet(name="Ada", times="3")) == {"name": "Ada", "times": 3}
+
+
+def test_a_missing_argument_is_named_with_its_task(greet: Task[..., str]) -> None:
+    with pytest.raises(InvalidInput, match=r"^arguments\.name: Field required \(task mail\.greet\)$"):
+        greet(times=1)
+
+
+def test_a_wrong_argument_is_named_with_its_task(greet: Task[..., str]) -> None:
+    with pytest.raises(InvalidInput, match=r"^arguments\.times: .* \(task mail\.greet\)$"):
+        greet("Ada", times="many")
+
+
+def test_an_argument_that_nobody_takes_is_named(greet: Task[..., str]) -> None:
+    with pytest.raises(InvalidInput, match=r"^arguments\.nmae: task mail\.greet takes name, times"):
+        greet(nmae="Ada")
+
+
+def test_a_default_that_can_change_is_copied_for_each_call(tasks: Tasks) -> None:
+    @tasks.task
+    def collect(into: list[int] = [1]) -> None: ...  # noqa: B006 - the point
+
+    tasks.get(collect.name).decode_input(collect().consume().arguments).into.append(2)
+
+    assert arguments_of(collect()) == {"into": [1]}
+
+
+@pytest.mark.parametrize(
+    "name", ["json", "copy", "self", "model_config", "schema", "_private", "cls", "given"]
+)
+def test_a_parameter_may_have_any_name(tasks: Tasks, name: str) -> None:
+    namespace: dict[str, Any] = {"__name__": "anything"}
+    exec(f"def f(first: int, {name}: int) -> None: ...", namespace)
+    task = tasks.task(namespace["f"])
+
+    assert arguments_of(task(first=1, **{name: 2})) == {"first": 1, name: 2}
+
+
+def test_the_context_is_no_argument(tasks: Tasks) -> None:
+    @tasks.task
+    async def charge(ctx: Context, order_id: int) -> str:
+        return f"{ctx} {order_id}"
+
+    assert arguments_of(charge(1)) == {"order_id": 1}
+
+
+def test_stored_arguments_are_read_as_attributes(greet: Task[..., str]) -> None:
+    arguments = greet.decode_input('{"name":"Ada","times":2}')
+
+    assert (arguments.name, arguments.times) == ("Ada", 2)
+
+
+def test_stored_arguments_that_fit_no_more_are_refused(greet: Task[..., str]) -> None:
+    with pytest.raises(InvalidInput, match=r"^arguments\.colour: "):
+        greet.decode_input('{"name":"Ada","colour":"red"}')
+
+
+def test_an_output_is_stored_and_read_as_its_type(tasks: Tasks) -> None:
+    @tasks.task
+    def charge(order_id: int) -> Receipt:
+        return Receipt(order_id)
+
+    assert charge.decode_output(charge.encode_output(Receipt(7))) == Receipt(7)
+
+
+def test_an_output_of_another_type_is_refused(greet: Task[..., str]) -> None:
+    with pytest.raises(InvalidOutput, match=r"^output: .* \(task mail\.greet\)$"):
+        greet.encode_output(7)
+
+
+def test_an_output_without_a_type_must_survive_json(tasks: Tasks) -> None:
+    @tasks.task
+    def silent(x: int):  # type: ignore[no-untyped-def]
+        return x
+
+    with pytest.raises(InvalidOutput, match=r"output\[0\]: tuple would come back as list"):
+        silent.encode_output([(1, 2)])
+
+
+async def test_run_runs_an_async_function_here(greet: Task[..., str]) -> None:
+    assert await greet.run("Ada", times=2) == "AdaAda"
+
+
+def test_run_runs_a_plain_function_here(tasks: Tasks) -> None:
+    @tasks.task
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert double.run(21) == 42
+
+
+def test_a_task_keeps_the_documentation_of_its_function(greet: Task[..., str]) -> None:
+    assert (greet.__doc__, greet.__name__) == ("Greet somebody.", "greet")  # type: ignore[attr-defined]
+
+
+def test_the_policy_of_a_task_is_under_the_options_of_a_call(tasks: Tasks) -> None:
+    @tasks.task(queue="mail", priority=5)
+    def send(to: str) -> None: ...
+
+    call = send(to="Ada").options(priority=9).consume()
+
+    assert call.chosen == Options(queue="mail", priority=9)
+
+
+def test_a_task_without_a_policy_has_the_default_one(greet: Task[..., str]) -> None:
+    assert greet("Ada").consume().chosen == Options(queue="default", priority=0)
+
+
+def test_options_without_a_function_make_a_registrar_that_can_be_refined(tasks: Tasks) -> None:
+    mail_task = tasks.task(queue="mail", priority=1)
+
+    @mail_task(priority=7)
+    def send(to: str) -> None: ...
+
+    assert send.policy == Policy(queue="mail", priority=7)
+
+
+@pytest.mark.parametrize("options", [{"priority": 101}, {"queue": "a\nb"}, {"queue": None}])
+def test_a_policy_that_cannot_be_is_refused(tasks: Tasks, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+
+        @tasks.task(**options)
+        def f(x: int) -> None: ...
+
+
+def test_a_task_option_that_does_not_exist_is_refused_with_those_that_do(tasks: Tasks) -> None:
+    with pytest.raises(
+        Misuse, match=r"a task has no option 'retries'; it has aliases, name, priority, queue"
+    ):
+        tasks.task(retries=3)  # type: ignore[call-overload]
+
+
+def test_a_task_is_called_after_its_module_and_function(tasks: Tasks) -> None:
+    @tasks.task
+    def here(x: int) -> None: ...
+
+    assert here.name == f"{__name__}.here"
+
+
+def test_a_script_goes_by_the_name_of_its_file(tmp_path: Path) -> None:
+    script = tmp_path / "shop.py"
+    script.write_text(
+        "from holdfast.tasks import Tasks\n"
+        "tasks = Tasks()\n"
+        "@tasks.task\n"
+        "def sell(x: int) -> None: ...\n"
+        "print(sell.name)\n"
+    )
+
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "shop.sell\n"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "größe", "x" * 201, "a/b", "a\n", 7])
+def test_a_name_that_cannot_be_is_refused(tasks: Tasks, name: Any) -> None:
+    with pytest.raises(Misuse, match="cannot name a task"):
+        tasks.declare(name, ChargeInput, str)
+
+
+def test_aliases_are_a_list(tasks: Tasks) -> None:
+    with pytest.raises(Misuse, match=r"write aliases=\['old'\]"):
+
+        @tasks.task(aliases="old")
+        def f(x: int) -> None: ...
+
+
+def test_a_type_that_pydantic_does_not_know_is_refused_when_the_task_is_defined(tasks: Tasks) -> None:
+    class Opaque: ...
+
+    with pytest.raises(Misuse, match=r"the arguments of task .*Opaque.*use types that pydantic knows"):
+
+        @tasks.task
+        def f(x: Opaque) -> None: ...
+
+
+def test_a_refused_function_leaves_the_registry_as_it_was(tasks: Tasks) -> None:
+    with pytest.raises(Misuse):
+        tasks.task(lambda: None)
+
+    assert list(tasks) == []
+
+
+@pytest.mark.parametrize(
+    ("input_type", "given", "stored"),
+    [
+        (ChargeInput, {"order_id": 1}, {"order_id": 1, "note": ""}),
+        (Receipt, {"number": 1}, {"number": 1}),
+        (Letter, {"to": "Ada"}, {"to": "Ada"}),
+    ],
+)
+def test_a_declared_task_is_called_with_the_fields_of_its_input(
+    tasks: Tasks, input_type: Callable[..., Any], given: dict[str, Any], stored: dict[str, Any]
+) -> None:
+    task = tasks.declare("billing.charge", input_type, str)
+
+    assert arguments_of(task(**given)) == stored
+
+
+def test_a_declared_task_reads_its_input_as_declared(tasks: Tasks) -> None:
+    charge = tasks.declare("billing.charge", ChargeInput, Receipt)
+
+    assert charge.decode_input('{"order_id":1}') == ChargeInput(order_id=1)
+
+
+def test_a_declared_task_refuses_an_argument_that_its_input_lacks(tasks: Tasks) -> None:
+    charge = tasks.declare("billing.charge", ChargeInput, Receipt)
+
+    with pytest.raises(InvalidInput, match=r"^arguments\.nota: "):
+        charge(order_id=1, nota="x")  # type: ignore[call-arg]
+
+
+def test_a_declared_task_leaves_queue_and_priority_to_the_owner_of_its_code(tasks: Tasks) -> None:
+    charge = tasks.declare("billing.charge", ChargeInput, Receipt)
+
+    assert charge(order_id=1).consume().chosen == Options()
+
+
+def test_a_declared_task_may_have_a_queue_of_its_own(tasks: Tasks) -> None:
+    charge = tasks.declare("billing.charge", ChargeInput, Receipt, queue="billing")
+
+    assert charge(order_id=1).consume().chosen == Options(queue="billing")
+
+
+def test_a_declared_task_cannot_run_here(tasks: Tasks) -> None:
+    charge = tasks.declare("billing.charge", ChargeInput, Receipt)
+
+    with pytest.raises(Misuse, match="only declared here"):
+        charge.run(order_id=1)
+
+
+def test_a_call_by_name_is_validated_if_the_task_is_known(tasks: Tasks, greet: Task[..., str]) -> None:
+    with pytest.raises(InvalidInput, match=r"arguments\.name: Field required"):
+        tasks.call(greet.name, {})
+
+
+def test_a_call_by_alias_has_the_name_of_the_task(tasks: Tasks) -> None:
+    @tasks.task(name="new", aliases=["old"])
+    def f(x: int) -> None: ...
+
+    assert tasks.call("old", {"x": 1}).consume().task == "new"
+
+
+def test_a_call_of_an_unknown_task_is_only_checked_to_be_storable(tasks: Tasks) -> None:
+    call = tasks.call("elsewhere.charge", {"order": [1, {"a": None}]}).consume()
+
+    assert (call.arguments, call.chosen) == ('{"order":[1,{"a":null}]}', Options())
+
+
+@pytest.mark.parametrize("arguments", [{"a": "\0"}, {"a": (1,)}, {1: 2}, [1], None, "text"])
+def test_arguments_of_an_unknown_task_that_cannot_be_stored_are_refused(tasks: Tasks, arguments: Any) -> None:
+    with pytest.raises(InvalidInput):
+        tasks.call("elsewhere.charge", arguments)
+
+
+def test_a_name_that_no_task_can_have_is_unknown(tasks: Tasks) -> None:
+    with pytest.raises(UnknownTask):
+        tasks.call("drop table; --", {})
+
+
+def test_a_task_is_found_by_name_and_by_alias(tasks: Tasks) -> None:
+    @tasks.task(name="new", aliases=["old", "older"])
+    def f(x: int) -> None: ...
+
+    assert (tasks.get("new"), tasks.get("older")) == (f, f)
+
+
+def test_an_unknown_task_is_answered_with_the_names_that_are_near(
+    tasks: Tasks, greet: Task[..., str]
+) -> None:
+    with pytest.raises(UnknownTask) as caught:
+        tasks.get("mail.gret")
+
+    assert caught.value.known == (greet.name,)
+
+
+def test_a_registry_counts_and_lists_a_task_once_whatever_its_aliases(tasks: Tasks) -> None:
+    @tasks.task(name="new", aliases=["old"])
+    def f(x: int) -> None: ...
+
+    assert (len(tasks), list(tasks), "old" in tasks) == (1, [f], True)
+
+
+def test_a_second_task_of_the_same_name_is_refused_with_both_places(
+    tasks: Tasks, greet: Task[..., str]
+) -> None:
+    with pytest.raises(DuplicateTask) as caught:
+
+        @tasks.task(name="mail.greet")
+        def other(x: int) -> None: ...
+
+    assert caught.value.names == ("mail.greet",)
+    assert caught.value.places[0].count(__file__) == 2
+
+
+def test_an_alias_that_another_task_has_is_refused(tasks: Tasks, greet: Task[..., str]) -> None:
+    with pytest.raises(DuplicateTask):
+
+        @tasks.task(name="fresh", aliases=["mail.greet"])
+        def other(x: int) -> None: ...
+
+    assert "fresh" not in tasks
+
+
+def test_registries_merge(tasks: Tasks, greet: Task[..., str]) -> None:
+    both = Tasks()
+
+    both.merge(tasks, tasks)
+
+    assert list(both) == [greet]
+
+
+def test_a_merge_names_all_clashes_and_takes_nothing(tasks: Tasks) -> None:
+    others = Tasks()
+    for registry in (tasks, others):
+        registry.declare("a", ChargeInput, str)
+        registry.declare("b", ChargeInput, str)
+    others.declare("c", ChargeInput, str)
+
+    with pytest.raises(DuplicateTask) as caught:
+        tasks.merge(others)
+
+    assert (caught.value.names, len(tasks)) == (("a", "b"), 2)
+
+
+def test_a_record_tells_a_stranger_policy_and_schemas(tasks: Tasks) -> None:
+    @tasks.task(name="charge", queue="billing")
+    def charge(order_id: int, note: str = "") -> Receipt:
+        return Receipt(order_id)
+
+    record = charge.record()
+
+    assert json.loads(record.policy) == {"priority": 0, "queue": "billing"}
+    assert json.loads(record.input_schema)["required"] == ["order_id"]
+    assert json.loads(record.output_schema)["properties"]["number"]["type"] == "integer"
+
+
+def test_the_version_of_a_record_changes_with_policy_or_schema_only() -> None:
+    def version(task: Task[..., Any]) -> str:
+        return task.record().version
+
+    first, second, third = Tasks(), Tasks(), Tasks()
+    same = [version(each.declare("a", ChargeInput, str)) for each in (first, second)]
+
+    assert same[0] == same[1]
+    assert same[0] != version(third.declare("a", ChargeInput, str, queue="other"))
+    assert same[0] != version(third.declare("b", ChargeInput, int))
+
+
+def test_a_type_without_a_json_schema_has_an_empty_one(tasks: Tasks) -> None:
+    @tasks.task
+    def f(x: Callable[[], int]) -> None: ...
+
+    assert f.record().input_schema == "{}"
+
+
+def test_a_default_without_json_form_is_left_out_of_the_schema(tasks: Tasks) -> None:
+    @dataclass
+    class Odd:
+        x: Any = field(default=object())
+
+    task = tasks.declare("odd", Odd, str)
+
+    assert "default" not in task.record().input_schema
