@@ -41,7 +41,7 @@ def test_a_completion_by_the_worker_needs_that_no_cancel_was_requested() -> None
 
 @pytest.mark.parametrize("change", Change)
 def test_a_guard_hides_the_status_from_the_planner(change: Change) -> None:
-    assert guard(change).startswith("coalesce(status, '') IN (")
+    assert guard(change).startswith("coalesce(holdfast_job.status, '') IN (")
 
 
 FACTS = {"due": True, "held_up": False, "cancelling": False, "pausing": False, "continued": False, "stale": False}

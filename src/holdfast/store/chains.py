@@ -12,27 +12,66 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from holdfast.errors import WrongTask
+from holdfast.errors import Busy, WrongTask
 from holdfast.models import Chain, Start
 from holdfast.store import blockers, events, reads, rows, unique
 from holdfast.store.rows import Inserted
 from holdfast.store.tx import Tx, repeatable
+from holdfast.store.unique import TRIES
 
 
 @repeatable
 async def start(tx: Tx, starts: Sequence[Start]) -> list[Chain[Any]]:
     """Start a chain for each of *starts*, in order; a start that meets its twin is given the twin."""
-    blocking = await blockers.resolve(tx, starts)
-    twins = await _existing(tx, [each for each in starts if each.named])
-    twins |= await _holders(tx, [each for each in starts if each.unique is not None and each.id not in twins])
-    new = {each.id: each for each in starts if each.id not in twins}
+    asked = _firsts(starts)
+    blocking = await blockers.resolve(tx, asked)
+    twins, met = await _meet(tx, asked)
+    new = {each.id: each for each in asked if each.id not in twins}
     inserted = {each.id: each for each in await rows.insert(tx, list(new.values()))} if new else {}
     if late := [each for each in new.values() if each.id not in inserted]:
-        twins |= await _existing(tx, late)
+        found = await _existing(tx, late)
+        met += await _read(tx, set(found.values()))
+        twins |= found
     await blockers.link(tx, [(each.seq, new[each.id]) for each in inserted.values()], blocking)
     await events.append(tx, [_enqueued(each) for each in inserted.values()])
-    met = await reads.chains_by_id(tx, list(set(twins.values()) - inserted.keys()))
     return _answers(starts, twins, inserted, {each.id: each for each in met})
+
+
+def _firsts(starts: Sequence[Start]) -> list[Start]:
+    """Give the first of those starts that have one id."""
+    firsts: dict[UUID, Start] = {}
+    for each in starts:
+        first = firsts.setdefault(each.id, each)
+        if first.task != each.task:
+            raise WrongTask(each.id, asked=each.task, found=first.task)
+    return list(firsts.values())
+
+
+async def _meet(tx: Tx, starts: Sequence[Start]) -> tuple[dict[UUID, UUID], list[Chain[Any]]]:
+    """Find the twins of *starts* and read them, before anything is inserted that would have to be undone.
+
+    A twin may be deleted between the statement that finds it and the one that reads it; then its place is free.
+    """
+    for _ in range(TRIES):
+        twins = await _existing(tx, [each for each in starts if each.named])
+        twins |= await _holders(tx, [each for each in starts if each.unique is not None and each.id not in twins])
+        own = {each.id for each in starts if each.id not in twins}
+        wanted = set(twins.values()) - own
+        met = await reads.chains_by_id(tx, list(wanted))
+        if wanted == {each.id for each in met}:
+            return twins, met
+    raise _too_fast()
+
+
+async def _read(tx: Tx, chain_ids: set[UUID]) -> list[Chain[Any]]:
+    met = await reads.chains_by_id(tx, list(chain_ids))
+    if chain_ids != {each.id for each in met}:
+        raise _too_fast()
+    return met
+
+
+def _too_fast() -> Busy:
+    return Busy("chains of this id or key come and go too fast; try again")
 
 
 EXISTING = """SELECT id, chain_id, task, unique_key FROM holdfast_job WHERE id $any(ids: text)"""

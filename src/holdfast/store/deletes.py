@@ -82,7 +82,8 @@ async def _refuse_referenced(tx: Tx, chains: Sequence[str]) -> None:
 DELETE = """DELETE FROM holdfast_job WHERE seq $any(seqs: bigint) AND head = 0"""
 BURY = f"""
     UPDATE holdfast_job
-    SET status = 'cancelled', gate = 'arrival', wake_at = $now, id = '~' || id, chain_id = '~' || chain_id,
+    SET status = 'cancelled', gate = 'arrival', wake_at = $now, head = 0, place = NULL,
+        id = '~' || CAST(seq AS text), chain_id = '~' || CAST(seq AS text),  -- an id may be deleted more than once
         input = '{{}}', output = NULL, error = NULL, unique_key = NULL, worker = NULL, lease_until = NULL,
         closed_as = '{TOMBSTONE}', closed_at = $now, finished_at = $now, version = version + 1
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}"""  # noqa: S608

@@ -1,7 +1,10 @@
 """Reading jobs and chains: one by id, or lists a page at a time, never a COUNT(*).
 
 Lists go by `seq`, the primary key, in either order; a cursor is the last `seq` seen, so it stays right while rows
-come and go. A filter that has an index of its own (open chains) uses it; others are tested along the way.
+come and go. A filter that has an index of its own (open chains) uses it; others are tested along the way. They stand
+inside a CASE, because a planner that takes a filter for a rare one reads and sorts the whole table: it has no
+statistics for a CASE, expects half of the rows to fit, and stays with the order. A scalar subquery stays a probe for
+each row that is looked at; EXISTS would become a join, or a hash of its whole table.
 """
 
 from __future__ import annotations
@@ -73,13 +76,14 @@ class Paging:
 
 async def list_jobs(tx: Tx, wanted: JobFilter, paging: Paging) -> Page[Job]:
     """List the jobs that fit *wanted*."""
-    sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job"
+    sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE true"
     return await _page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=0)
 
 
 async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[Chain[Any]]:
     """List the chains that fit *wanted*."""
-    return await _page(tx, CHAIN, "first.seq", _chain_conditions(wanted), paging, _to_chain, seq_at=7)
+    sql = f"{CHAIN} WHERE {OPEN_CHAIN if _is_open(wanted) else 'true'}"
+    return await _page(tx, sql, "first.seq", _chain_conditions(wanted), paging, _to_chain, seq_at=7)
 
 
 CHAIN_JOBS = f"""
@@ -109,16 +113,16 @@ async def list_chain_jobs(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
 Conditions: TypeAlias = list[tuple[str, dict[str, object]]]
 
 WAITING = """(holdfast_job.gate = 'lane'
-    OR EXISTS (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL)
-    OR EXISTS (SELECT 1 FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane AND held.paused_at IS NOT NULL))"""
+    OR (SELECT held.paused_at FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue) IS NOT NULL
+    OR (SELECT held.paused_at FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane) IS NOT NULL)"""
 DERIVED = {
     State.SCHEDULED: "(holdfast_job.status = 'pending' AND holdfast_job.run_at > $now)",
     State.WAITING: f"(holdfast_job.status = 'pending' AND holdfast_job.run_at <= $now AND {WAITING})",
     State.CANCELLING: "(holdfast_job.status = 'running' AND holdfast_job.cancel_requested_at IS NOT NULL)",
     State.PAUSING: "(holdfast_job.status = 'running' AND holdfast_job.pause_requested_at IS NOT NULL)",
-    State.CONTINUED: """(holdfast_job.status = 'completed' AND EXISTS (SELECT 1 FROM holdfast_job AS next
+    State.CONTINUED: """(holdfast_job.status = 'completed' AND (SELECT next.seq FROM holdfast_job AS next
         WHERE next.chain_id = holdfast_job.chain_id AND next.chain_index = holdfast_job.chain_index + 1
-            AND next.chain_index > 0))""",
+            AND next.chain_index > 0) IS NOT NULL)""",
     State.STALE: "holdfast_job.stale_at IS NOT NULL",
 }
 
@@ -147,15 +151,19 @@ def _chain_conditions(wanted: ChainFilter) -> Conditions:
         found.append(("first.task $any(tasks: text)", {"tasks": wanted.tasks}))
     if wanted.statuses:
         found.append(("last.status $any(statuses: text)", {"statuses": wanted.statuses}))
-        if set(wanted.statuses) <= set(OPEN):
-            found.append(("first.closed_as IS NULL", {}))  # has an index of its own
-        elif set(wanted.statuses) <= set(TERMINAL):
-            found.append(("first.closed_as IS NOT NULL", {}))
-    if wanted.is_open is not None:
-        found.append((f"first.closed_as IS {'' if wanted.is_open else 'NOT '}NULL", {}))
+    if wanted.is_open is False or (wanted.statuses and set(wanted.statuses) <= set(TERMINAL)):
+        found.append(("first.closed_as IS NOT NULL", {}))
     if wanted.roots_only:
-        found.append(("NOT EXISTS (SELECT 1 FROM holdfast_blocker AS b WHERE b.chain_id = first.id)", {}))
+        found.append(("(SELECT 1 FROM holdfast_blocker AS b WHERE b.chain_id = first.id LIMIT 1) IS NULL", {}))
     return found + _created("first", wanted.created_from, wanted.created_to)
+
+
+OPEN_CHAIN = "first.chain_index = 0 AND first.closed_as IS NULL"  # has an index of its own
+
+
+def _is_open(wanted: ChainFilter) -> bool:
+    """Tell whether only open chains can fit."""
+    return bool(wanted.is_open or (wanted.statuses and set(wanted.statuses) <= set(OPEN)))
 
 
 def _created(table: str, earliest: datetime | None, latest: datetime | None) -> Conditions:
@@ -170,17 +178,17 @@ def _created(table: str, earliest: datetime | None, latest: datetime | None) -> 
 async def _page(
     tx: Tx, sql: str, seq: str, conditions: Conditions, paging: Paging, read: Callable[[Row], T], *, seq_at: int
 ) -> Page[T]:
-    """Run *sql* for one page, and one row more, which tells whether another page follows."""
+    """Run *sql*, up to its WHERE, for one page, and one row more, which tells whether another page follows."""
     values: dict[str, object] = {"most": paging.limit + 1}
-    words = [condition for condition, _ in conditions]
     for _, given in conditions:
         values |= given
     sign, direction = ("<", "DESC") if paging.order == "newest" else (">", "ASC")
     if paging.cursor is not None:
-        words.append(f"{seq} {sign} :after")
+        sql += f" AND {seq} {sign} :after"
         values["after"] = _read_cursor(paging.cursor, paging.order)
-    where = " AND ".join(words)
-    rows = await tx.fetch_all(f"{sql} WHERE {where} ORDER BY {seq} {direction} LIMIT :most", **values)
+    fits = " AND ".join(condition for condition, _ in conditions)
+    sql += f" AND CASE WHEN {fits} THEN true ELSE false END ORDER BY {seq} {direction} LIMIT :most"
+    rows = await tx.fetch_all(sql, **values)
     items = rows[: paging.limit]
     more = len(rows) > len(items)
     return Page(tuple(map(read, items)), _write_cursor(paging.order, items[-1][seq_at]) if more else None)
@@ -207,7 +215,7 @@ def _read_cursor(cursor: str, kind: str) -> int:
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         found, number = text.split(":")
-        if found == kind:
+        if found == kind and 0 <= int(number) < 2**63:
             return int(number)
     except (binascii.Error, ValueError):
         pass

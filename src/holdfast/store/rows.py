@@ -155,7 +155,7 @@ def to_job(row: Row) -> Job:
         message=message,
         open_blockers=open_blockers,
         on_blocker_failure=on_blocker_failure,
-        webhook=webhook,
+        webhook=webhook or None,
         completed_by=completed_by,
         created_at=instant(created_at),
         started_at=maybe_instant(started_at),

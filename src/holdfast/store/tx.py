@@ -8,6 +8,7 @@ awaits only that, or another operation. Async callers await it. What never suspe
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from holdfast.store.dialect import Dialect
@@ -100,6 +101,17 @@ class Store(Runner, Protocol):
 
     def migrate_sync(self) -> list[str]:
         """Bring the schema up to date, blocking."""
+
+    def standing_sync(self) -> Standing:
+        """Tell how far the schema has been brought; makes and changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a database has been brought, and the oldest code that suits it; 0 where there is nothing yet."""
+
+    schema: int
+    oldest_code: int
 
 
 class Blocking:

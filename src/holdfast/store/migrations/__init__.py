@@ -17,7 +17,9 @@ from importlib.resources import files
 
 from holdfast.errors import NotMigrated
 from holdfast.store.dialect import Dialect
-from holdfast.store.tx import Database, Tx
+from holdfast.store.tx import Database, Standing, Tx
+
+__all__ = ["Standing", "check", "code_number", "identity", "judge", "pending_sql", "standing", "step", "steps"]
 
 HEADER = re.compile(r"-- oldest_code: (\d+)\n")
 
@@ -30,14 +32,6 @@ class Step:
     name: str
     oldest_code: int
     statements: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How far a database has been brought, and the oldest code that suits it; 0 where there is nothing yet."""
-
-    schema: int
-    oldest_code: int
 
 
 @cache
@@ -59,6 +53,10 @@ def pending_sql(database: Database, dialect: Dialect, schema: int) -> str:
     if not todo:
         return ""
     statements = [CREATE_META, FIRST_ROWS] if schema == 0 else []
+    if schema == 0 and database == "postgres":
+        statements.insert(0, CREATE_SCHEMA)
+    if schema == 0 and database == "postgres" and dialect.fragments["schema"] != "'public'":
+        statements.insert(0, CREATE_SCHEMA)
     for each in todo:
         statements += each.statements
     statements.append(f"UPDATE holdfast_meta SET value = '{todo[-1].number}' WHERE key = 'schema'")

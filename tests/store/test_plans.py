@@ -1,0 +1,105 @@
+"""Statements keep their index among hundreds of thousands of rows, whatever the planner knows of them (I-29, I-72).
+
+A regime is one test, for filling the tables is what takes the time; it names each statement that fails. On PostgreSQL
+custom plans are asked for, as on our own connections, and generic ones for what may run on a caller's. SQLite plans by
+its statistics alone, so "prepared while tiny" means there that a statement prepared early is still quick late.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+
+from holdfast.store import migrations
+from holdfast.store.dialect import PostgresDialect, SqliteDialect
+from holdfast.store.postgres.tx import PostgresTx
+from holdfast.store.sqlite.tx import SqliteTx
+from holdfast.store.tx import drive
+from tests.store.crowd import Regime, bring_into
+from tests.store.plans import BIG, Plan, PlanKind, PostgresPlanner, Probe, SqlitePlanner
+from tests.store.probes import probes
+
+
+@contextmanager
+def postgres_planner(url: str, regime: Regime) -> Iterator[PostgresPlanner]:
+    """Bring a schema of its own into *regime*, with nobody analysing it behind our back."""
+    dialect = PostgresDialect(f"plans_{regime.name.lower()}")
+    tables = [dialect.table(each) for each in BIG]
+    with psycopg.connect(url, autocommit=True) as connection:
+        tx = PostgresTx(connection, dialect)
+        planner = PostgresPlanner(connection, dialect)
+
+        def analyze() -> None:
+            connection.execute(f"ANALYZE {', '.join(tables)}")
+
+        def prepare() -> None:
+            analyze()
+            for probe in probes("postgres"):
+                planner.explain(probe, "custom")
+
+        drive(migrations.step(tx, "postgres"))
+        for table in tables:
+            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        connection.execute(f"ALTER TABLE {tables[0]} ALTER seq RESTART WITH 1000000000")
+        bring_into(regime, tx, analyze, prepare)
+        yield planner
+        connection.execute(f"DROP SCHEMA {dialect.schema} CASCADE")
+
+
+@contextmanager
+def sqlite_planner(regime: Regime) -> Iterator[SqlitePlanner]:
+    """Bring a database in memory into *regime*."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None, cached_statements=1000)) as connection:
+        tx = SqliteTx(connection, SqliteDialect())
+        planner = SqlitePlanner(connection, SqliteDialect())
+
+        def analyze() -> None:
+            connection.execute("ANALYZE")
+
+        def prepare() -> None:
+            for probe in probes("sqlite"):
+                planner.explain(probe)
+
+        drive(migrations.step(tx, "sqlite"))
+        bring_into(regime, tx, analyze, prepare)
+        yield planner
+
+
+@pytest.mark.parametrize("regime", Regime)
+def test_every_statement_keeps_its_index_on_postgres(regime: Regime, postgres_url: str) -> None:
+    faults = []
+
+    with postgres_planner(postgres_url, regime) as planner:
+        for probe in probes("postgres"):
+            for kind in kinds_of_plan(probe, regime):
+                faults += named_faults(f"{probe.name}, {kind} plan", probe, planner.explain(probe, kind), regime)
+
+    assert faults == []
+
+
+def kinds_of_plan(probe: Probe, regime: Regime) -> tuple[PlanKind, ...]:
+    """Say how *probe* may be planned: on a caller's connection, also without regard to its values."""
+    may_be_generic = probe.on_borrowed and regime is not Regime.TINY
+    return ("custom", "generic") if may_be_generic else ("custom",)
+
+
+@pytest.mark.parametrize("regime", Regime)
+def test_every_statement_keeps_its_index_on_sqlite(regime: Regime) -> None:
+    faults = []
+
+    with sqlite_planner(regime) as planner:
+        for probe in probes("sqlite"):
+            faults += named_faults(probe.name, probe, planner.explain(probe), regime)
+
+    assert faults == []
+
+
+def named_faults(name: str, probe: Probe, plan: Plan, regime: Regime) -> list[str]:
+    """Say what *plan* does not keep, and print it then: pytest shows that with the failure."""
+    if faults := plan.faults(probe, regime):
+        print(name, plan.text, sep="\n")
+    return [f"{name}: {each}" for each in faults]
