@@ -1,0 +1,123 @@
+"""The database file itself: what must be so before we use it, and how connections to it are made."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from holdfast.errors import InvalidSettings, Unavailable
+from holdfast.store.sqlite.filesystem import network_file_system
+
+OLDEST_SQLITE = (3, 35)  # the first with RETURNING
+
+
+class DatabaseFile:
+    """A SQLite file at *path*; *clock* replaces the database's own where a simulation has one."""
+
+    def __init__(self, path: str, synchronous: Literal["full", "normal"], clock: Callable[[], int] | None) -> None:
+        if path.startswith(("file:", ":memory:")):
+            raise InvalidSettings(f"{path!r} is no path; threads and processes share a file, so give one")
+        self.path = os.path.realpath(path)  # two names of one file share one lock
+        self._synchronous = synchronous
+        self._clock = clock
+        self._identity: tuple[int, int] | None = None
+
+    def prepare(self) -> None:
+        """Create the file if there is none, and raise unless it can serve as a database here."""
+        require_sqlite(sqlite3.sqlite_version_info)
+        require_place(self.path)
+        _create(self.path)
+        if not os.access(self.path, os.R_OK | os.W_OK):
+            raise Unavailable(f"{self.path} may not be written by this user; change its permissions or owner")
+        self._identity = identity(self.path)
+
+    def check(self) -> None:
+        """Raise if the file is no longer the one that was opened: what is written to that goes nowhere."""
+        if self._identity is not None and identity(self.path) != self._identity:
+            raise Unavailable(f"{self.path} was removed or replaced while in use; put it back, or reopen the store")
+
+    def connect_to_write(self, wait_seconds: float) -> sqlite3.Connection:
+        """Open the connection that writes; it waits *wait_seconds* for programs that do not know our lock."""
+        pragmas = "PRAGMA journal_mode = WAL", f"PRAGMA synchronous = {self._synchronous}"
+        connection = self._connect(wait_seconds, *pragmas)
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal":
+            connection.close()
+            raise Unavailable(f"{self.path} cannot be put into WAL mode (it stays {mode!r}); use a local disk")
+        return connection
+
+    def connect_to_read(self, wait_seconds: float) -> sqlite3.Connection:
+        """Open a connection that cannot write."""
+        return self._connect(wait_seconds, "PRAGMA query_only = 1")
+
+    def _connect(self, wait_seconds: float, *pragmas: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(self.path)}?mode=rw",  # never creates a file: that is `prepare`'s
+            uri=True,
+            timeout=wait_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        if self._clock is not None:
+            connection.create_function("holdfast_now", 0, self._clock)
+        try:
+            for pragma in ("PRAGMA mmap_size = 0", *pragmas):  # M6; some builds map by default
+                connection.execute(pragma).close()
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+
+def require_sqlite(version: tuple[int, ...]) -> None:
+    """Raise unless SQLite has what our statements use."""
+    if version < OLDEST_SQLITE:
+        found, needed = (".".join(map(str, each)) for each in (version, OLDEST_SQLITE))
+        raise Unavailable(f"SQLite {found} is too old, {needed} is needed; use a Python built with a newer one")
+    try:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute("SELECT json_array()")
+    except sqlite3.OperationalError as error:
+        raise Unavailable("this SQLite has no JSON functions; use a Python built with a newer one") from error
+
+
+def require_place(path: str) -> None:
+    """Raise unless a database can live at the absolute *path*."""
+    directory = Path(path).parent
+    if not directory.is_dir():
+        raise InvalidSettings(f"the directory {directory} does not exist; create it, or set another path")
+    if Path(path).is_dir():
+        raise InvalidSettings(f"{path} is a directory; set the path of a file")
+    if (kind := network_file_system(path)) is not None:
+        raise InvalidSettings(
+            f"{path} is on a network file system ({kind}), where SQLite's locks do not hold; "
+            f"use a local disk or PostgreSQL"
+        )
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Tell the file at *path* from any other; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  every write comes by here
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _create(path: str) -> None:
+    """Create the file for its owner alone; one that exists is the user's, and keeps its mode.
+
+    It is never opened otherwise but by SQLite, whose locks closing it would take away.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be created ({error.strerror}); let this user write its directory") from error

@@ -1,0 +1,108 @@
+"""A lock between processes on a file of its own; the kernel frees it when its holder dies, however it dies.
+
+`flock` and not `fcntl`: a record lock is gone as soon as the process closes the file anywhere (M23). The lock
+belongs to the open file description, which a forked child shares; so a child closes it, and never unlocks it.
+
+The kernel wakes those who wait in their order (M5). A bare loop of BEGIN and COMMIT can still come back before
+the sleeper has woken (worst wait beside two of them: 140 ms); a second `flock` as a turnstile mends that (3.5 ms),
+but between stores it changes nothing measurable, as a contended writer hops to its thread anyway. So there is one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+
+from holdfast.errors import Unavailable
+
+
+class FileLock:
+    """An exclusive lock between processes on the file *path*, which also says who took it last.
+
+    The file is created when first needed, with mode and owner of *model*, as SQLite does with its own. It is not
+    for two threads at once.
+    """
+
+    def __init__(self, path: str, model: str) -> None:
+        self._path = path
+        self._model = model
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> None:
+        """Wait until the lock is ours."""
+        fcntl.flock(self._open(), fcntl.LOCK_EX)
+        while self._is_orphan():
+            self.close()
+            fcntl.flock(self._open(), fcntl.LOCK_EX)
+        self._record()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go."""
+        self.release()
+
+    def take_if_free(self) -> bool:
+        """Take the lock, unless somebody has it."""
+        try:
+            fcntl.flock(self._open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if self._is_orphan():
+            self.close()
+            return self.take_if_free()
+        self._record()
+        return True
+
+    def release(self) -> None:
+        """Let go."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file; that frees the lock, unless another process shares the descriptor by a fork."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def last_holder(self) -> int | None:
+        """Give the process that took the lock last; whether it still has it, this does not tell."""
+        try:
+            return int(Path(self._path).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            try:
+                self._descriptor = _open_like(self._path, Path(self._model).stat())
+            except OSError as error:
+                raise Unavailable(
+                    f"{self._path} cannot be opened ({error.strerror}); let this user write to its directory"
+                ) from error
+        return self._descriptor
+
+    def _is_orphan(self) -> bool:
+        """Tell whether the file was removed: a newcomer would make and lock another one beside it."""
+        return os.fstat(self._open()).st_nlink == 0
+
+    def _record(self) -> None:
+        ours = b"%10d\n" % os.getpid()
+        # only if need be: a file made dirty costs the next fsync of the database 100 µs
+        if os.pread(self._open(), len(ours), 0) != ours:
+            os.pwrite(self._open(), ours, 0)
+
+
+def _open_like(path: str, model: os.stat_result) -> int:
+    mode = stat.S_IMODE(model.st_mode) & 0o666
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    except FileExistsError:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    os.fchmod(descriptor, mode)
+    if os.geteuid() == 0:  # what root leaves behind must not shut out the database's owner
+        os.fchown(descriptor, model.st_uid, model.st_gid)
+    return descriptor

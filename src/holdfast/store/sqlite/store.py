@@ -1,0 +1,218 @@
+"""`SqliteStore`: our tables in one SQLite file, for async and blocking callers, threads and processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from holdfast.errors import Busy, Misuse, NotMigrated
+from holdfast.settings import Settings
+from holdfast.store import migrations
+from holdfast.store.dialect import Dialect, SqliteDialect
+from holdfast.store.sqlite.connection import WriteConnection
+from holdfast.store.sqlite.file import DatabaseFile
+from holdfast.store.sqlite.filelock import FileLock
+from holdfast.store.sqlite.fork import Gate, keep_for_ever, watch_forks
+from holdfast.store.sqlite.readers import Readers
+from holdfast.store.sqlite.writer import Writer
+from holdfast.store.tx import Database, ListOperation, Operation, P, R, T, Tx
+from holdfast.surroundings import Surroundings
+
+FORK_SECONDS = 10.0  # how long a fork waits for threads that are using the database
+
+
+class SqliteStore:
+    """A store on the file *path*, which it creates and brings up to date when first used.
+
+    Of *settings* it heeds `synchronous` and `deadline_seconds`: what has not begun by then raises `Busy` and
+    never happens. *clock* gives milliseconds in place of the database's clock, in a simulation. One store
+    serves any number of threads and event loops, and may be used on both sides of a fork.
+    """
+
+    dialect: Dialect
+    database: Database = "sqlite"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        settings: Settings | None = None,
+        surroundings: Surroundings | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        self.dialect = SqliteDialect() if clock is None else SqliteDialect(now="holdfast_now()")
+        self._file = DatabaseFile(os.fspath(path), settings.synchronous, clock)
+        self._surroundings = surroundings or Surroundings()
+        self._seconds = settings.deadline_seconds
+        self._here = self._begin_here()
+        watch_forks(self)
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction, which it may share with others."""
+        here = self._in_this_process()
+        if not here.is_open:
+            await self.open()
+        return await here.writer.write(lambda tx: operation(tx, *args, **kwargs))
+
+    def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction, blocking."""
+        here = self._in_this_process()
+        if not here.is_open:
+            self.open_sync()
+        return here.writer.write_sync(lambda tx: operation(tx, *args, **kwargs))
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, over one consistent view."""
+        here = self._in_this_process()
+        if not here.is_open:
+            await self.open()
+        until = self._deadline()
+        return await self._surroundings.threads.call(
+            lambda: here.readers.read(lambda tx: operation(tx, *args, **kwargs), until)
+        )
+
+    def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, over one consistent view, blocking."""
+        here = self._in_this_process()
+        if not here.is_open:
+            self.open_sync()
+        return here.readers.read(lambda tx: operation(tx, *args, **kwargs), self._deadline())
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation on *items*; every write here shares its commit with whoever else waits."""
+        return await self.run(operation, items)
+
+    def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation on *items*, blocking."""
+        return self.run_sync(operation, items)
+
+    async def open(self) -> None:
+        """Create the file if there is none, and bring its tables up to date; the first use does it too."""
+        await self._surroundings.threads.call(self.open_sync)
+
+    def open_sync(self) -> None:
+        """Create the file if there is none, and bring its tables up to date, blocking."""
+        self.migrate_sync()
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date; return the names of the steps that were taken."""
+        return await self._surroundings.threads.call(self.migrate_sync)
+
+    def migrate_sync(self) -> list[str]:
+        """Bring the tables up to date, blocking."""
+        here = self._in_this_process()
+        if not here.opening.acquire(timeout=self._seconds):
+            raise Busy(f"another thread has been opening the database for {self._seconds:g} s; try again")
+        try:
+            if here.is_open:
+                return []
+            self._file.prepare()
+            taken = self._bring_up_to_date(here)
+            here.is_open = True
+            return taken
+        finally:
+            here.opening.release()
+
+    def standing_sync(self) -> migrations.Standing:
+        """Tell how far the tables have been brought; makes and changes nothing."""
+        if not Path(self._file.path).exists():
+            return migrations.Standing(0, 0)
+        return self._in_this_process().readers.read(_standing, self._deadline())
+
+    async def close(self) -> None:
+        """Let the queued writes end, then let go of connections and thread; the next use opens them again."""
+        await self._surroundings.threads.call(self.close_sync)
+
+    def close_sync(self) -> None:
+        """Let the queued writes end, then let go of connections and thread, blocking."""
+        here = self._after_forks()
+        here.is_open = False
+        here.writer.close()
+        with here.gate:
+            here.readers.close()
+
+    def last_writer(self) -> int | None:
+        """Give the process that had the right to write last, or has it."""
+        return self._in_this_process().lock.last_holder()
+
+    def before_fork(self) -> None:
+        """Keep threads out and close the connections, so that none crosses."""
+        if self._here.gate.shut(FORK_SECONDS):
+            self._here.connection.close()
+            self._here.readers.close()
+
+    def after_fork_in_parent(self) -> None:
+        """Let threads in again."""
+        self._here.gate.open()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew; keep what the parent uses from being closed here."""
+        left, self._here = self._here, self._begin_here()
+        left.lock.close()
+        if left.is_connected or left.is_spoilt:
+            self._here.is_spoilt = True
+            keep_for_ever(left)
+        self._surroundings.threads.drop()
+
+    def _after_forks(self) -> _Here:
+        if self._here.process != os.getpid():  # forked behind Python's back
+            self.after_fork_in_child()
+        return self._here
+
+    def _in_this_process(self) -> _Here:
+        if self._after_forks().is_spoilt:
+            raise Misuse(
+                "the database was in use when this process was forked, which SQLite cannot bear; "
+                "close the store before you fork, or start the process by spawn"
+            )
+        return self._here
+
+    def _begin_here(self) -> _Here:
+        return _Here(self._file, self.dialect, self._surroundings, self._seconds)
+
+    def _deadline(self) -> float:
+        return self._surroundings.monotonic() + self._seconds
+
+    def _bring_up_to_date(self, here: _Here) -> list[str]:
+        try:
+            here.readers.read(_check, self._deadline())
+            return []  # the usual case does without the right to write
+        except NotMigrated:
+            taken = list(iter(lambda: here.writer.write_sync(_step), None))
+            here.readers.read(_check, self._deadline())
+            return taken
+
+
+async def _check(tx: Tx) -> None:
+    await migrations.check(tx, "sqlite")
+
+
+async def _standing(tx: Tx) -> migrations.Standing:
+    return await migrations.standing(tx, "sqlite")
+
+
+async def _step(tx: Tx) -> str | None:
+    return await migrations.step(tx, "sqlite")
+
+
+class _Here:
+    """Everything of a store that belongs to one process."""
+
+    def __init__(self, file: DatabaseFile, dialect: Dialect, surroundings: Surroundings, seconds: float) -> None:
+        self.process = os.getpid()
+        self.is_open = False
+        self.is_spoilt = False
+        self.opening = threading.Lock()
+        self.gate = Gate()
+        self.lock = FileLock(f"{file.path}-holdfast-lock", model=file.path)
+        self.connection = WriteConnection(file, dialect, self.gate)
+        self.writer = Writer(self.connection, self.lock, surroundings, seconds)
+        self.readers = Readers(file, dialect, surroundings, self.gate)
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether a connection is open, in use or not."""
+        return self.gate.is_used or self.connection.is_connected or self.readers.is_connected

@@ -1,0 +1,66 @@
+"""What the tests of the PostgreSQL store share: a sample table, stores, a proxy, a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeAlias
+
+import psycopg
+import pytest
+
+from holdfast.settings import Settings
+from holdfast.store.postgres import PostgresStore
+from holdfast.surroundings import Surroundings
+from tests.fault_proxy import FaultProxy
+from tests.store.samples import CREATE_TABLE, SCHEMA, Caller, Stranger
+
+MakeStore: TypeAlias = Callable[..., PostgresStore]
+
+
+@pytest.fixture(scope="session")
+def samples_url(postgres_url: str) -> str:
+    """A database with our schema and the sample table."""
+    store = PostgresStore(Settings(database=postgres_url, schema_name=SCHEMA))
+    store.migrate_sync()
+    store.close_sync()
+    return postgres_url
+
+
+@pytest.fixture
+def stranger(samples_url: str) -> Iterator[Stranger]:
+    """Somebody else's connection, and an empty sample table."""
+    with psycopg.connect(samples_url, autocommit=True) as connection:
+        connection.execute(CREATE_TABLE)
+        yield Stranger(connection)
+
+
+@pytest.fixture
+def proxy(samples_url: str) -> Iterator[FaultProxy]:
+    """A proxy in front of the server."""
+    with FaultProxy(samples_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def make_store(samples_url: str, stranger: Stranger) -> AsyncIterator[MakeStore]:
+    """Make stores that are closed after the test; *url* may lead through a proxy."""
+    made: list[PostgresStore] = []
+
+    def make(url: str = samples_url, surroundings: Surroundings | None = None, **settings: Any) -> PostgresStore:
+        chosen = Settings.of(database=url, **{"schema_name": SCHEMA, **settings})
+        made.append(PostgresStore(chosen, surroundings))
+        return made[-1]
+
+    yield make
+    for store in made:
+        await store.close()
+
+
+@pytest.fixture(params=["async", "blocking"])
+def make_caller(request: pytest.FixtureRequest, make_store: MakeStore) -> Callable[..., Caller]:
+    """Make a store in each of the colours."""
+
+    def make(*args: Any, **settings: Any) -> Caller:
+        return Caller(make_store(*args, **settings), is_async=request.param == "async")
+
+    return make

@@ -1,0 +1,302 @@
+"""The database file: what is refused, what is created, and what happens when it goes away."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Busy, InvalidSettings, NotMigrated, StoreError, Unavailable
+from holdfast.settings import Settings
+from holdfast.store import migrations
+from holdfast.store.sqlite import SqliteStore, SqliteTx, translated
+from holdfast.store.sqlite.file import require_sqlite
+from holdfast.store.sqlite.filesystem import Mount, kind_at, parse_linux, parse_mac
+from holdfast.store.tx import Tx, drive
+from tests.store.notes import add, count, create, new_store, numbers
+
+MOUNTINFO = r"""
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:26 / /srv/jobs rw,relatime shared:9 - nfs4 host:/export rw,vers=4.2
+31 22 0:27 / /srv/jobs/local rw - tmpfs tmpfs rw
+32 22 0:28 / /mnt/with\040blank rw,relatime master:3 shared:4 - cifs //host/share rw
+33 22 0:29 / /home rw - nfs4 host:/home rw
+34 33 0:30 / /home rw - ext4 /dev/vdb rw
+"""
+
+MAC_MOUNTS = """
+/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)
+//me@host/share on /Volumes/my share (smbfs, nodev, nosuid, mounted by me)
+host:/export on /private/nfs (nfs)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = new_store(tmp_path / "jobs.db")
+    yield store
+    store.close_sync()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/jobs.db", "ext4"),
+        ("/srv/jobs/a.db", "nfs4"),
+        ("/srv/jobs/local/a.db", "tmpfs"),
+        ("/srv/jobs2/a.db", "ext4"),
+        ("/mnt/with blank/a.db", "cifs"),
+        ("/home/me/a.db", "ext4"),
+    ],
+)
+def test_the_longest_mount_point_tells_the_file_system_on_linux(path: str, kind: str) -> None:
+    assert kind_at(path, parse_linux(MOUNTINFO)) == kind
+
+
+def test_the_mount_command_tells_the_file_system_on_a_mac() -> None:
+    mounts = parse_mac(MAC_MOUNTS)
+
+    assert kind_at("/Users/me/a.db", mounts) == "apfs"
+    assert kind_at("/Volumes/my share/a.db", mounts) == "smbfs"
+    assert kind_at("/private/nfs/a.db", mounts) == "nfs"
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = [Mount("/", "ext4"), Mount(os.path.realpath(tmp_path), "nfs4")]
+    monkeypatch.setattr("holdfast.store.sqlite.filesystem._mounts_here", lambda: mounts)
+
+    with pytest.raises(InvalidSettings, match=r"network file system .nfs4."):
+        SqliteStore(tmp_path / "jobs.db").open_sync()
+
+    assert not (tmp_path / "jobs.db").exists()
+
+
+def test_an_old_sqlite_is_refused() -> None:
+    with pytest.raises(Unavailable, match=r"SQLite 3\.34\.1 is too old"):
+        require_sqlite((3, 34, 1))
+
+
+def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="does not exist; create it"):
+        SqliteStore(tmp_path / "nowhere" / "jobs.db").open_sync()
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="is a directory"):
+        SqliteStore(tmp_path).open_sync()
+
+
+@pytest.mark.parametrize("path", [":memory:", "file:jobs.db?mode=memory"])
+def test_what_is_not_a_file_is_refused(path: str) -> None:
+    with pytest.raises(InvalidSettings, match="give one"):
+        SqliteStore(path)
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear reader, " * 1000)
+
+    with pytest.raises(Unavailable, match="not a SQLite database"):
+        SqliteStore(file).open_sync()
+
+    assert file.read_text() == "Dear reader, " * 1000
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.db"
+    file.touch(mode=0o400)
+
+    with pytest.raises(Unavailable, match="may not be written"):
+        SqliteStore(file).open_sync()
+
+
+def test_a_file_that_we_create_is_for_its_owner_alone(store: SqliteStore, tmp_path: Path) -> None:
+    made = {file.name: mode(file) for file in tmp_path.iterdir()}
+
+    assert made == dict.fromkeys(made, 0o600)
+    assert {"jobs.db", "jobs.db-wal", "jobs.db-holdfast-lock"} <= set(made)
+
+
+def test_a_file_of_the_users_keeps_its_mode_and_our_side_files_follow_it(tmp_path: Path) -> None:
+    file = tmp_path / "app.db"
+    sqlite3.connect(file).execute("CREATE TABLE customer (id INTEGER)").connection.close()
+    file.chmod(0o660)
+    previous = os.umask(0o077)
+
+    try:
+        store = new_store(file)
+    finally:
+        os.umask(previous)
+
+    assert {mode(each) for each in tmp_path.iterdir()} == {0o660}
+    store.close_sync()
+
+
+def test_the_constructor_touches_nothing(tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "nowhere" / "jobs.db")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_database_is_durable_and_never_mapped(store: SqliteStore) -> None:
+    connection = store._here.connection._connected()
+
+    found = [
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous", "mmap_size")
+    ]
+
+    assert found == ["wal", 2, 0]
+
+
+def test_normal_is_a_named_option(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db", settings=Settings(synchronous="normal"))
+
+    store.run_sync(create)
+
+    assert store._here.connection._connected().execute("PRAGMA synchronous").fetchone() == (1,)
+    store.close_sync()
+
+
+def test_opening_migrates_once(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+
+    taken = store.migrate_sync()
+
+    assert taken == [step.name for step in migrations.steps("sqlite")]
+    assert store.migrate_sync() == []
+    store.close_sync()
+
+
+def test_two_threads_that_open_at_once_both_get_a_store_that_works(tmp_path: Path) -> None:
+    stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
+    threads = [threading.Thread(target=store.run_sync, args=(create,)) for store in stores]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [store.run_sync(add, number) for number, store in enumerate(stores)] == list(range(8))
+    for store in stores:
+        store.close_sync()
+
+
+def test_a_file_from_a_newer_release_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    async def age(tx: Tx) -> None:
+        await tx.execute("UPDATE holdfast_meta SET value = '9999' WHERE key IN ('schema', 'oldest_code')")
+
+    store.run_sync(age)
+
+    older = SqliteStore(tmp_path / "jobs.db")
+
+    with pytest.raises(NotMigrated, match="install a newer release"):
+        older.open_sync()
+
+    older.close_sync()
+
+
+def test_opening_an_up_to_date_file_needs_no_right_to_write(store: SqliteStore, tmp_path: Path) -> None:
+    stranger = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    stranger.execute("BEGIN IMMEDIATE")
+    other = SqliteStore(tmp_path / "jobs.db", settings=Settings(deadline_seconds=0.2))
+
+    assert other.read_sync(count) == 0
+
+    stranger.close()
+    other.close_sync()
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+def test_nothing_is_written_into_a_file_that_was(way: str, store: SqliteStore, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.db"
+    file.rename(tmp_path / "moved.db")
+    if way == "replaced":
+        sqlite3.connect(file).close()
+        file.touch()
+
+    with pytest.raises(Unavailable, match="removed or replaced while in use"):
+        store.run_sync(add, 1)
+    with pytest.raises(Unavailable, match="removed or replaced while in use"):
+        store.read_sync(count)
+
+    (tmp_path / "moved.db").rename(file)
+    assert store.run_sync(add, 2) == 2
+    assert store.read_sync(numbers) == [2]
+
+
+def test_a_removed_lock_file_is_made_anew_for_everybody(store: SqliteStore, tmp_path: Path) -> None:
+    for file in tmp_path.glob("*-holdfast-lock*"):
+        file.unlink()
+
+    store.run_sync(add, 1)
+
+    assert store.last_writer() == os.getpid()
+
+
+def test_the_clock_of_a_simulation_is_now(tmp_path: Path) -> None:
+    async def now(tx: Tx) -> int:
+        ((instant,),) = await tx.fetch_all("SELECT $now")
+        return int(instant)
+
+    store = SqliteStore(tmp_path / "jobs.db", clock=lambda: 1234)
+
+    assert (store.run_sync(now), store.read_sync(now)) == (1234, 1234)
+    store.close_sync()
+
+
+def test_a_read_connection_cannot_write(store: SqliteStore) -> None:
+    with pytest.raises(Unavailable, match="read-only"):
+        store.read_sync(add, 1)
+
+    assert store.read_sync(count) == 0
+
+
+def test_a_mistake_in_a_statement_is_seen_as_it_is(store: SqliteStore) -> None:
+    async def ask(tx: Tx, sql: str) -> None:
+        await tx.execute(sql)
+
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"):
+        store.run_sync(ask, "SELEKT 1")
+    with pytest.raises(sqlite3.ProgrammingError, match="value for binding"):
+        store.run_sync(ask, "SELECT :missing")
+
+
+def test_a_refused_row_is_a_store_error_that_keeps_its_cause(store: SqliteStore) -> None:
+    store.run_sync(add, 1)
+
+    with pytest.raises(StoreError, match="UNIQUE constraint failed") as raised:
+        store.run_sync(add, 1)
+
+    assert isinstance(raised.value.__cause__, sqlite3.IntegrityError)
+
+
+def test_a_callers_connection_with_odd_factories_serves_as_a_transaction(store: SqliteStore, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "jobs.db")
+    connection.row_factory = lambda cursor, row: {"odd": row}
+    connection.execute("INSERT INTO note (id, text) VALUES (7, '')")
+
+    assert drive(numbers(SqliteTx(connection, store.dialect))) == [7]
+
+    connection.close()
+
+
+def test_a_callers_stale_view_is_told_to_begin_immediate(store: SqliteStore, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    connection.execute("BEGIN")
+    connection.execute("SELECT * FROM note").fetchall()
+    store.run_sync(add, 1)
+
+    with pytest.raises(Busy, match="BEGIN IMMEDIATE"), translated():
+        drive(add(SqliteTx(connection, store.dialect), 2))
+
+    connection.close()
