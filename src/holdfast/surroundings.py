@@ -76,6 +76,12 @@ class Threads:
             self._executor = ThreadPoolExecutor(self._most, thread_name_prefix="holdfast-call")
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
+    def close(self) -> None:
+        """Let the threads go when they are done; the next call makes new ones."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False)
+
     def drop(self) -> None:
         """Forget the threads without waiting for them (they are gone after a fork)."""
         self._executor = None

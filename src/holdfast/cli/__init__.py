@@ -1,0 +1,29 @@
+"""The `holdfast` command: one file for each group of commands; each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast import __version__
+from holdfast.cli.migrate import migrate
+from holdfast.errors import HoldfastError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="holdfast")
+def commands() -> None:
+    """Background jobs that commit with your data."""
+
+
+commands.add_command(migrate)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line and the exit code of its family."""
+    try:
+        commands()
+    except HoldfastError as error:
+        click.echo(f"holdfast: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,64 @@
+"""What all tests share: the four ways, each on an empty database of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.store.dialect import TABLES
+from tests.factories import TASKS
+from tests.ways import WAYS, Way
+
+pytest_plugins = ["tests.postgres"]
+
+SCHEMA = "contract"
+
+
+@pytest.fixture(scope="session")
+def migrated_url(postgres_url: str) -> str:
+    """A PostgreSQL database whose schema `contract` is up to date."""
+    face = Holdfast(postgres_url, schema_name=SCHEMA).sync
+    face.migrate()
+    face.close()
+    return postgres_url
+
+
+@pytest.fixture
+def empty_url(migrated_url: str) -> str:
+    """The same with empty tables; what a test leaves behind, the next one does not see."""
+    with psycopg.connect(migrated_url, autocommit=True) as connection:
+        kept = {"meta", "jobs"}
+        tables = ", ".join(f"{SCHEMA}.holdfast_{name}" for name in TABLES if name not in kept)
+        connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
+    return migrated_url
+
+
+@pytest.fixture
+def new_holdfast(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Holdfast]]:
+    """Make faces on the database of this test: `new_holdfast("sqlite", deadline_seconds=1)`."""
+    made: list[Holdfast] = []
+
+    def make(database: str, **options: object) -> Holdfast:
+        if database == "postgres":
+            made.append(Holdfast(request.getfixturevalue("empty_url"), **{"schema_name": SCHEMA, **options}))  # type: ignore[arg-type]
+        else:
+            made.append(Holdfast(str(tmp_path / "jobs.db"), **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for hf in made:
+        hf.sync.close()
+
+
+@pytest.fixture(params=WAYS)
+async def way(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
+    """One of the four ways, open and empty."""
+    database, colour = request.param.split("-")
+    way = Way(new_holdfast(database, tasks=[TASKS]), is_async=colour == "async")
+    await way.face.open()
+    yield way
+    await way.close()

@@ -1,0 +1,499 @@
+"""What the docs show runs, and what exists is documented.
+
+Each page's Python blocks are one program: it is run in a directory of its own, and must print exactly what the page's
+`output` blocks say (`…` stands for anything). A block that is not to be run says why: `python no-run: reason`; one
+that says `python no-run: from src/…` is an excerpt, and must stand there.
+
+The reference tables are generated from the code, between `<!-- generated: name -->` and `<!-- end -->`. After a change
+write them anew with `.venv/bin/python -m tests.test_docs`; until then the tests below fail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import enum
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+import click
+import psycopg
+import pytest
+
+import holdfast
+import holdfast.errors
+from holdfast import Holdfast
+from holdfast.calls import CHECKS, StartOptions
+from holdfast.cli import commands
+from holdfast.errors import HoldfastError
+from holdfast.models import EventName
+from holdfast.settings import Settings
+from holdfast.states import MOVES, State, Status
+from holdfast.sync import BlockingHoldfast
+from holdfast.tasks import TaskOptions
+from holdfast.verbs import ChainListOptions, JobListOptions, PageOptions
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[tuple[str, str, int]]:
+    """Give the info string, the text and the first line of every block of *language* on *page*."""
+    text = page.read_text(encoding="utf-8")
+    found = [
+        (each["info"].strip(), each["body"], text.count("\n", 0, each.start()) + 1) for each in FENCE.finditer(text)
+    ]
+    return [(info, body, line) for info, body, line in found if info.split(" ")[0] == language]
+
+
+def prose(page: Path) -> str:
+    """Give the text of *page* without its blocks of code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+# what is shown runs
+
+
+def program(page: Path) -> str:
+    """Make one program of the blocks of *page*, each on the lines that it has there."""
+    lines = [""] * page.read_text(encoding="utf-8").count("\n")
+    for info, body, start in blocks(page, "python"):
+        if info == "python":
+            lines[start : start + body.count("\n")] = body.splitlines()
+    return "\n".join(lines)
+
+
+SHOWN = [page for page in PAGES if program(page).strip()]
+
+
+@pytest.fixture
+def database_url(postgres_server: str) -> Iterator[str]:
+    """An empty PostgreSQL database for one program."""
+    name = f"holdfast_docs_{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Run a program in a directory of its own and give what it printed; one that asks for it gets a PostgreSQL."""
+
+    def run(path: Path, **variables: str) -> str:
+        if "HOLDFAST_DATABASE" in path.read_text(encoding="utf-8"):
+            variables["HOLDFAST_DATABASE"] = request.getfixturevalue("database_url")
+        # what a warning is to our own tests, it is to what we show
+        done = subprocess.run(
+            [sys.executable, "-W", "error", path],
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path), **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=name_of)
+def test_what_a_page_shows_runs_and_prints_what_it_says(page: Path, tmp_path: Path, run: Callable[..., str]) -> None:
+    file = tmp_path / "shop.py"
+    file.write_text(program(page), encoding="utf-8")
+
+    printed = run(file).splitlines()
+
+    promised = [line for _, body, _ in blocks(page, "output") for line in body.splitlines()]
+    assert len(printed) == len(promised), printed
+    for line, promise in zip(printed, promised, strict=True):
+        assert re.fullmatch(re.escape(promise).replace("…", ".*"), line), f"printed {line!r}, promised {promise!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_block_that_is_not_run_says_why(page: Path) -> None:
+    infos = {info for info, _, _ in blocks(page, "python") if info != "python"}
+
+    assert not [info for info in infos if not re.fullmatch(r"python no-run: \S.*", info)]
+
+
+EXCERPTS = [
+    (page, info.removeprefix("python no-run: from "), body)
+    for page in PAGES
+    for info, body, _ in blocks(page, "python")
+    if info.startswith("python no-run: from ")
+]
+
+
+@pytest.mark.parametrize(("page", "source", "body"), EXCERPTS, ids=[source for _, source, _ in EXCERPTS])
+def test_an_excerpt_stands_in_its_file(page: Path, source: str, body: str) -> None:
+    assert body in (ROOT / source).read_text(encoding="utf-8"), name_of(page)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_an_example_runs(example: Path, run: Callable[..., str]) -> None:
+    assert run(example)
+
+
+def test_the_demo_is_plain_without_a_terminal_and_colours(run: Callable[..., str]) -> None:
+    assert "\x1b" not in run(ROOT / "examples" / "demo.py", NO_COLOR="1")
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(holdfast.__path__, "holdfast.")
+    return ["holdfast", *(each.name for each in found if not each.name.endswith("__main__"))]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_examples_in_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+
+    assert result.failed == 0
+
+
+# what is named exists
+
+
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(prose(page)):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{name_of(page)} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{name_of(page)} links to {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=name_of)
+def test_every_page_can_be_reached_from_the_map(page: Path) -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(prose(index))}
+
+    assert page == index or page in linked
+
+
+def command_lines(word: str) -> list[tuple[str, list[str]]]:
+    found = []
+    for page in PAGES:
+        lines = [line for _, body, _ in blocks(page, "sh") for line in body.splitlines()]
+        lines += re.findall(r"`([^`\n]+)`", prose(page))
+        found += [
+            (name_of(page), shlex.split(line.split(" | ")[0])[1:]) for line in lines if line.startswith(f"{word} ")
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), command_lines("holdfast"))
+def test_a_command_line_that_is_shown_exists(page: str, words: list[str]) -> None:
+    if words[0] in ("--help", "--version"):
+        return
+    command = commands.commands.get(words[0])
+
+    assert command is not None, f"{page} shows holdfast {words[0]}"
+    options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= options, page
+
+
+@pytest.mark.parametrize(("page", "words"), command_lines("python3"))
+def test_a_command_of_dev_py_that_is_shown_exists(page: str, words: list[str]) -> None:
+    if words[0] != "dev.py":
+        return
+    told = subprocess.run(
+        [sys.executable, ROOT / "dev.py", words[1], "--help"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+    assert told.returncode == 0, f"{page} shows dev.py {words[1]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_methods_events_and_settings_that_are_named_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    face = Holdfast("never-opened.db")
+
+    for name in re.findall(r"\bhf\.sync\.(\w+)", text):
+        assert hasattr(BlockingHoldfast, name), f"hf.sync.{name}"
+    for name in re.findall(r"\bhf\.(?!sync\b)(\w+)", text):
+        assert hasattr(face, name), f"hf.{name}"
+    for name in re.findall(r"\bHOLDFAST_([A-Z_]+[A-Z])\b", text):
+        assert name.lower() in Settings.model_fields or name in OTHER_VARIABLES, f"HOLDFAST_{name}"
+    for name in re.findall(r"`((?:job|chain|lane|queue):[a-z:]+)`", text):
+        assert name in get_args(EventName), name
+
+
+OTHER_VARIABLES = ("TEST_DATABASE_URL", "REQUIRE_POSTGRES")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_classes_that_are_named_exist(page: Path) -> None:
+    known = {name for module in modules() for name in vars(importlib.import_module(module))}
+    named = re.findall(r"`(?:holdfast\.)?([A-Z][a-z]+[A-Z]\w+)\b[^`]*`", prose(page))
+
+    assert set(named) <= known | OTHER_CLASSES
+
+
+OTHER_CLASSES = {"AsyncConnection", "RuntimeError"}
+
+
+# what exists is documented: the tables are made from the code
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def settings_table() -> str:
+    rows = []
+    for name, setting in Settings.model_fields.items():
+        default = "" if setting.default is None else f"`{setting.default!r}`"
+        rows.append((f"`{name}`", default, f"`HOLDFAST_{name.upper()}`", setting.description or ""))
+    return table(("setting", "default", "in the environment", "meaning"), rows)
+
+
+def error_classes() -> list[type[HoldfastError]]:
+    found = [each for each in vars(holdfast.errors).values() if inspect.isclass(each)]
+    return [each for each in found if issubclass(each, HoldfastError)]
+
+
+def errors_table() -> str:
+    rows = []
+    for each in error_classes():
+        indent = "&nbsp;&nbsp;" * (len(each.__mro__) - len(HoldfastError.__mro__))
+        status, exit_code = str(each.http_status), str(each.exit_code)
+        rows.append((f"{indent}`{each.__name__}`", f"`{each.code}`", status, exit_code, summary(each)))
+    return table(("class", "code", "HTTP", "exit code", "meaning"), rows)
+
+
+def events_table() -> str:
+    return table(("event", "appended by"), [(f"`{name}`", APPENDED_BY[name]) for name in get_args(EventName)])
+
+
+APPENDED_BY = {
+    "job:enqueued": "`start` and `start_many`, once for each job that was inserted",
+    "job:deleted": "`delete` and `delete_many`, once for each job that is gone",
+}
+
+
+def moves_table() -> str:
+    rows = []
+    for change, move in MOVES.items():
+        also = ", ".join(f"`{each}`" for each in move.also)
+        targets = "(the same)" if move.sources == move.targets else ", ".join(move.targets) or "(gone)"
+        rows.append((change, ", ".join(move.sources), targets, also))
+    return table(("change", "from", "to", "only where"), rows)
+
+
+def states_diagram() -> str:
+    arrows: dict[tuple[Status, Status], list[str]] = {}
+    leading = {change: move for change, move in MOVES.items() if move.sources != move.targets}
+    for change, move in leading.items():
+        for source in move.sources:
+            for target in move.targets:
+                arrows.setdefault((source, target), []).append(change)
+    lines = [f"    {source} --> {target}: {', '.join(changes)}" for (source, target), changes in arrows.items()]
+    starts = [f"    [*] --> {status}: start" for status in (Status.PENDING, Status.BLOCKED, Status.PAUSED)]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *starts, *lines, "```"])
+
+
+def derived_table() -> str:
+    derived = [each for each in State if each.name not in Status.__members__]
+    return table(("shown", "when"), [(f"`{each}`", DERIVED[each]) for each in derived])
+
+
+DERIVED = {
+    State.SCHEDULED: "pending, and `run_at` is still to come",
+    State.WAITING: "pending and due, but behind others in its lane, or its lane or queue is paused",
+    State.CANCELLING: "running, and a cancel was requested",
+    State.PAUSING: "running, and a pause was requested",
+    State.CONTINUED: "completed, and another job continues the chain",
+    State.STALE: "ended, and marked by retention",
+}
+
+
+def commands_text() -> str:
+    return "\n\n".join(command_text(name, each) for name, each in sorted(commands.commands.items()))
+
+
+def command_text(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=f"holdfast {name}")
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    rows = [record for each in options if (record := each.get_help_record(context)) is not None]
+    rows.append(("-h, --help", "Show this message and exit."))
+    usage = " ".join(command.collect_usage_pieces(context))
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "") + "\n"
+    body = re.sub(r"^Examples:\n((?:  .*\n?)+)", r"```sh\n\1```", text, flags=re.MULTILINE)
+    body = re.sub(r"^  (holdfast .*)$", r"\1", body, flags=re.MULTILINE)
+    meanings = table(("option", "meaning"), [(f"`{option}`", meaning) for option, meaning in rows])
+    return f"## holdfast {name}\n\n`holdfast {name} {usage}`\n\n{body.strip()}\n\n{meanings}"
+
+
+def names_table() -> str:
+    rows = []
+    for name in holdfast.__all__:
+        value = getattr(holdfast, name)
+        if not (inspect.isclass(value) and issubclass(value, HoldfastError)):
+            rows.append((f"`{name}`", summary(value)))
+    return table(("name", "what it is"), rows)
+
+
+def methods_text() -> str:
+    return methods_of(Holdfast, "hf", [name for name in vars(Holdfast) if not name.startswith("_")])
+
+
+def task_methods_text() -> str:
+    tasks = methods_of(holdfast.Tasks, "tasks", ["declare", "merge", "call", "get"])
+    task = methods_of(holdfast.Task, "greet", ["run", "call_with", "record"])
+    return f"{tasks}\n\n{task}\n\n{methods_of(holdfast.Call, 'call', ['options'])}"
+
+
+def methods_of(owner: type, short: str, names: list[str]) -> str:
+    parts = []
+    for name in names:
+        method = inspect.unwrap(getattr(owner, name))
+        given = [str(each.replace(annotation=each.empty)) for each in parameters(method)]
+        star = ["*"] if any(each.kind is each.KEYWORD_ONLY for each in parameters(method)) else []
+        at = next((n for n, each in enumerate(parameters(method)) if each.kind is each.KEYWORD_ONLY), len(given))
+        signature = ", ".join([*given[:at], *star, *given[at:]])
+        parts.append(f"### {short}.{name}({signature})\n\n{inspect.getdoc(method)}")
+    return "\n\n".join(parts)
+
+
+def parameters(method: Callable[..., object]) -> list[inspect.Parameter]:
+    return [each for each in inspect.signature(method).parameters.values() if each.name != "self"]
+
+
+def fields_text(kind: Any) -> str:
+    rows = [(f"`{each.name}`", f"`{each.type}`") for each in dataclasses.fields(kind)]
+    properties = [name for name, value in vars(kind).items() if isinstance(value, property)]
+    rows += [(f"`{name}`", summary(getattr(kind, name))) for name in properties]
+    return f"### {kind.__name__}\n\n{paragraph(kind)}\n\n{table(('field', 'type'), rows)}"
+
+
+def values_text() -> str:
+    return "\n\n".join(fields_text(each) for each in (holdfast.Chain, holdfast.Job, holdfast.Page, holdfast.Unique))
+
+
+def keywords_text() -> str:
+    kinds: dict[str, Any] = {
+        "of `start()` and `Call.options()`": StartOptions,
+        "of `@hf.task(…)`": TaskOptions,
+        "of `hf.list_jobs()`": JobListOptions,
+        "of `hf.list_chains()`": ChainListOptions,
+        "of `hf.list_chain_jobs()`": PageOptions,
+    }
+    rows = []
+    for title, kind in kinds.items():
+        rows.append((title, ", ".join(f"`{name}`" for name in sorted(kind.__optional_keys__))))
+    return table(("keywords", "names"), rows)
+
+
+def words_text() -> str:
+    kinds: tuple[type[enum.StrEnum], ...] = (Status, State)
+    rows = [(f"`{kind.__name__}`", ", ".join(f"`{each}`" for each in kind)) for kind in kinds]
+    return table(("enum", "words"), rows)
+
+
+def summary(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def paragraph(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition(">>>")[0].strip()
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "settings": settings_table,
+    "errors": errors_table,
+    "events": events_table,
+    "moves": moves_table,
+    "diagram": states_diagram,
+    "derived": derived_table,
+    "commands": commands_text,
+    "names": names_table,
+    "methods": methods_text,
+    "task methods": task_methods_text,
+    "values": values_text,
+    "keywords": keywords_text,
+    "words": words_text,
+}
+MARKED = re.compile(r"(<!-- generated: (?P<name>[\w ]+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
+
+
+def places() -> dict[str, tuple[Path, str]]:
+    return {
+        each["name"]: (page, each["text"])
+        for page in PAGES
+        for each in MARKED.finditer(page.read_text(encoding="utf-8"))
+    }
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_part_is_what_the_code_says(name: str) -> None:
+    page, text = places()[name]
+
+    assert text.strip() == GENERATED[name]().strip(), f"{name_of(page)}: .venv/bin/python -m tests.test_docs"
+
+
+def test_every_option_of_a_start_has_its_row_in_the_guide() -> None:
+    guide = (ROOT / "docs" / "guides" / "starting-jobs.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)) == CHECKS.keys()
+
+
+def test_every_error_is_in_the_guide_of_what_to_do() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^- `(\w+)`", page, re.MULTILINE)) == {
+        each.__name__ for each in error_classes() if not each.__subclasses__()
+    }
+
+
+def write() -> None:
+    """Write every generated part anew."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = MARKED.sub(lambda each: f"{each[1]}\n{GENERATED[each['name']]()}\n\n{each[4]}", text)
+        if new != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"wrote {name_of(page)}")
+
+
+if __name__ == "__main__":
+    write()

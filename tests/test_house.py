@@ -1,0 +1,178 @@
+"""The house rules that a machine can hold: arrows, one home for SQL, guards, clocks from outside, equal faces."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_overloads
+
+import pytest
+
+import holdfast
+from holdfast.app import Holdfast
+from holdfast.settings import Settings, SettingsOptions
+from holdfast.sync import BlockingHoldfast
+
+SOURCE = Path(holdfast.__file__).parent
+
+# from the ground up: a module imports from its own line or a lower one, never from a higher
+STOREYS = (
+    ("errors", "states", "models", "ids", "settings", "surroundings", "codec", "schemas"),
+    ("store",),
+    ("calls", "signatures", "tasks"),
+    ("worker",),
+    ("verbs",),
+    ("app", "sync"),
+    ("cli",),
+    ("testing",),
+)
+STORE_STOREYS = (
+    ("dialect",),
+    ("tx",),
+    ("migrations",),
+    ("sqlite", "postgres"),
+    ("borrowed", "stores"),
+    ("rows",),
+    ("events", "unique", "task_rows"),
+    ("blockers", "reads"),
+    ("chains", "deletes"),
+)
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Name the modules of ours that are imported at run time, without the leading `holdfast.`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in for_types and (node.module or "").startswith("holdfast."):
+            module = (node.module or "").removeprefix("holdfast.")
+            yield from ([f"store.{each.name}" for each in node.names] if module == "store" else [module])
+
+
+def storey(name: str, storeys: tuple[tuple[str, ...], ...]) -> int:
+    for number, names in enumerate(storeys):
+        if name in names:
+            return number
+    raise AssertionError(f"{name} has no storey yet: put it where it belongs in tests/test_house.py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    name = name_of(path)
+    if name in ("__init__", "store.__init__"):
+        return
+    own = name.split(".")
+
+    for imported in imports(path):
+        parts = imported.split(".")
+        if parts[0] == own[0] == "store" and len(parts) > 1:
+            assert storey(parts[1], STORE_STOREYS) <= storey(own[1], STORE_STOREYS), f"{name} imports {imported}"
+        else:
+            assert storey(parts[0], STOREYS) <= storey(own[0], STOREYS), f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_every_file_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+
+    assert not text or (ast.get_docstring(ast.parse(text)) or "").strip()
+
+
+SQL = re.compile(r"^\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|DROP)\s", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", [path for path in modules() if not name_of(path).startswith("store.")], ids=name_of)
+def test_sql_lives_in_the_store_only(path: Path) -> None:
+    if name_of(path).startswith("testing."):
+        return
+    texts = [node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)]
+
+    assert not [text for text in texts if isinstance(text, str) and SQL.match(text)]
+
+
+def statements() -> Iterator[tuple[str, str]]:
+    """Give every SQL constant of the store with its name, f-strings filled in."""
+    import importlib
+
+    for path in sorted((SOURCE / "store").glob("*.py")):
+        module = importlib.import_module(f"holdfast.store.{path.stem}")
+        for name, value in vars(module).items():
+            if name.isupper() and isinstance(value, str) and SQL.match(value):
+                yield f"{path.stem}.{name}", value
+
+
+STATEMENTS = dict(statements())
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_casts_go_to_text_and_bigint_only(name: str) -> None:
+    assert set(re.findall(r"CAST\([^)]*\bAS (\w+)", STATEMENTS[name])) <= {"text", "bigint"}
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if re.search(r"\bSET\s+status\b", STATEMENTS[name])])
+def test_every_update_of_a_status_carries_a_guard(name: str) -> None:
+    assert "coalesce(holdfast_job.status, '') IN (" in STATEMENTS[name]
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_clocks_chance_and_threads_come_from_outside(path: Path) -> None:
+    name = name_of(path)
+    if name.startswith("testing"):
+        return
+    called = {
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    }
+
+    assert not called & FORBIDDEN or name == "surroundings"
+
+
+FORBIDDEN = {
+    "time.time", "time.time_ns", "time.monotonic", "time.perf_counter", "time.sleep", "asyncio.sleep",
+    "random.random", "random.uniform", "random.Random", "random.SystemRandom", "uuid.uuid4", "uuid4", "uuid.uuid1",
+    "secrets.token_hex", "threading.Thread", "threading.Timer", "datetime.now", "datetime.utcnow",
+}  # fmt: skip
+
+
+def public(face: type) -> dict[str, object]:
+    return {name: value for name, value in vars(face).items() if not name.startswith("_") and callable(value)}
+
+
+def test_both_faces_have_the_same_methods() -> None:
+    assert public(Holdfast).keys() == public(BlockingHoldfast).keys()
+
+
+@pytest.mark.parametrize("name", public(Holdfast))
+def test_a_method_of_both_faces_has_the_same_parameters_and_docstring(name: str) -> None:
+    one, other = getattr(Holdfast, name), getattr(BlockingHoldfast, name)
+
+    assert inspect.signature(one).parameters == inspect.signature(other).parameters
+    assert inspect.getdoc(one) == inspect.getdoc(other)
+    assert [inspect.signature(each).parameters for each in get_overloads(one)] == [
+        inspect.signature(each).parameters for each in get_overloads(other)
+    ]
+
+
+def test_every_setting_is_also_a_keyword() -> None:
+    assert {"database", *SettingsOptions.__annotations__} == Settings.model_fields.keys()
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert not [name for name in holdfast.__all__ if not inspect.getdoc(getattr(holdfast, name))]
