@@ -13,8 +13,8 @@ from holdfast.models import Chain, Job, Page
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
-from holdfast.store.tx import Runner, Store
 from holdfast.store.stores import make_store
+from holdfast.store.tx import Runner, Store
 from holdfast.surroundings import Surroundings
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks import Tasks

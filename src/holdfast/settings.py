@@ -73,7 +73,7 @@ class Settings(BaseModel):
             raise InvalidSettings(f"settings do not fit: {wrong}") from None
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ, **values: object) -> Self:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, /, **values: object) -> Self:
         """Read `HOLDFAST_<NAME>` for every setting that *values* does not give."""
         found = {
             name: environment[f"HOLDFAST_{name.upper()}"]

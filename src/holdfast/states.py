@@ -127,7 +127,9 @@ def guard(change: Change) -> str:
     return " AND ".join((f"coalesce(holdfast_job.status, '') IN ({sources})", *move.also))
 
 
-def shown(status: Status, *, due: bool, held_up: bool, cancelling: bool, pausing: bool, continued: bool, stale: bool) -> State:
+def shown(
+    status: Status, *, due: bool, held_up: bool, cancelling: bool, pausing: bool, continued: bool, stale: bool
+) -> State:
     """Derive the word that people are shown from the facts of a row."""
     if stale:
         return State.STALE

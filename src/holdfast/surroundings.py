@@ -1,4 +1,4 @@
-"""What the engine takes from outside: clocks, chance, sleep and threads, handed in so that a simulation can replace them.
+"""What the engine takes from outside: clocks, chance, sleep, threads; handed in, so that a simulation can replace them.
 
 No module reads `time`, `random` or starts a thread on its own (a test walks the sources). Only the database's clock
 decides about jobs; these clocks measure waiting and stamp ids.

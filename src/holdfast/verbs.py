@@ -100,7 +100,7 @@ class Verbs:
         taken = [each.consume() for each in calls]
         if connection is None and self._settings.require_connection:
             raise TransactionRequired(
-                "this Holdfast has require_connection=True: pass connection= with the transaction that the job belongs to"
+                "this Holdfast has require_connection=True; pass connection= with the transaction of the job's data"
             )
         return taken
 
@@ -191,7 +191,7 @@ def _refuse_unknown(call: Call[Any], record: TaskRecord | None) -> None:
     check_arguments(call.arguments, record.input_schema)
 
 
-def _webhook(chosen: str | None | Unset) -> str | None:
+def _webhook(chosen: str | Unset | None) -> str | None:
     if isinstance(chosen, Unset):
         return None
     return SILENT if chosen is None else chosen

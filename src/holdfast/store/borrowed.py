@@ -73,16 +73,16 @@ class Lender:
         borrowed = Borrowed(kind.transaction(connection, self._store), connection, kind)
         if connection not in self._known:
             await self._refuse_stranger(borrowed, identity)
-            with suppress(TypeError):  # sqlite3's connections cannot be remembered weakly; asking them costs no round trip
+            with suppress(TypeError):  # sqlite3's cannot be remembered weakly; to ask them costs no round trip
                 self._known.add(connection)
         return borrowed
 
     async def _refuse_stranger(self, borrowed: Borrowed, identity: Identity) -> None:
         found = await borrowed.read(migrations.identity, self._store.database)
-        if found is None:  # our own tables may not be made now either: the caller may hold SQLite's only write lock
+        if found is None:  # we may not make our tables now: the caller may hold SQLite's only write lock
             raise WrongConnection(
-                "this connection leads to another database, or to one without our tables; if it is the right one, open hf before "
-                "the transaction begins (`async with hf:`, `with hf.sync:`), or run `holdfast migrate`"
+                "this connection leads to another database, or to one without our tables; if it is the right one, open hf "
+                "before the transaction begins (`async with hf:`, `with hf.sync:`), or run `holdfast migrate`"
             )
         if self._identity is None:
             self._identity = await identity()

@@ -86,7 +86,7 @@ BURY = f"""
         id = '~' || CAST(seq AS text), chain_id = '~' || CAST(seq AS text),  -- an id may be deleted more than once
         input = '{{}}', output = NULL, error = NULL, unique_key = NULL, worker = NULL, lease_until = NULL,
         closed_as = '{TOMBSTONE}', closed_at = $now, finished_at = $now, version = version + 1
-    WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}"""  # noqa: S608
+    WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}"""
 FORGET_PHASES = """DELETE FROM holdfast_phase WHERE job $any(seqs: bigint)"""
 FORGET_BLOCKERS = """DELETE FROM holdfast_blocker WHERE job $any(seqs: bigint)"""
 

@@ -119,7 +119,13 @@ class SqliteDialect(Dialect):
 
     def __init__(self, now: str = "CAST((julianday('now') - 2440587.5) * 86400000 AS integer)") -> None:
         super().__init__()
-        self.fragments = {"now": now, "locked": "", "skip_locked": "", "schema": "'main'", "schema_name": "main"}
+        self.fragments = {
+            "now": now,
+            "locked": "",
+            "skip_locked": "",
+            "schema": "'main'",
+            "schema_name": "main",
+        }
 
     def list_table(self, name: str, columns: Sequence[tuple[str, str]]) -> str:
         """Read rows out of one JSON text."""

@@ -121,7 +121,8 @@ DERIVED = {
     State.CANCELLING: "(holdfast_job.status = 'running' AND holdfast_job.cancel_requested_at IS NOT NULL)",
     State.PAUSING: """(holdfast_job.status = 'running' AND holdfast_job.pause_requested_at IS NOT NULL
         AND holdfast_job.cancel_requested_at IS NULL)""",
-    State.CONTINUED: """(holdfast_job.status = 'completed' AND holdfast_job.stale_at IS NULL AND (SELECT next.seq FROM holdfast_job AS next
+    State.CONTINUED: """(holdfast_job.status = 'completed' AND holdfast_job.stale_at IS NULL
+        AND (SELECT next.seq FROM holdfast_job AS next
         WHERE next.chain_id = holdfast_job.chain_id AND next.chain_index = holdfast_job.chain_index + 1
             AND next.chain_index > 0) IS NOT NULL)""",
     State.STALE: "holdfast_job.stale_at IS NOT NULL",

@@ -14,7 +14,7 @@ async def changed(tx: Tx, records: Sequence[TaskRecord]) -> list[TaskRecord]:
     """Give those of *records* that are not yet written down as they are; usually none, so usually no write."""
     if not records:
         return []
-    written = dict(await tx.fetch_all(VERSIONS, names=[each.name for each in records]))
+    written: dict[str, str] = dict(await tx.fetch_all(VERSIONS, names=[each.name for each in records]))
     return [each for each in records if written.get(each.name) != each.version]
 
 
