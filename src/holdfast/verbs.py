@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 from uuid import UUID
 
 from holdfast.calls import Call, HasId, Unset
-from holdfast.errors import ChainNotFound, HoldfastError, InvalidInput, TransactionRequired, UnknownTask
+from holdfast.errors import ChainNotFound, HoldfastError, InvalidInput, Misuse, TransactionRequired, UnknownTask
 from holdfast.ids import IdMaker, to_id
 from holdfast.models import Chain, ChainFilter, Job, JobFilter, Order, Page, Start, TaskRecord
 from holdfast.schemas import check_arguments
@@ -97,6 +97,9 @@ class Verbs:
 
     def take(self, calls: Sequence[Call[R]], connection: object) -> list[Call[R]]:
         """Take *calls* as used, whatever comes of them, and hold the setting `require_connection`."""
+        for each in calls:
+            if not isinstance(each, Call):
+                raise Misuse(f"{each!r} is not a call; call the task: `hf.start(task(argument=…))`")
         taken = [each.consume() for each in calls]
         if connection is None and self._settings.require_connection:
             raise TransactionRequired(

@@ -81,8 +81,8 @@ class Lender:
         found = await borrowed.read(migrations.identity, self._store.database)
         if found is None:  # we may not make our tables now: the caller may hold SQLite's only write lock
             raise WrongConnection(
-                "this connection leads to another database, or to one without our tables; if it is the right one, open hf "
-                "before the transaction begins (`async with hf:`, `with hf.sync:`), or run `holdfast migrate`"
+                "this connection leads to another database, or to one without our tables; if it is the right one, open "
+                "hf before the transaction begins (`async with hf:`, `with hf.sync:`), or run `holdfast migrate`"
             )
         if self._identity is None:
             self._identity = await identity()

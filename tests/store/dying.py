@@ -1,0 +1,96 @@
+"""A program that migrates and is killed at every statement in turn: `python -m tests.store.dying ADDRESS SCHEMA`.
+
+For each n = 1, 2, … it forks a child that takes the first migration step and is killed with -9 just before its n-th
+statement; then it looks at what is left. The last child gets through, but for its COMMIT. What was found is printed as
+JSON, one list `[schema, tables of ours]` for each child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+from typing import Any
+
+import psycopg
+
+from holdfast.store import migrations
+from holdfast.store.dialect import PostgresDialect, SqliteDialect
+from holdfast.store.postgres import PostgresTx
+from holdfast.store.sqlite import SqliteTx
+from holdfast.store.tx import Row, Tx, drive
+
+TABLES = {
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE name LIKE 'holdfast_%'",
+    "postgres": "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = $schema",
+}
+
+
+class DyingTx:
+    """Counts statements, and kills its own process before the one that is asked for."""
+
+    def __init__(self, tx: Tx, last: int) -> None:
+        self._tx = tx
+        self._left = last
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away, or die."""
+        self._count()
+        await self._tx.execute(sql, **values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows, or die."""
+        self._count()
+        return await self._tx.fetch_all(sql, **values)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def connect(address: str, schema: str) -> tuple[Any, Tx]:
+    """Connect, and begin a transaction."""
+    if address.startswith("postgresql:"):
+        connection = psycopg.connect(address)
+        return connection, PostgresTx(connection, PostgresDialect(schema))
+    file = sqlite3.connect(address, isolation_level=None)
+    file.execute("BEGIN IMMEDIATE")
+    return file, SqliteTx(file, SqliteDialect())
+
+
+def die_at(number: int, address: str, schema: str) -> bool:
+    """Have a child die before its statement *number*; tell whether it got through them all instead."""
+    child = os.fork()
+    if child == 0:
+        _, tx = connect(address, schema)
+        drive(migrations.step(DyingTx(tx, number), database_of(address)))
+        os._exit(0)  # as if it had died before COMMIT
+    _, status = os.waitpid(child, 0)
+    return not os.WIFSIGNALED(status)
+
+
+def look(address: str, schema: str) -> list[int]:
+    """Tell how far the database has come, and how many tables of ours are there."""
+    connection, tx = connect(address, schema)
+    standing = drive(migrations.standing(tx, database_of(address)))
+    ((tables,),) = drive(tx.fetch_all(TABLES[database_of(address)]))
+    connection.close()
+    return [standing.schema, tables]
+
+
+def database_of(address: str) -> Any:
+    """Tell the kind of database from its address."""
+    return "postgres" if address.startswith("postgresql:") else "sqlite"
+
+
+if __name__ == "__main__":
+    _, address, schema = sys.argv
+    found: list[list[int]] = []
+    got_through = False
+    while not got_through:
+        got_through = die_at(len(found) + 1, address, schema)
+        found.append(look(address, schema))
+    print(json.dumps(found))

@@ -1,0 +1,325 @@
+"""Migrations: from nothing to the newest schema, by one or by two at once, whenever they are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, NotMigrated
+from holdfast.store import migrations
+from holdfast.store.dialect import PostgresDialect
+from holdfast.store.migrations import Step, code_number, steps
+from holdfast.store.postgres import AsyncPostgresTx
+from holdfast.store.tx import Database
+from tests.conditions import until
+from tests.factories import TASKS, greet
+
+ROOT = Path(__file__).parents[2]
+DATABASES: tuple[Database, ...] = ("sqlite", "postgres")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a database of ours may come to be; there is nothing yet."""
+
+    database: Database
+    address: str
+    schema: str
+
+    def holdfast(self) -> Holdfast:
+        """Make a face for it."""
+        return Holdfast(self.address, schema_name=self.schema, tasks=[TASKS])
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a statement by hand; `{}` stands for the schema."""
+        if self.database == "sqlite":
+            with sqlite3.connect(self.address) as file:
+                return file.execute(sql.replace("{}.", "")).fetchall()
+        with psycopg.connect(self.address) as connection:
+            cursor = connection.execute(sql.replace("{}", self.schema))
+            return cursor.fetchall() if cursor.description else []
+
+    def tables(self) -> list[str]:
+        """Name the tables, views and indexes of ours."""
+        names = {
+            "sqlite": "SELECT name FROM sqlite_master WHERE name LIKE 'holdfast%' ORDER BY name",
+            "postgres": "SELECT relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+            " WHERE nspname = '{}' ORDER BY relname",
+        }
+        return [name for (name,) in self.execute(names[self.database])]
+
+
+@pytest.fixture(params=DATABASES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place on either database."""
+    if request.param == "sqlite":
+        yield Place("sqlite", str(tmp_path / "jobs.db"), "public")
+        return
+    place = Place("postgres", request.getfixturevalue("postgres_url"), f"m_{uuid4().hex[:12]}")
+    yield place
+    place.execute("DROP SCHEMA IF EXISTS {} CASCADE")
+
+
+@pytest.fixture
+def hf(place: Place) -> Iterator[Holdfast]:
+    """A face on the empty place."""
+    hf = place.holdfast()
+    yield hf
+    hf.sync.close()
+
+
+def meta(place: Place, **values: object) -> None:
+    """Write down another standing of the schema."""
+    for key, value in values.items():
+        place.execute(f"UPDATE {{}}.holdfast_meta SET value = '{value}' WHERE key = '{key}'")
+
+
+def test_an_empty_database_is_brought_to_the_newest_schema(place: Place, hf: Holdfast) -> None:
+    taken = hf.sync.migrate()
+
+    assert taken == [step.name for step in steps(place.database)]
+    assert place.execute("SELECT value FROM {}.holdfast_meta WHERE key = 'schema'") == [(str(len(taken)),)]
+    assert hf.sync.start(greet(name="Ada")).task == "greet"
+
+
+async def test_the_async_face_migrates_too(place: Place, hf: Holdfast) -> None:
+    taken = await hf.migrate()
+
+    assert taken == [step.name for step in steps(place.database)]
+    assert (await hf.start(greet(name="Ada"))).task == "greet"
+    await hf.close()
+
+
+def test_a_second_migration_does_nothing(place: Place, hf: Holdfast) -> None:
+    hf.sync.migrate()
+    chain = hf.sync.start(greet(name="Ada"))
+    before = place.tables(), place.execute("SELECT * FROM {}.holdfast_meta ORDER BY key")
+    hf.sync.close()
+
+    taken = hf.sync.migrate()
+
+    assert taken == []
+    assert (place.tables(), place.execute("SELECT * FROM {}.holdfast_meta ORDER BY key")) == before
+    assert hf.sync.get_chain(chain) == chain
+
+
+def test_every_database_has_an_identity_of_its_own(place: Place, hf: Holdfast, tmp_path: Path) -> None:
+    other = Holdfast(str(tmp_path / "other.db")).sync
+    hf.sync.migrate()
+    other.migrate()
+
+    identities = {face.store.read_sync(migrations.identity, face.store.database) for face in (hf.sync, other)}
+
+    assert len(identities - {None}) == 2
+    other.close()
+
+
+def test_an_empty_sqlite_file_migrates_itself(new_holdfast: Callable[..., Holdfast]) -> None:
+    hf = new_holdfast("sqlite", tasks=[TASKS])
+
+    assert hf.sync.start(greet(name="Ada")).task == "greet"
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_an_empty_postgresql_is_refused_with_the_command_to_run(place: Place, hf: Holdfast) -> None:
+    with pytest.raises(NotMigrated, match="run `holdfast migrate`") as refused:
+        hf.sync.start(greet(name="Ada"))
+
+    assert (refused.value.found, refused.value.needed) == (0, code_number("postgres"))
+    assert place.tables() == []
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+async def test_the_async_face_refuses_an_empty_postgresql_too(place: Place, hf: Holdfast) -> None:
+    with pytest.raises(NotMigrated, match="run `holdfast migrate`"):
+        await hf.open()
+    await hf.close()
+
+
+def test_a_newer_schema_is_served_while_it_suits_this_code(place: Place, hf: Holdfast) -> None:
+    hf.sync.migrate()
+    hf.sync.close()
+
+    meta(place, schema=code_number(place.database) + 1, oldest_code=code_number(place.database))
+
+    assert hf.sync.start(greet(name="Ada")).task == "greet"
+    assert hf.sync.migrate() == []
+
+
+def test_a_newer_schema_that_does_not_suit_this_code_is_refused(place: Place, hf: Holdfast) -> None:
+    hf.sync.migrate()
+    hf.sync.close()
+    newer = code_number(place.database) + 1
+
+    meta(place, schema=newer, oldest_code=newer)
+
+    with pytest.raises(NotMigrated, match="install a newer release of holdfast") as refused:
+        hf.sync.start(greet(name="Ada"))
+    assert (refused.value.found, refused.value.needed) == (newer, newer - 1)
+    assert place.execute("SELECT count(*) FROM {}.holdfast_job") == [(0,)]
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_schemas_of_one_postgresql_know_nothing_of_each_other(place: Place, hf: Holdfast) -> None:
+    other = Place("postgres", place.address, f"{place.schema}_other")
+    theirs = other.holdfast().sync
+    hf.sync.migrate()
+    theirs.migrate()
+
+    hf.sync.start(greet(name="Ada"), unique="same")
+
+    assert theirs.start(greet(name="Ada"), unique="same").deduplicated is False
+    assert (len(hf.sync.list_jobs()), len(theirs.list_jobs())) == (1, 1)
+    theirs.close()
+    other.execute("DROP SCHEMA {} CASCADE")
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_a_migration_touches_nothing_outside_its_schema(place: Place, hf: Holdfast) -> None:
+    elsewhere = "SELECT count(*) FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname <> '{}'"
+    elsewhere += " AND nspname NOT LIKE 'pg_toast%'"
+    before = place.execute(elsewhere)
+
+    hf.sync.migrate()
+
+    assert place.execute(elsewhere) == before
+
+
+def test_the_script_to_run_by_hand_makes_the_same_schema(place: Place, hf: Holdfast) -> None:
+    hf.sync.migrate()
+    expected = place.tables()
+    schema = f"{place.schema}_hand"
+    by_hand = Place(place.database, place.address + ("-hand" if place.database == "sqlite" else ""), schema)
+    script = migrations.pending_sql(place.database, by_hand.holdfast().store.dialect, 0)
+
+    if place.database == "sqlite":
+        with sqlite3.connect(by_hand.address) as file:
+            file.executescript(script)
+    else:
+        with psycopg.connect(by_hand.address, autocommit=True) as connection:
+            connection.execute(script)
+
+    assert by_hand.tables() == expected
+    face = by_hand.holdfast().sync
+    assert face.migrate() == []
+    assert face.start(greet(name="Ada")).task == "greet"
+    face.close()
+    if place.database == "postgres":
+        by_hand.execute("DROP SCHEMA {} CASCADE")
+
+
+# ---- the steps themselves
+
+
+def test_both_databases_have_steps_of_the_same_names() -> None:
+    sqlite, postgres = (steps(database) for database in DATABASES)
+
+    assert [(step.number, step.name, step.oldest_code) for step in sqlite] == [
+        (step.number, step.name, step.oldest_code) for step in postgres
+    ]
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_steps_are_numbered_without_a_gap_and_suit_no_code_that_is_newer(database: Database) -> None:
+    numbers = [step.number for step in steps(database)]
+
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert all(1 <= step.oldest_code <= step.number for step in steps(database))
+
+
+# ---- two at once, and kill -9
+
+MIGRATE = """
+import sys
+from holdfast import Holdfast
+hf = Holdfast(sys.argv[1], schema_name=sys.argv[2]).sync
+print("ready", flush=True)
+sys.stdin.readline()
+print(len(hf.migrate()), flush=True)
+hf.close()
+"""
+
+
+def test_processes_that_migrate_at_once_all_succeed_and_each_step_is_taken_once(place: Place, hf: Holdfast) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", MIGRATE, place.address, place.schema],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ended = [process.communicate(timeout=60) for process in processes]
+
+    assert [error for _, error in ended] == ["", "", ""]
+    assert sorted(int(taken) for taken, _ in ended) == [0, 0, len(steps(place.database))]
+    assert hf.sync.start(greet(name="Ada")).task == "greet"
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+async def test_who_comes_second_waits_for_the_step_that_is_under_way_and_finds_it_taken(
+    place: Place, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf.sync.migrate()
+    next_step = Step(code_number("postgres") + 1, "the next one", 1, ("SELECT 1",))
+    monkeypatch.setattr(migrations, "steps", lambda database: [*steps(database), next_step])
+    async with AsyncExitStack() as resources:
+        connections = [
+            await resources.enter_async_context(await psycopg.AsyncConnection.connect(place.address)) for _ in range(3)
+        ]
+        first, second, observer = (AsyncPostgresTx(each, PostgresDialect(place.schema)) for each in connections)
+
+        async def second_waits() -> bool:
+            pid = connections[1].info.backend_pid
+            ((waits,),) = await observer.fetch_all("SELECT cardinality(pg_blocking_pids(:pid))", pid=pid)
+            return bool(waits)
+
+        taken = await migrations.step(first, "postgres")
+        waiting = asyncio.create_task(migrations.step(second, "postgres"))
+        await until(second_waits, "the second step waits for the first")
+        await connections[0].commit()
+
+        assert (taken, await waiting) == ("the next one", None)
+
+
+def test_a_migration_that_is_killed_at_any_statement_leaves_nothing_and_can_be_run_again(
+    place: Place, hf: Holdfast
+) -> None:
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.store.dying", place.address, place.schema],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+
+    found = json.loads(died.stdout)
+
+    statements = len(steps(place.database)[0].statements)
+    assert len(found) > statements  # each of them, those around them, and the COMMIT
+    assert {tuple(each) for each in found} == {(0, 0)}
+    assert hf.sync.migrate() == [step.name for step in steps(place.database)]
+    assert hf.sync.start(greet(name="Ada")).task == "greet"

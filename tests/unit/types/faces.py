@@ -1,0 +1,102 @@
+"""What a task returns is the type of its chain, through every verb of both faces."""
+
+from dataclasses import dataclass
+from typing import Any, assert_type
+from uuid import UUID
+
+from holdfast import Chain, Holdfast, Job, Page, Unique
+
+hf = Holdfast("jobs.db")
+
+
+@hf.task
+async def greet(name: str) -> str:
+    return name
+
+
+@hf.task
+def measure(path: str) -> float:
+    return float(len(path))
+
+
+@dataclass
+class ChargeInput:
+    order_id: int
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+charge = hf.declare("billing.charge", ChargeInput, Receipt)
+void = hf.declare("billing.void", ChargeInput, None)
+
+
+def use(chain: Chain[int]) -> None: ...
+
+
+async def awaited(job_id: UUID) -> None:
+    assert_type(await hf.start(greet(name="x")), Chain[str])
+    assert_type(await hf.start(greet(name="x"), delay=60, unique=Unique("x", within=5)), Chain[str])
+    assert_type(await hf.start(greet(name="x"), connection=object()), Chain[str])
+    assert_type(await hf.start(measure(path="/").options(lane="disk")), Chain[float])
+    assert_type(await hf.start(charge(order_id=1)), Chain[Receipt])
+    assert_type(await hf.start(void(order_id=1)), Chain[None])
+
+    assert_type(await hf.start_many([greet(name="x"), greet(name="y").options(priority=1)]), list[Chain[str]])
+    a, b = await hf.start_many([greet(name="x"), greet(name="y")])
+    assert_type(await hf.start(greet(name="z"), blockers=[a, b.id, "text"]), Chain[str])
+    mixed: list[Chain[str | float]] = await hf.start_many([greet(name="x"), measure(path="/")])
+    assert_type(mixed[0].output, str | float | None)
+    assert_type(await hf.start(hf.call("elsewhere", {"a": 1})), Chain[Any])
+
+    chain = await hf.start(greet(name="x"))
+    assert_type(chain.output, str | None)
+    assert_type(await hf.get_chain(chain), Chain[str])
+    assert_type(await hf.get_chain(job_id), Chain[Any])
+    assert_type(await hf.get_chain(str(job_id)), Chain[Any])
+    assert_type(await hf.get_job(chain), Job)
+    assert_type(await hf.list_jobs(status=["failed", "scheduled"], order="oldest", limit=5), Page[Job])
+    assert_type(await hf.list_chains(is_open=True, roots_only=True), Page[Chain[Any]])
+    assert_type(await hf.list_chain_jobs(chain, cursor=None), Page[Job])
+    assert_type(await hf.delete(chain, cascade=True), list[UUID])
+    assert_type(await hf.delete_many([chain, job_id, "text"]), list[UUID])
+
+    wider: Chain[object] = chain
+    assert_type(wider.id, UUID)
+    use(chain)  # refused
+    await hf.start(greet)  # refused
+    await hf.start(greet(name="x"), dealy=60)  # refused
+    await hf.start(greet(name="x"), delay="soon")  # refused
+    await hf.start_many(greet(name="x"))  # refused
+    await hf.list_jobs(state="failed")  # refused
+    await hf.list_jobs(order="sideways")  # refused
+    await hf.list_chains(queue="mail")  # refused
+    await hf.get_job(7)  # refused
+    await hf.delete([chain])  # refused
+
+
+def blocking(job_id: UUID) -> None:
+    assert_type(hf.sync.start(greet(name="x")), Chain[str])
+    assert_type(hf.sync.start(charge(order_id=1), delay=5), Chain[Receipt])
+    assert_type(hf.sync.start_many([measure(path="/")]), list[Chain[float]])
+    chain = hf.sync.start(greet(name="x"))
+    assert_type(hf.sync.get_chain(chain), Chain[str])
+    assert_type(hf.sync.get_chain(job_id), Chain[Any])
+    assert_type(hf.sync.get_job(chain), Job)
+    assert_type(hf.sync.list_jobs(task="greet"), Page[Job])
+    assert_type(hf.sync.list_chains(status="failed"), Page[Chain[Any]])
+    assert_type(hf.sync.list_chain_jobs(chain), Page[Job])
+    assert_type(hf.sync.delete(chain), list[UUID])
+    assert_type([job.id for job in hf.sync.list_jobs()], list[UUID])
+
+    hf.sync.start(greet(name="x"), priority="high")  # refused
+    use(hf.sync.start(greet(name="x")))  # refused
+
+
+async def opened() -> None:
+    async with hf as same:
+        assert_type(same, Holdfast)
+    with hf.sync as face:
+        assert_type(face.start(greet(name="x")), Chain[str])
