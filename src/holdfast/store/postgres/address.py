@@ -1,0 +1,129 @@
+"""The connection parameters that we add to the user's address, each with its reason.
+
+What the address says itself is kept. Behind a transaction pooler nothing may be left on a connection, since
+the next transaction runs on another one: there the server's settings travel with each BEGIN, in the same
+round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+
+from holdfast.errors import InvalidSettings
+from holdfast.settings import Settings
+
+CLIENT_PARAMETERS = {
+    "fallback_application_name": "holdfast",  # people find us in pg_stat_activity
+    "client_encoding": "utf8",  # a JSON text holds any alphabet, whatever the server's default is
+    "target_session_attrs": "read-write",  # primary only: a standby in the address is passed over
+    # a peer that is silently gone is found in 4.4 s; with the defaults not in 25 s
+    "keepalives": "1",
+    "keepalives_idle": "2",
+    "keepalives_interval": "1",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "4000",
+}
+PER_HOST = ("host", "hostaddr", "port")  # comma-separated, if there are several
+
+# the isolation is said each time, which costs nothing (93 µs either way): a role's default may be another
+WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+VIEW = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+MIGRATION_SECONDS = 600.0  # it may build an index
+CREATED_TWICE = frozenset(("23505", "42P06", "42P07"))  # IF NOT EXISTS fails if another creates it just now
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A kind of transaction: how it begins, and which errors there say that another did the same just now."""
+
+    begin: str
+    collisions: frozenset[str] = frozenset()
+    writes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is and how we talk to it."""
+
+    parameters: dict[str, Any]
+    password: str
+    prepare_threshold: int | None
+    write: Plan
+    view: Plan
+    migration: Plan
+
+    @classmethod
+    def of(cls, settings: Settings) -> Address:
+        """Read the address in *settings* and add what it leaves open."""
+        given = parse(settings.database)
+        ours = server_settings(settings.deadline_seconds)
+        timeout = {"connect_timeout": connect_timeout(settings, given)}
+        parameters: dict[str, Any] = CLIENT_PARAMETERS | timeout | given
+        write, view, threshold = with_settings(WRITE, ours), with_settings(VIEW, ours), None
+        if not settings.transaction_pooler:
+            write, view, threshold = WRITE, VIEW, 5
+            parameters["options"] = f"{options(ours)} {given.get('options', '')}".strip()
+        migration = Plan(with_settings(WRITE, server_settings(MIGRATION_SECONDS)), CREATED_TWICE)
+        return cls(parameters, given.get("password", ""), threshold, Plan(write), Plan(view, writes=False), migration)
+
+    def hosts(self) -> list[str]:
+        """Write the parameters once for each host, as libpq reads them."""
+        lists = {name: self.parameters[name].split(",") for name in PER_HOST if name in self.parameters}
+        number = max((len(each) for each in lists.values()), default=1)
+        each_host = ({name: at(values, n) for name, values in lists.items()} for n in range(number))
+        return [conninfo.make_conninfo(**(self.parameters | own)) for own in each_host]
+
+    def scrub(self, text: str) -> str:
+        """Take the password out of *text*."""
+        return text.replace(self.password, "***") if self.password else text
+
+
+def at(values: list[str], place: int) -> str:
+    """Take the value for one host; a single one is for all."""
+    return values[place] if len(values) > 1 else values[0]
+
+
+def server_settings(seconds: float) -> dict[str, str]:
+    """Name the server's settings for transactions that have *seconds* to end."""
+    milliseconds = max(10, int(seconds * 1000))  # 0 would mean for ever
+    return {
+        "statement_timeout": str(milliseconds),  # nothing runs on for a client that has given up
+        "lock_timeout": str(milliseconds * 9 // 10),  # a little sooner: a lock is `Busy`, not `Unavailable`
+        "idle_in_transaction_session_timeout": str(milliseconds * 2),  # a stopped process lets go
+        "plan_cache_mode": "force_custom_plan",  # plans made while a table was tiny: 772 ms instead of 2.7
+    }
+
+
+def options(settings: Mapping[str, str]) -> str:
+    """Write *settings* for the start of a connection: they cost no round trip."""
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+
+def with_settings(begin: str, settings: Mapping[str, str]) -> str:
+    """Let *settings* hold for the one transaction that *begin* begins."""
+    calls = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    return f"{begin}; SELECT {calls}"
+
+
+def connect_timeout(settings: Settings, given: Mapping[str, str]) -> str:
+    """Leave time for the second host of two, if the first is silent (the driver knows no less than 2 s)."""
+    hosts = 1 + given.get("host", "").count(",")
+    return str(max(2, int(settings.deadline_seconds / hosts)))
+
+
+def parse(address: str) -> dict[str, str]:
+    """Take *address* apart; what is wrong with it is told without showing it, for it may hold a password."""
+    try:
+        found = conninfo.conninfo_to_dict(address)
+    except psycopg.ProgrammingError:
+        raise InvalidSettings(
+            "the database address cannot be read; write postgresql://user:password@host:port/name, with special "
+            "characters of the password percent-encoded"
+        ) from None
+    return {name: str(value) for name, value in found.items() if value is not None}

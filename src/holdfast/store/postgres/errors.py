@@ -1,0 +1,96 @@
+"""What a driver's error means to us: what to do about it, and what to tell the caller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+import psycopg
+
+from holdfast.errors import Busy, StoreError, Unavailable
+
+
+class Trouble(StrEnum):
+    """The kinds of trouble that a database can give us; each says what a store may do about it."""
+
+    COLLISION = "collision"
+    """Rolled back in favour of somebody else: the same operation again."""
+    LOST = "lost"
+    """This connection is of no use, another may be: the same operation again, on a fresh one."""
+    REFUSED = "refused"
+    """The server does not want us; again would not help."""
+    LOCKED = "locked"
+    """Somebody held what we need for too long."""
+    EXHAUSTED = "exhausted"
+    """Out of time, disk or memory."""
+    OTHER = "other"
+    """The statement was refused for what it says."""
+    MISTAKE = "mistake"
+    """Our own SQL is wrong: shown as it is."""
+
+
+BY_STATE = {
+    "40001": Trouble.COLLISION,  # serialization_failure
+    "40P01": Trouble.COLLISION,  # deadlock_detected
+    "25006": Trouble.LOST,  # read_only_sql_transaction: it was the primary, and is no longer
+    "25P03": Trouble.LOST,  # idle_in_transaction_session_timeout
+    "57014": Trouble.EXHAUSTED,  # query_canceled, by statement_timeout
+    "55P03": Trouble.LOCKED,  # lock_not_available, by lock_timeout
+    "53300": Trouble.LOST,  # too_many_connections
+    "3D000": Trouble.REFUSED,  # invalid_catalog_name
+}
+BY_CLASS = {
+    "08": Trouble.LOST,  # connection_exception
+    "57": Trouble.LOST,  # admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped
+    "53": Trouble.EXHAUSTED,  # disk_full, out_of_memory
+    "28": Trouble.REFUSED,  # invalid_authorization, invalid_password
+    "42": Trouble.MISTAKE,  # syntax_error, undefined_table
+}
+
+# A connection that is refused has no SQLSTATE, only a text. If the server speaks another language, we try until
+# the deadline and then show what it said.
+REFUSAL = re.compile(r"password|does not exist|pg_hba\.conf|not permitted|permission denied")
+
+
+def diagnose(error: psycopg.Error) -> Trouble:
+    """Find the kind of trouble that *error* is."""
+    if state := error.sqlstate:
+        return BY_STATE.get(state) or BY_CLASS.get(state[:2], Trouble.OTHER)
+    if isinstance(error, psycopg.OperationalError):
+        return Trouble.REFUSED if REFUSAL.search(str(error)) else Trouble.LOST
+    return Trouble.MISTAKE if isinstance(error, psycopg.ProgrammingError) else Trouble.OTHER
+
+
+def failure(trouble: Trouble, text: str) -> StoreError:
+    """Tell the caller of *trouble*, in whose words *text* is."""
+    match trouble:
+        case Trouble.LOCKED:
+            return Busy(f"somebody else holds what this needs ({text}); try again")
+        case Trouble.COLLISION:
+            return Busy(f"this collided with others each time it was tried ({text}); try again")
+        case Trouble.LOST:
+            return Unavailable(f"the database cannot be reached ({text}); try again when it is back")
+        case Trouble.REFUSED:
+            return Unavailable(f"the database refuses the connection ({text}); check address and rights")
+        case Trouble.EXHAUSTED:
+            return Unavailable(f"the database could not do it in time, or is full ({text}); try again")
+        case _:
+            return StoreError(f"the database refused a statement ({text})")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise errors of ours for the driver's, around statements on a caller's connection; repeat nothing."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if (trouble := diagnose(error)) is Trouble.MISTAKE:
+            raise
+        raise failure(trouble, first_line(error)) from error
+
+
+def first_line(error: psycopg.Error) -> str:
+    """Shorten what *error* says to its first line; the rest quotes SQL and values."""
+    return (error.diag.message_primary or str(error)).strip().partition("\n")[0]

@@ -1,0 +1,221 @@
+"""One operation from BEGIN to COMMIT, and again where that is safe.
+
+What is known after a failure decides:
+
+    before COMMIT was sent      surely rolled back: again, if it was a collision or the connection that failed
+    COMMIT sent, an SQL error   surely rolled back: the server says so
+    COMMIT sent, answer lost    in doubt: again if the operation is repeatable (its rows are named by the caller,
+                                so the second run finds what the first one did), else `UnknownOutcome`
+
+The deadline covers all of it: the wait for a connection, connecting, every statement of every attempt, COMMIT.
+Written once for both colours, like an operation: over the blocking side its awaits never suspend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, MutableSet
+from typing import TYPE_CHECKING, Any, Generic
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from holdfast.errors import StoreError, Unavailable, UnknownOutcome
+from holdfast.store.postgres.address import Plan
+from holdfast.store.postgres.deadline import Alarm, Deadline
+from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_line
+from holdfast.store.postgres.pool import Lent
+from holdfast.store.tx import R, Row, Tx
+
+if TYPE_CHECKING:
+    from holdfast.store.postgres.side import Side
+
+MOST_COLLISIONS = 5
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
+
+IN_DOUBT = (
+    "COMMIT was sent and its answer was lost: it happened wholly or not at all; read what is there before you try again"
+)
+
+
+class Execution(Generic[R]):
+    """Runs *work* in a transaction that begins as *plan* says."""
+
+    def __init__(
+        self,
+        side: Side,
+        work: Callable[[Tx], Coroutine[Any, Any, R]],
+        plan: Plan,
+        deadline: Deadline,
+        *,
+        is_repeatable: bool = False,
+    ) -> None:
+        self._side = side
+        self._work = work
+        self._plan = plan
+        self._deadline = deadline
+        self._is_repeatable = is_repeatable
+        self._alarm: Alarm | None = None
+        self._is_committing = False
+        self._is_abandoned = False
+        self._is_in_doubt = False
+        self._reason = ""
+        self._failures = 0
+        self._collisions = 0
+
+    async def run(self) -> R:
+        """Run it until its outcome is known, or cannot be."""
+        while True:
+            try:
+                result = await self._attempt()
+            except psycopg.Error as error:
+                await self._pause_or_raise(error)
+            except Unavailable as error:  # there is no connection to be had
+                if not self._is_in_doubt:
+                    raise
+                raise UnknownOutcome(IN_DOUBT) from error
+            else:
+                self._side.outage.ends()
+                return result
+
+    def abandon(self, task: asyncio.Task[R]) -> None:
+        """End *task*, which runs this, for nobody waits any more; a COMMIT under way has its deadline."""
+        self._is_abandoned = True
+        if self._alarm is None:
+            task.cancel()
+        elif not self._is_committing:
+            self._alarm.ring()  # a cancelled driver would first try to cancel on the server, for many seconds
+
+    async def _attempt(self) -> R:
+        self._is_committing = False
+        lent = await self._side.pool.take(self._deadline)
+        alarm = self._alarm = self._side.arm(lent.pgconn, self._deadline)
+        is_clean = False
+        try:
+            result = await self._transact(lent)
+            is_clean = True
+            return result
+        except Exception:
+            is_clean = await is_rolled_back(lent)
+            raise
+        finally:
+            self._alarm = None
+            alarm.disarm()
+            self._side.pool.give_back(lent, is_clean=is_clean and not alarm.has_rung)
+
+    async def _transact(self, lent: Lent) -> R:
+        await lent.tx.begin(self._plan.begin)
+        result = await self._work(lent.tx)
+        if lent.pgconn.transaction_status != TransactionStatus.INTRANS:
+            raise RuntimeError("a store operation may not go on after an error of its transaction")
+        self._is_committing = self._plan.writes
+        await lent.tx.commit()
+        return result
+
+    async def _pause_or_raise(self, error: psycopg.Error) -> None:
+        trouble = self._diagnose(error)
+        self._failures += 1
+        if not self._deadline.has_passed:  # then it failed by itself, and not because we shut its socket
+            self._reason = self._side.scrub(first_line(error))
+        if trouble is Trouble.LOST:
+            self._side.pool.drop_idle()
+            self._is_in_doubt |= self._is_committing
+        pause = self._pause(trouble)
+        if not self._may_repeat(trouble) or pause >= self._deadline.remaining():
+            if trouble is Trouble.MISTAKE:
+                raise error
+            raise self._failure(trouble) from error
+        await self._side.sleep(pause)
+
+    def _diagnose(self, error: psycopg.Error) -> Trouble:
+        if error.sqlstate in self._plan.collisions:
+            return Trouble.COLLISION
+        return diagnose(error)
+
+    def _may_repeat(self, trouble: Trouble) -> bool:
+        if self._is_abandoned or (self._is_in_doubt and not self._is_repeatable):
+            return False
+        if trouble is Trouble.COLLISION:
+            self._collisions += 1
+            return self._collisions < MOST_COLLISIONS
+        return trouble is Trouble.LOST
+
+    def _pause(self, trouble: Trouble) -> float:
+        """Wait longer each time, and not all at once; but not at all if a connection may just have grown old."""
+        if trouble is Trouble.LOST and self._failures == 1:
+            return 0.0
+        most = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2.0**self._failures)
+        return most * (0.5 + 0.5 * self._side.chance.random())
+
+    def _failure(self, trouble: Trouble) -> StoreError:
+        if self._is_in_doubt:
+            return UnknownOutcome(IN_DOUBT)
+        told = failure(trouble, self._reason or f"no answer within {self._deadline.seconds:g} s")
+        if trouble in (Trouble.LOST, Trouble.REFUSED) and not self._is_abandoned:
+            self._side.outage.begins(told)
+        return told
+
+
+class Reading(Execution[R]):
+    """Runs work that only reads: the first statement by itself, everything over one view if a second comes.
+
+    Most reads are one statement, which is its own view: one round trip instead of three. Which are not is
+    learnt: *views* remembers the operations that asked for more.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        operation: Callable[..., Any],
+        work: Callable[[Tx], Coroutine[Any, Any, R]],
+        plan: Plan,
+        deadline: Deadline,
+        views: MutableSet[Callable[..., Any]],
+    ) -> None:
+        super().__init__(side, work, plan, deadline)
+        self._operation = operation
+        self._views = views
+
+    async def _transact(self, lent: Lent) -> R:
+        if self._operation not in self._views:
+            try:
+                return await self._work(Glance(lent.tx))
+            except SecondStatement:
+                self._views.add(self._operation)
+        return await super()._transact(lent)
+
+
+class SecondStatement(Exception):
+    """An operation that was given a glance needs a view."""
+
+
+class Glance:
+    """No transaction, and good for one statement."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx: Tx | None = tx
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql*, if it is the first, and throw its rows away."""
+        await self._once().execute(sql, **values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql*, if it is the first, and return all of its rows."""
+        return await self._once().fetch_all(sql, **values)
+
+    def _once(self) -> Tx:
+        tx, self._tx = self._tx, None
+        if tx is None:
+            raise SecondStatement
+        return tx
+
+
+async def is_rolled_back(lent: Lent) -> bool:
+    """End what is left of a failed transaction; tell whether the connection can be used again."""
+    if lent.pgconn.transaction_status == TransactionStatus.UNKNOWN:
+        return False
+    try:
+        await lent.tx.roll_back()
+    except psycopg.Error:
+        return False
+    return True

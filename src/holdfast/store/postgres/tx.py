@@ -1,0 +1,120 @@
+"""Our SQL on a psycopg connection, in both colours; the connection may be the caller's.
+
+The cursor is made here and is plain, so that a caller's cursor factory (which may read placeholders
+otherwise), row factory and adapters change neither what we send nor what we get: whole numbers, texts and
+None, in tuples.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import adapt
+from psycopg.rows import tuple_row
+from psycopg.types import bool as booleans
+from psycopg.types import numeric, string
+
+from holdfast.store.dialect import Dialect
+from holdfast.store.tx import Row
+
+LOADERS = (
+    ("text", string.TextLoader),
+    ("varchar", string.TextLoader),
+    ("int8", numeric.IntLoader),
+    ("int4", numeric.IntLoader),
+    ("bool", booleans.BoolLoader),
+)
+DUMPERS = (
+    (str, string.StrDumperUnknown),
+    (int, numeric.IntDumper),
+    (bool, booleans.BoolDumper),
+)
+
+
+def plain(adapters: adapt.AdaptersMap) -> None:
+    """Put psycopg's own ways with the types that we use over whatever a program has registered."""
+    for name, loader in LOADERS:
+        adapters.register_loader(name, loader)
+    for kind, dumper in DUMPERS:
+        adapters.register_dumper(kind, dumper)
+
+
+class AsyncPostgresTx:
+    """The open transaction of an async psycopg connection; *foreign* if it is a caller's."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], dialect: Dialect, *, foreign: bool = False) -> None:
+        self._dialect = dialect
+        self._cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        if foreign:
+            plain(self._cursor.adapters)
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        statement = self._dialect.compile(sql)
+        await self._cursor.execute(statement.text, self._dialect.bind(statement, values))
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+        await self.execute(sql, **values)
+        return await self._cursor.fetchall()
+
+
+class PostgresTx:
+    """The open transaction of a blocking psycopg connection, *foreign* if it is a caller's; nothing suspends."""
+
+    def __init__(self, connection: psycopg.Connection[Any], dialect: Dialect, *, foreign: bool = False) -> None:
+        self._dialect = dialect
+        self._cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+        if foreign:
+            plain(self._cursor.adapters)
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        statement = self._dialect.compile(sql)
+        self._cursor.execute(statement.text, self._dialect.bind(statement, values))
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+        await self.execute(sql, **values)
+        return self._cursor.fetchall()
+
+
+class OwnAsyncPostgresTx(AsyncPostgresTx):
+    """The same on a connection of ours, with what only its store may do."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], dialect: Dialect) -> None:
+        super().__init__(connection, dialect)
+        self._connection = connection
+
+    async def begin(self, text: str) -> None:
+        """Run *text*, which may be several statements, as one: it is never prepared."""
+        await self._cursor.execute(text, prepare=False)
+
+    async def commit(self) -> None:
+        """End the transaction; a driver's own way, half the client time of a statement."""
+        await self._connection.commit()
+
+    async def roll_back(self) -> None:
+        """Undo the transaction, if there is one."""
+        await self._connection.rollback()
+
+
+class OwnPostgresTx(PostgresTx):
+    """The same on a connection of ours, with what only its store may do."""
+
+    def __init__(self, connection: psycopg.Connection[Any], dialect: Dialect) -> None:
+        super().__init__(connection, dialect)
+        self._connection = connection
+
+    async def begin(self, text: str) -> None:
+        """Run *text*, which may be several statements, as one: it is never prepared."""
+        self._cursor.execute(text, prepare=False)
+
+    async def commit(self) -> None:
+        """End the transaction; a driver's own way, half the client time of a statement."""
+        self._connection.commit()
+
+    async def roll_back(self) -> None:
+        """Undo the transaction, if there is one."""
+        self._connection.rollback()

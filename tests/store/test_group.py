@@ -1,0 +1,229 @@
+"""Callers that share a commit: each hears its own outcome, and nobody disturbs the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from holdfast.errors import Busy, Unavailable, UnknownOutcome, WrongTask
+from holdfast.store.postgres.group import MOST_ITEMS
+from holdfast.store.tx import Tx, repeatable
+from tests.fault_proxy import FaultProxy
+from tests.store.conftest import MakeStore
+from tests.store.samples import Caller, Item, Stranger, add_items, until
+
+MakeCaller = Callable[..., Caller]
+
+
+class Counting:
+    """Adds items, and remembers the lists that it was given."""
+
+    def __init__(self) -> None:
+        self.lists: list[Sequence[Item]] = []
+
+    @repeatable
+    async def add(self, tx: Tx, items: Sequence[Item]) -> list[str]:
+        self.lists.append(items)
+        return await add_items(tx, items)
+
+
+async def test_callers_that_wait_share_a_commit(make_caller: MakeCaller, stranger: Stranger) -> None:
+    caller = make_caller()
+    counting = Counting()
+    add = counting.add
+    await caller.gather(add, [Item("first")])
+
+    calls = (caller.gather(add, [Item(f"{number} a"), Item(f"{number} b")]) for number in range(64))
+    results = await asyncio.gather(*calls)
+
+    assert results == [[f"{number} a", f"{number} b"] for number in range(64)]
+    assert len(stranger.rows()) == 129
+    assert len(counting.lists) < 40
+
+
+async def test_one_bad_item_among_sixty_four_callers_fails_alone(make_caller: MakeCaller, stranger: Stranger) -> None:
+    caller = make_caller()
+
+    calls = (caller.gather(add_items, [Item(str(number), -1 if number == 17 else 1)]) for number in range(64))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+
+    failed = {number: type(each).__name__ for number, each in enumerate(outcomes) if isinstance(each, Exception)}
+    assert failed == {17: "StoreError"}
+    assert stranger.rows().keys() == {str(number) for number in range(64) if number != 17}
+
+
+async def test_an_error_of_the_operation_reaches_its_caller_as_it_is(
+    make_caller: MakeCaller, stranger: Stranger
+) -> None:
+    error = WrongTask(UUID(int=7), asked="a", found="b")
+
+    async def refuse_seven(tx: Tx, items: Sequence[Item]) -> list[str]:
+        if Item("7") in items:
+            raise error
+        return await add_items(tx, items)
+
+    caller = make_caller()
+    calls = (caller.gather(refuse_seven, [Item(str(number))]) for number in range(20))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert outcomes[7] is error
+    assert len(stranger.rows()) == 19
+
+
+async def test_a_lost_commit_of_a_group_makes_every_row_once(
+    make_caller: MakeCaller, proxy: FaultProxy, stranger: Stranger
+) -> None:
+    caller = make_caller(proxy.url)
+    await caller.gather(add_items, [Item("first")])
+    proxy.cut_at_commit = "after"
+
+    await asyncio.gather(*(caller.gather(add_items, [Item(str(number))]) for number in range(20)))
+
+    assert proxy.cuts == 1
+    assert len(stranger.rows()) == 21
+
+
+async def test_a_lost_commit_of_a_group_that_cannot_be_repeated_is_unknown_to_each_of_it(
+    make_caller: MakeCaller, proxy: FaultProxy, stranger: Stranger
+) -> None:
+    async def add_and_forget(tx: Tx, items: Sequence[Item]) -> list[str]:
+        return await add_items(tx, items)
+
+    caller = make_caller(proxy.url)
+    await caller.gather(add_and_forget, [Item("first")])
+    proxy.cut_at_commit = "before"
+
+    calls = (caller.gather(add_and_forget, [Item(str(number))]) for number in range(20))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+
+    unknown = {str(number) for number, each in enumerate(outcomes) if isinstance(each, UnknownOutcome)}
+    assert unknown
+    assert stranger.rows().keys() == {"first", *(str(number) for number in range(20))} - unknown
+
+
+async def test_every_caller_is_answered_by_its_deadline_when_the_server_is_silent(
+    make_caller: MakeCaller, proxy: FaultProxy
+) -> None:
+    caller = make_caller(proxy.url, deadline_seconds=0.7)
+    await caller.gather(add_items, [Item("first")])
+    proxy.fall_silent()
+
+    async def call(number: int) -> float:
+        await asyncio.sleep(number * 0.05)
+        started = time.monotonic()
+        with pytest.raises((Unavailable, UnknownOutcome)):
+            await caller.gather(add_items, [Item(str(number))])
+        return time.monotonic() - started
+
+    waited = await asyncio.gather(*(call(number) for number in range(10)))
+    assert max(waited) < 1.7
+
+
+async def test_those_that_have_time_left_are_served_when_the_server_is_back(
+    make_store: MakeStore, proxy: FaultProxy, stranger: Stranger
+) -> None:
+    store = make_store(proxy.url, deadline_seconds=1, pool_size=2)
+    await store.gather(add_items, [Item("first")])
+    proxy.fall_silent()
+    early = [asyncio.create_task(store.gather(add_items, [Item(f"early {number}")])) for number in range(3)]
+    await asyncio.sleep(0.6)
+    late = [asyncio.create_task(store.gather(add_items, [Item(f"late {number}")])) for number in range(3)]
+    await asyncio.wait(early)
+
+    proxy.speak()
+    await asyncio.gather(*late)
+
+    assert {f"late {number}" for number in range(3)} <= stranger.rows().keys()
+    assert all(isinstance(each.exception(), Unavailable | UnknownOutcome) for each in early)
+
+
+async def test_a_cancelled_caller_disturbs_nobody(make_store: MakeStore, stranger: Stranger) -> None:
+    store = make_store()
+    await store.gather(add_items, [Item("first")])
+
+    tasks = [asyncio.create_task(store.gather(add_items, [Item(str(number))])) for number in range(60)]
+    await asyncio.sleep(0)
+    for task in tasks[::3]:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+
+    kept = {str(number) for number in range(60) if number % 3}
+    assert kept <= stranger.rows().keys()
+    assert [number for number, each in enumerate(outcomes) if isinstance(each, BaseException)] == list(range(0, 60, 3))
+
+
+async def test_an_item_that_may_wait_for_a_stranger_keeps_nobody(
+    make_caller: MakeCaller, stranger: Stranger, samples_url: str
+) -> None:
+    caller = make_caller(deadline_seconds=2)
+    await caller.gather(add_items, [Item("first")])
+
+    with psycopg.connect(samples_url) as other:
+        other.execute("INSERT INTO sample VALUES ('held', 1)")
+        waiting = asyncio.create_task(caller.gather(add_items, [Item("held", may_wait=True)]))
+        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+        await until(lambda: stranger.ask(held), "the item waits for the stranger")
+
+        await asyncio.gather(*(caller.gather(add_items, [Item(str(number))]) for number in range(20)))
+
+        assert not waiting.done()
+        other.rollback()
+    assert await waiting == ["held"]
+
+
+async def test_an_item_that_waits_too_long_is_busy(make_caller: MakeCaller, samples_url: str) -> None:
+    caller = make_caller(deadline_seconds=0.5)
+    await caller.gather(add_items, [Item("first")])
+
+    with psycopg.connect(samples_url) as other:
+        other.execute("INSERT INTO sample VALUES ('held', 1)")
+        with pytest.raises(Busy):
+            await caller.gather(add_items, [Item("held", may_wait=True)])
+
+
+async def test_a_group_is_bounded(make_caller: MakeCaller, stranger: Stranger) -> None:
+    caller = make_caller()
+    counting = Counting()
+    add = counting.add
+
+    sizes = [MOST_ITEMS // 2, MOST_ITEMS // 2, MOST_ITEMS, MOST_ITEMS + 1, 1, 1]
+    calls = (caller.gather(add, [Item(f"{n} {m}") for m in range(size)]) for n, size in enumerate(sizes))
+    results = await asyncio.gather(*calls)
+
+    assert [len(each) for each in results] == sizes
+    assert max(len(each) for each in counting.lists if len(each) != MOST_ITEMS + 1) <= MOST_ITEMS
+    assert len(stranger.rows()) == sum(sizes)
+
+
+async def test_nothing_given_is_nothing_returned(make_caller: MakeCaller) -> None:
+    assert await make_caller().gather(add_items, []) == []
+
+
+def test_no_leader_serves_the_others_for_ever(make_store: MakeStore, stranger: Stranger) -> None:
+    store = make_store()
+    stop = threading.Event()
+
+    def keep_calling(number: int) -> None:
+        turn = 0
+        while not stop.is_set():
+            store.gather_sync(add_items, [Item(f"{number} {turn}")])
+            turn += 1
+
+    threads = [threading.Thread(target=keep_calling, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        for turn in range(50):
+            store.gather_sync(add_items, [Item(f"patient {turn}")])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+    assert "patient 49" in stranger.rows()
