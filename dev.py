@@ -89,9 +89,7 @@ def main(argv: Sequence[str]) -> int:
 
 def overview() -> str:
     """Write the help of the whole from the first lines of its commands."""
-    lines = [
-        f"  {name:<7}{(inspect.getdoc(command) or '').splitlines()[0]}" for name, command in COMMANDS.items()
-    ]
+    lines = [f"  {name:<7}{(inspect.getdoc(command) or '').splitlines()[0]}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
             "usage: python3 dev.py COMMAND [ARGUMENTS]",
@@ -343,9 +341,7 @@ def install(finders: list[Finder], arguments: Sequence[str | Path]) -> None:
             return
         tried = tried or bool(command)
     if tried:
-        raise DevError(
-            f"the set-up failed, see {SETUP_LOG} (the first one needs the network):\n{last_lines()}"
-        )
+        raise DevError(f"the set-up failed, see {SETUP_LOG} (the first one needs the network):\n{last_lines()}")
     raise DevError(f"{sys.executable} has neither pip nor ensurepip, and there is no uv: {VENV_PACKAGE}")
 
 

@@ -60,7 +60,11 @@ def imports(path: Path) -> Iterator[str]:
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in for_types and (node.module or "").startswith("holdfast."):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and id(node) not in for_types
+            and (node.module or "").startswith("holdfast.")
+        ):
             module = (node.module or "").removeprefix("holdfast.")
             yield from ([f"store.{each.name}" for each in node.names] if module == "store" else [module])
 

@@ -160,9 +160,7 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str], what: st
 def check_priority(value: object) -> int:
     """Take a whole number from -100 to 100."""
     if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
-        raise InvalidInput(
-            "it is a whole number from -100 to 100; a larger one runs first", "options.priority"
-        )
+        raise InvalidInput("it is a whole number from -100 to 100; a larger one runs first", "options.priority")
     return value
 
 

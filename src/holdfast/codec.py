@@ -54,9 +54,7 @@ class Codec(Generic[T]):
     holdfast.errors.InvalidOutput: output[1]: nan is not a JSON number; use None or a text for it
     """
 
-    def __init__(
-        self, kind: Any, root: str, refusal: Refusal, owner: str = "", limits: Limits = LIMITS
-    ) -> None:
+    def __init__(self, kind: Any, root: str, refusal: Refusal, owner: str = "", limits: Limits = LIMITS) -> None:
         self.adapter = _adapter(kind)
         self._validator = self.adapter.validator
         self._serializer = self.adapter.serializer
@@ -121,9 +119,7 @@ class Codec(Generic[T]):
         found = self._blame(value, _leaf_complaint) or self._blame(value, _form_complaint)
         return found or self._refuse(f"it cannot be written as JSON: {clean_text(str(error), 300)}")
 
-    def _blame(
-        self, value: object, complain: Callable[[object], str | None]
-    ) -> InvalidInput | InvalidOutput | None:
+    def _blame(self, value: object, complain: Callable[[object], str | None]) -> InvalidInput | InvalidOutput | None:
         """Find the first leaf of *value* that there is something to *complain* about."""
         leaves = islice(_leaves(value, self._root, self._limits.depth), self._limits.nodes)
         found = ((path, complain(leaf)) for path, leaf in leaves)
@@ -160,9 +156,7 @@ NOT_A_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
 
 def _size_complaint(data: bytes, limits: Limits) -> str | None:
     if len(data) > limits.size_bytes:
-        return (
-            f"it has {len(data)} bytes, {limits.size_bytes} are allowed; keep it elsewhere and pass its key"
-        )
+        return f"it has {len(data)} bytes, {limits.size_bytes} are allowed; keep it elsewhere and pass its key"
     # a text with few brackets is not deep, and a short one has not many nodes
     if data.count(b"[") + data.count(b"{") > limits.depth or len(data) > 2 * limits.nodes:
         return _structure_complaint(STRING.sub(b"0", data), limits)
@@ -252,9 +246,7 @@ def _form_complaint(leaf: object) -> str | None:
         to_json(leaf)
     except PydanticSerializationError:
         if isinstance(leaf, bytes):
-            return (
-                "they are not UTF-8; set ser_json_bytes and val_json_bytes to 'base64' in the model's config"
-            )
+            return "they are not UTF-8; set ser_json_bytes and val_json_bytes to 'base64' in the model's config"
         return f"{type(leaf).__name__} has no JSON form; use a type that pydantic can write and read"
     return None
 

@@ -53,9 +53,7 @@ class Binding:
     def _too_many(self, owner: str, positional: tuple[object, ...], named: dict[str, Any]) -> InvalidInput:
         twice = [name for name in self.positional[: len(positional)] if name in named]
         if twice:
-            return InvalidInput(
-                f"task {owner} gets it by place and by name; give one", f"arguments.{twice[0]}"
-            )
+            return InvalidInput(f"task {owner} gets it by place and by name; give one", f"arguments.{twice[0]}")
         return InvalidInput(
             f"task {owner} takes {len(self.positional)} by place, not {len(positional)}; it takes {self}",
             "arguments",
@@ -140,9 +138,7 @@ def _check_kind(function: object) -> None:
 def _check_method(function: Callable[..., object], parameters: list[inspect.Parameter]) -> None:
     holder = function.__qualname__.rpartition("<locals>.")[2].rpartition(".")[0]
     if holder and parameters and parameters[0].name in ("self", "cls"):
-        raise _refuse(
-            function, f"it is a method, and a worker has no {holder} for it; move it out of the class"
-        )
+        raise _refuse(function, f"it is a method, and a worker has no {holder} for it; move it out of the class")
 
 
 def _hints(function: Callable[..., object], local_names: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,9 +152,7 @@ def _hints(function: Callable[..., object], local_names: Mapping[str, Any]) -> d
         ) from None
 
 
-def _takes_context(
-    function: Callable[..., object], parameters: list[inspect.Parameter], hints: dict[str, Any]
-) -> bool:
+def _takes_context(function: Callable[..., object], parameters: list[inspect.Parameter], hints: dict[str, Any]) -> bool:
     if not parameters:
         return False
     first = parameters[0]
@@ -190,14 +184,10 @@ def _check_colour(function: Callable[..., object], colour: str) -> None:
         raise _refuse(function, "a plain one gets the blocking context; write `ctx: holdfast.sync.Context`")
 
 
-def _check_parameter(
-    function: Callable[..., object], parameter: inspect.Parameter, hints: dict[str, Any]
-) -> None:
+def _check_parameter(function: Callable[..., object], parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
     name = parameter.name
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        raise _refuse(
-            function, f"arguments are stored by name, which *{name} has not; write one parameter each"
-        )
+        raise _refuse(function, f"arguments are stored by name, which *{name} has not; write one parameter each")
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise _refuse(function, f"arguments are passed by name, and {name!r} has none; take the `/` away")
     if name not in hints:

@@ -104,9 +104,7 @@ class BlockingHoldfast:
         """
         return drive(self._verbs.delete(self._at(connection), chain, cascade))
 
-    def delete_many(
-        self, chains: Sequence[Target], *, cascade: bool = False, connection: object = None
-    ) -> list[UUID]:
+    def delete_many(self, chains: Sequence[Target], *, cascade: bool = False, connection: object = None) -> list[UUID]:
         """Delete whole chains, all or none; ids that are not there are passed over."""
         return drive(self._verbs.delete_many(self._at(connection), chains, cascade))
 

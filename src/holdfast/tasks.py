@@ -149,9 +149,7 @@ class Task(Generic[P, R_co]):
         policy = _canonical(asdict(self.policy))
         inputs, outputs = _schema(self._input, "validation"), _schema(self._output, "serialization")
         version = sha256("\n".join((policy, inputs, outputs)).encode()).hexdigest()[:12]
-        return TaskRecord(
-            name=self.name, version=version, policy=policy, input_schema=inputs, output_schema=outputs
-        )
+        return TaskRecord(name=self.name, version=version, policy=policy, input_schema=inputs, output_schema=outputs)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
@@ -171,9 +169,7 @@ class Registrar:
         self._options = options
 
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> Task[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> Task[P, R]: ...
     @overload

@@ -181,6 +181,8 @@ class Verbs:
         )
 
     def _typed_chain(self, chain: Chain[Any]) -> Chain[Any]:
+        if chain.output is None:
+            return chain
         task = self._known(chain.last_task)
         return replace(chain, output=_read(chain.output, task and task.decode_output))
 

@@ -56,8 +56,6 @@ def owner_of(process: int) -> int:
 def listening_addresses(port: int) -> set[str]:
     """List the addresses, as the kernel writes them, at which somebody listens on *port*; Linux only."""
     tables = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
-    lines = [
-        line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]
-    ]
+    lines = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
     listening = [line[1].split(":") for line in lines if line[3] == "0A"]
     return {address for address, number in listening if int(number, 16) == port}

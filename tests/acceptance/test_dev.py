@@ -142,9 +142,7 @@ def test_a_set_up_that_does_not_fit_is_done_again(spoil: str, commands: list[str
     assert len(commands) == 3
 
 
-def test_a_set_up_that_was_cut_short_is_done_again(
-    monkeypatch: pytest.MonkeyPatch, commands: list[str]
-) -> None:
+def test_a_set_up_that_was_cut_short_is_done_again(monkeypatch: pytest.MonkeyPatch, commands: list[str]) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(dev, "install", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -208,9 +206,7 @@ def test_arguments_go_to_pytest(given: list[str], passed_on: list[str]) -> None:
 def test_links_to_files_that_do_not_exist_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     page = tmp_path / "page.md"
-    page.write_text(
-        "[here](page.md#top) [top](#top) [web](scheme://name) [gone](gone.md)\n```\n[code](too.md)\n```\n"
-    )
+    page.write_text("[here](page.md#top) [top](#top) [web](scheme://name) [gone](gone.md)\n```\n[code](too.md)\n```\n")
 
     assert dev.broken_links(page) == ["page.md: no such file: gone.md"]
 
@@ -227,9 +223,7 @@ def test_what_dev_runs_ends_when_dev_is_killed(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("only Linux tells a process that its parent has died")
     note = tmp_path / "process"
-    program = (
-        f"import os, pathlib, sys; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); sys.stdin.read()"
-    )
+    program = f"import os, pathlib, sys; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); sys.stdin.read()"
     runner = f"import dev, sys; dev.run([sys.executable, '-c', {program!r}])"
     with subprocess.Popen([sys.executable, "-c", runner], cwd=SCRIPT.parent, stdin=subprocess.PIPE) as outer:
         until(lambda: note.exists() and note.read_text(), "the program starts")
@@ -274,7 +268,4 @@ def test_a_set_up_that_was_killed_is_repaired_by_two_at_once(checkout: Path) -> 
     outputs = [each.communicate()[0].decode() for each in both]
 
     assert [each.returncode for each in both] == [0, 0], outputs
-    assert (
-        sum("setting up .venv" in output.replace("another dev.py is setting up", "") for output in outputs)
-        == 1
-    )
+    assert sum("setting up .venv" in output.replace("another dev.py is setting up", "") for output in outputs) == 1

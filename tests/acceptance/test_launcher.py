@@ -209,9 +209,7 @@ def test_a_server_that_does_not_start_quotes_its_log() -> None:
         pass
 
 
-def test_a_given_server_is_used_and_not_ours_to_stop(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_given_server_is_used_and_not_ours_to_stop(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(postgres.URL_VARIABLE, server.url)
 
     with temporary_postgres() as given:

@@ -113,7 +113,9 @@ def test_the_address_comes_from_the_environment_too(tmp_path: Path) -> None:
         (("nonsense",), 2, "No such command"),
     ],
 )
-def test_what_goes_wrong_is_one_clear_line(arguments: tuple[str, ...], code: int | None, words: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_one_clear_line(
+    arguments: tuple[str, ...], code: int | None, words: str, tmp_path: Path
+) -> None:
     told = holdfast(*arguments)
 
     assert told.returncode == code if code is not None else told.returncode != 0

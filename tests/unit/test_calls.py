@@ -159,9 +159,7 @@ async def test_awaiting_a_call_raises_with_the_line_to_write() -> None:
 
 
 def test_a_call_that_is_never_used_warns_with_the_line_to_write() -> None:
-    with pytest.warns(
-        RuntimeWarning, match=r"task mail\.greet was never used; write `await hf\.start\(greet"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"task mail\.greet was never used; write `await hf\.start\(greet"):
         Call("mail.greet", "{}")
 
 
@@ -184,8 +182,6 @@ def test_a_call_that_is_used_does_not_warn(use: Any) -> None:
 def test_a_call_that_outlives_the_program_does_not_warn() -> None:
     source = "from holdfast.calls import Call; kept = Call('greet', '{}')"
 
-    ran = subprocess.run(
-        [sys.executable, "-Walways", "-c", source], capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run([sys.executable, "-Walways", "-c", source], capture_output=True, text=True, check=True)
 
     assert ran.stderr == ""

@@ -124,9 +124,7 @@ JSON_VALUES = st.recursive(
     | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
     lambda inner: (
         st.lists(inner, max_size=5)
-        | st.dictionaries(
-            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), inner, max_size=5
-        )
+        | st.dictionaries(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), inner, max_size=5)
     ),
 )
 
@@ -360,9 +358,7 @@ def test_a_larger_value_is_refused_by_its_bytes() -> None:
 def test_outputs_are_refused_as_outputs() -> None:
     codec = Codec[Any](Any, "output", InvalidOutput, "billing.charge")
 
-    with pytest.raises(
-        InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(task billing\.charge\)$"
-    ):
+    with pytest.raises(InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(task billing\.charge\)$"):
         codec.encode({"a": math.nan})
 
 

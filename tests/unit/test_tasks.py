@@ -87,9 +87,7 @@ def test_a_default_that_can_change_is_copied_for_each_call(tasks: Tasks) -> None
     assert arguments_of(collect()) == {"into": [1]}
 
 
-@pytest.mark.parametrize(
-    "name", ["json", "copy", "self", "model_config", "schema", "_private", "cls", "given"]
-)
+@pytest.mark.parametrize("name", ["json", "copy", "self", "model_config", "schema", "_private", "cls", "given"])
 def test_a_parameter_may_have_any_name(tasks: Tasks, name: str) -> None:
     namespace: dict[str, Any] = {"__name__": "anything"}
     exec(f"def f(first: int, {name}: int) -> None: ...", namespace)
@@ -186,9 +184,7 @@ def test_a_policy_that_cannot_be_is_refused(tasks: Tasks, options: dict[str, Any
 
 
 def test_a_task_option_that_does_not_exist_is_refused_with_those_that_do(tasks: Tasks) -> None:
-    with pytest.raises(
-        Misuse, match=r"a task has no option 'retries'; it has aliases, name, priority, queue"
-    ):
+    with pytest.raises(Misuse, match=r"a task has no option 'retries'; it has aliases, name, priority, queue"):
         tasks.task(retries=3)  # type: ignore[call-overload]
 
 
@@ -327,9 +323,7 @@ def test_a_task_is_found_by_name_and_by_alias(tasks: Tasks) -> None:
     assert (tasks.get("new"), tasks.get("older")) == (f, f)
 
 
-def test_an_unknown_task_is_answered_with_the_names_that_are_near(
-    tasks: Tasks, greet: Task[..., str]
-) -> None:
+def test_an_unknown_task_is_answered_with_the_names_that_are_near(tasks: Tasks, greet: Task[..., str]) -> None:
     with pytest.raises(UnknownTask) as caught:
         tasks.get("mail.gret")
 
@@ -343,9 +337,7 @@ def test_a_registry_counts_and_lists_a_task_once_whatever_its_aliases(tasks: Tas
     assert (len(tasks), list(tasks), "old" in tasks) == (1, [f], True)
 
 
-def test_a_second_task_of_the_same_name_is_refused_with_both_places(
-    tasks: Tasks, greet: Task[..., str]
-) -> None:
+def test_a_second_task_of_the_same_name_is_refused_with_both_places(tasks: Tasks, greet: Task[..., str]) -> None:
     with pytest.raises(DuplicateTask) as caught:
 
         @tasks.task(name="mail.greet")

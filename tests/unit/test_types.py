@@ -29,9 +29,7 @@ def test_pyright_refuses_the_marked_lines_and_no_others() -> None:
 
     errors = json.loads(output)["generalDiagnostics"]
 
-    found = {
-        (Path(each["file"]).name, each["range"]["start"]["line"] + 1): each["message"] for each in errors
-    }
+    found = {(Path(each["file"]).name, each["range"]["start"]["line"] + 1): each["message"] for each in errors}
     assert found.keys() == _marked()
 
 

@@ -24,34 +24,37 @@ from holdfast.store.unique import TRIES
 async def start(tx: Tx, starts: Sequence[Start]) -> list[Chain[Any]]:
     """Start a chain for each of *starts*, in order; a start that meets its twin is given the twin."""
     asked = _firsts(starts)
-    blocking = await blockers.resolve(tx, asked)
-    twins, met = await _meet(tx, asked)
-    new = {each.id: each for each in asked if each.id not in twins}
+    blocking = await blockers.resolve(tx, list(asked.values()))
+    twins, met = await _meet(tx, [each for each in asked.values() if each.may_wait])
+    new = {id_: each for id_, each in asked.items() if id_ not in twins} if twins else asked
     inserted = {each.id: each for each in await rows.insert(tx, list(new.values()))} if new else {}
-    if late := [each for each in new.values() if each.id not in inserted]:
-        found = await _existing(tx, late)
+    if len(inserted) < len(new):
+        found = await _existing(tx, [each for each in new.values() if each.id not in inserted])
         met += await _read(tx, set(found.values()))
         twins |= found
-    await blockers.link(tx, [(each.seq, new[each.id]) for each in inserted.values()], blocking)
+    if blocking:
+        await blockers.link(tx, [(each.seq, new[each.id]) for each in inserted.values()], blocking)
     await events.append(tx, [_enqueued(each) for each in inserted.values()])
     return _answers(starts, twins, inserted, {each.id: each for each in met})
 
 
-def _firsts(starts: Sequence[Start]) -> list[Start]:
-    """Give the first of those starts that have one id."""
+def _firsts(starts: Sequence[Start]) -> dict[UUID, Start]:
+    """Give the first of those starts that have one id, by that id."""
     firsts: dict[UUID, Start] = {}
     for each in starts:
         first = firsts.setdefault(each.id, each)
         if first.task != each.task:
             raise WrongTask(each.id, asked=each.task, found=first.task)
-    return list(firsts.values())
+    return firsts
 
 
 async def _meet(tx: Tx, starts: Sequence[Start]) -> tuple[dict[UUID, UUID], list[Chain[Any]]]:
     """Find the twins of *starts* and read them, before anything is inserted that would have to be undone.
 
-    A twin may be deleted between the statement that finds it and the one that reads it; then its place is free.
+    Only a start that names its id or a key can meet one. A twin may be deleted between the statement that finds it and the one that reads it; then its place is free.
     """
+    if not starts:
+        return {}, []
     for _ in range(TRIES):
         twins = await _existing(tx, [each for each in starts if each.named])
         twins |= await _holders(tx, [each for each in starts if each.unique is not None and each.id not in twins])
@@ -119,14 +122,20 @@ def _answers(
     met: dict[UUID, Chain[Any]],
 ) -> list[Chain[Any]]:
     """Give the chains in the order of the starts; of equal starts in one batch the first is the original."""
+    if len(inserted) == len(starts):  # the usual case: nobody met a twin
+        return [_new_chain(each, inserted[each.id]) for each in starts]
     answers: list[Chain[Any]] = []
     answered: set[UUID] = set()
     for each in starts:
         place = twins.get(each.id, each.id)
         own = inserted.get(place)
-        chain = met[place] if own is None else Chain(place, each.task, own.status, own.created_at, last_task=each.task)
+        chain = met[place] if own is None else _new_chain(each, own)
         # an id that we made ourselves exists only when this very start is repeated after an unknown outcome
         twin = place != each.id or place in answered or (own is None and each.named)
         answers.append(replace(chain, deduplicated=twin))
         answered.add(place)
     return answers
+
+
+def _new_chain(start: Start, own: Inserted) -> Chain[Any]:
+    return Chain(own.id, start.task, own.status, own.created_at, last_task=start.task)

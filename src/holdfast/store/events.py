@@ -8,7 +8,7 @@ grows in commit order. Rows with job 0 are about no job that still exists: delet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.models import EventName
 from holdfast.states import Status
@@ -17,9 +17,8 @@ from holdfast.store.tx import Tx
 NO_JOB = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One event to be appended; *facts* is canonical JSON or None."""
+class Fact(NamedTuple):
+    """One event to be appended, as the list of APPEND has it; *facts* is canonical JSON or None."""
 
     job: int
     name: EventName
@@ -40,5 +39,4 @@ APPEND = """
 async def append(tx: Tx, facts: Sequence[Fact]) -> None:
     """Append *facts* in their order."""
     if facts:
-        given = [(each.job, each.name, each.status, each.version, each.attempt, each.facts) for each in facts]
-        await tx.execute(APPEND, given=given)
+        await tx.execute(APPEND, given=list(facts))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.models import Job, Start
@@ -25,8 +24,7 @@ SILENT = ""
 """What the webhook column holds for `webhook=None`: no delivery, whatever the subscriptions say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inserted:
+class Inserted(NamedTuple):
     """What the database gave to a job that was inserted."""
 
     seq: int
@@ -55,8 +53,10 @@ INSERT = f"""
 
 async def insert(tx: Tx, starts: Sequence[Start]) -> list[Inserted]:
     """Insert the first jobs of new chains, in their order; those whose id exists already are left out."""
-    rows = await tx.fetch_all(INSERT, given=[_values(each) for each in starts])
-    return [Inserted(seq, UUID(id_), Status(status), instant(created_at)) for seq, id_, status, created_at in rows]
+    given = [_values(each) for each in starts]
+    ids = {id_: each.id for (id_, *_), each in zip(given, starts, strict=True)}  # a UUID is slow to read: 3 µs
+    rows = await tx.fetch_all(INSERT, given=given)
+    return [Inserted(seq, ids[id_], Status(status), instant(created_at)) for seq, id_, status, created_at in rows]
 
 
 def _values(start: Start) -> tuple[object, ...]:

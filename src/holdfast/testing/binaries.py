@@ -81,9 +81,7 @@ def embedded_directory() -> Path | None:
 def copy_embedded(directory: Path, target: Path) -> Path:
     """Copy the package around *directory* so that everybody may run it; answer the new `bin`."""
     package = directory.parents[1]
-    libraries = package.with_name(
-        f"{package.name}.libs"
-    )  # where the wheel's programs look, by a relative path
+    libraries = package.with_name(f"{package.name}.libs")  # where the wheel's programs look, by a relative path
     shutil.copytree(package, target / package.name, ignore=shutil.ignore_patterns("include", "*.py*"))
     if libraries.is_dir():
         shutil.copytree(libraries, target / libraries.name)

@@ -63,9 +63,7 @@ class Keeper:
 class _Owner:
     """The server, and the directory that goes when it goes."""
 
-    def __init__(
-        self, directory: str, environment: dict[str, str], prefix: list[str], user: dict[str, Any]
-    ) -> None:
+    def __init__(self, directory: str, environment: dict[str, str], prefix: list[str], user: dict[str, Any]) -> None:
         self._directory = Path(directory)
         self._environment = environment
         self._prefix = prefix

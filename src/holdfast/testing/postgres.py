@@ -201,9 +201,7 @@ class _TemporaryPostgres:
                 raise self._failure(logged)
             if time.monotonic() > deadline:
                 self.stop("immediate")
-                raise PostgresFailed(
-                    f"PostgreSQL did not start in {START_SECONDS:.0f} s\n{self._last_lines()}"
-                )
+                raise PostgresFailed(f"PostgreSQL did not start in {START_SECONDS:.0f} s\n{self._last_lines()}")
             time.sleep(0.01)
 
     def _is_ready(self, process: int | None) -> bool:

@@ -51,7 +51,7 @@ class AsyncPostgresTx:
 
     async def execute(self, sql: str, /, **values: object) -> None:
         """Run *sql* and throw its rows away."""
-        statement = self._dialect.compile(sql)
+        statement = self._dialect.compile(sql, values)
         await self._cursor.execute(statement.text, self._dialect.bind(statement, values))
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
@@ -71,7 +71,7 @@ class PostgresTx:
 
     async def execute(self, sql: str, /, **values: object) -> None:
         """Run *sql* and throw its rows away."""
-        statement = self._dialect.compile(sql)
+        statement = self._dialect.compile(sql, values)
         self._cursor.execute(statement.text, self._dialect.bind(statement, values))
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:

@@ -44,7 +44,7 @@ class SqliteTx:
         return self._run(sql, values)
 
     def _run(self, sql: str, values: dict[str, object]) -> list[Row]:
-        statement = self._dialect.compile(sql)
+        statement = self._dialect.compile(sql, values)
         try:
             # rows are always fetched: a statement with RETURNING left half-way keeps COMMIT from happening
             return self._cursor.execute(statement.text, self._dialect.bind(statement, values)).fetchall()
