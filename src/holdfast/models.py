@@ -62,6 +62,11 @@ class Start:
         """Tell whether inserting it may wait for a stranger's open transaction (the same key or id)."""
         return self.named or self.unique is not None
 
+    @property
+    def only_inserts(self) -> bool:
+        """Tell whether starting it is two INSERTs and nothing else: it names no id, no key and no blockers."""
+        return not (self.blockers or self.may_wait)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

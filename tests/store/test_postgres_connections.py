@@ -145,12 +145,12 @@ async def test_a_caller_s_factories_and_adapters_change_no_result(samples_url: s
     async with await psycopg.AsyncConnection.connect(samples_url, row_factory=dict_row) as connection:
         connection.cursor_factory = psycopg.AsyncRawCursor
         spoil(connection.adapters)
-        assert await look(AsyncPostgresTx(connection, PostgresDialect(), foreign=True)) == SEEN
+        assert await look(AsyncPostgresTx(connection, PostgresDialect())) == SEEN
 
     with psycopg.connect(samples_url, row_factory=dict_row) as blocking:
         blocking.cursor_factory = psycopg.RawCursor
         spoil(blocking.adapters)
-        assert drive(look(PostgresTx(blocking, PostgresDialect(), foreign=True))) == SEEN
+        assert drive(look(PostgresTx(blocking, PostgresDialect()))) == SEEN
 
 
 def test_adapters_of_the_whole_program_change_no_result(samples_url: str) -> None:

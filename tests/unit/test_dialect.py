@@ -50,6 +50,50 @@ def test_a_list_is_read_as_rows_with_their_number_in_sqlite() -> None:
     assert rows == [(0, "a'\"\\ü", 1), (1, None, 2**62)]
 
 
+def test_a_list_of_one_row_is_plain_values_in_both() -> None:
+    sql = "SELECT given.id, given.n FROM $list(given: id text, n bigint) WHERE id $any(ids: text)"
+    values = {"given": [("a", 1)], "ids": ["a"]}
+
+    lite, postgres = LITE.compile(sql, values), POSTGRES.compile(sql, values)
+
+    assert "(SELECT :given_id AS id, :given_n AS n, 0 AS nr) AS given" in lite.text
+    assert LITE.bind(lite, values) == {"given_id": "a", "given_n": 1, "ids": '["a"]'}
+    assert (
+        "(SELECT CAST(%(given_id)s AS text) AS id, CAST(%(given_n)s AS bigint) AS n, 1 AS nr) AS given" in postgres.text
+    )
+    assert POSTGRES.bind(postgres, values) == {"given_id": "a", "given_n": "1", "ids": '{"a"}'}
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_list_of_another_length_is_a_list(size: int) -> None:
+    sql = "SELECT given.id FROM $list(given: id text)"
+
+    assert LITE.compile(sql, {"given": [("a",)] * size}) is LITE.compile(sql)
+
+
+def test_a_statement_has_the_form_for_one_row_only_if_each_of_its_lists_has_one() -> None:
+    sql = "SELECT 1 FROM $list(one: id text), $list(other: id text)"
+
+    assert LITE.compile(sql, {"one": [("a",)], "other": [("a",), ("b",)]}) is LITE.compile(sql)
+
+
+def test_a_list_of_one_row_reads_the_same_as_a_longer_one_in_sqlite() -> None:
+    sql = "SELECT given.nr, given.id, given.n FROM $list(given: id text, n bigint)"
+    values = {"given": [("a'\"\\ü", None)]}
+
+    answers = [
+        sqlite3.connect(":memory:").execute(statement.text, LITE.bind(statement, values)).fetchall()
+        for statement in (LITE.compile(sql), LITE.compile(sql, values))
+    ]
+
+    assert answers[0] == answers[1] == [(0, "a'\"\\ü", None)]
+
+
+def test_a_column_of_equal_values_is_an_array_literal_like_any_other() -> None:
+    assert array_literal(['a"b', 'a"b']) == r'{"a\"b","a\"b"}'
+    assert array_literal([None, None, None]) == "{NULL,NULL,NULL}"
+
+
 def test_an_empty_list_binds_in_both() -> None:
     sql = "SELECT id FROM $list(given: id text, n bigint) WHERE id $any(ids: text)"
 

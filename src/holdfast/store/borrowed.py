@@ -148,13 +148,13 @@ def _refuse_sqlite(connection: Any) -> None:
 def _async_psycopg(connection: Any, store: Store) -> Tx:
     from holdfast.store.postgres import AsyncPostgresTx
 
-    return AsyncPostgresTx(connection, store.dialect, foreign=True)
+    return AsyncPostgresTx(connection, store.dialect)
 
 
 def _psycopg(connection: Any, store: Store) -> Tx:
     from holdfast.store.postgres import PostgresTx
 
-    return PostgresTx(connection, store.dialect, foreign=True)
+    return PostgresTx(connection, store.dialect)
 
 
 def _sqlite(connection: Any, store: Store) -> Tx:

@@ -51,7 +51,8 @@ def _firsts(starts: Sequence[Start]) -> dict[UUID, Start]:
 async def _meet(tx: Tx, starts: Sequence[Start]) -> tuple[dict[UUID, UUID], list[Chain[Any]]]:
     """Find the twins of *starts* and read them, before anything is inserted that would have to be undone.
 
-    Only a start that names its id or a key can meet one. A twin may be deleted between the statement that finds it and the one that reads it; then its place is free.
+    Only a start that names its id or a key can meet one. A twin may be deleted between the statement that finds it and
+    the one that reads it; then its place is free.
     """
     if not starts:
         return {}, []

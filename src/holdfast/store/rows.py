@@ -54,7 +54,7 @@ INSERT = f"""
 async def insert(tx: Tx, starts: Sequence[Start]) -> list[Inserted]:
     """Insert the first jobs of new chains, in their order; those whose id exists already are left out."""
     given = [_values(each) for each in starts]
-    ids = {id_: each.id for (id_, *_), each in zip(given, starts, strict=True)}  # a UUID is slow to read: 3 µs
+    ids = {id_: each.id for (id_, *_), each in zip(given, starts, strict=True)}  # to read a UUID takes 1 µs, this 0.2
     rows = await tx.fetch_all(INSERT, given=given)
     return [Inserted(seq, ids[id_], Status(status), instant(created_at)) for seq, id_, status, created_at in rows]
 

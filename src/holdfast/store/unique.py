@@ -53,7 +53,8 @@ HOLDERS = """
     SELECT held.task, held.key, held.chain_id
     FROM $list(given: task text, key text)
     JOIN holdfast_unique AS held ON held.task = given.task AND held.key = given.key
-    WHERE held.until IS NULL OR held.until > $now"""
+    WHERE held.until IS NULL OR held.until > $now
+    ORDER BY held.turn  -- if the clock was set back, a former holder's time may not have come: the last row counts"""
 
 
 async def take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID]:
@@ -83,20 +84,19 @@ def _values(wish: Wish) -> tuple[object, ...]:
 
 DELETE = """
     DELETE FROM holdfast_unique
-    WHERE turn = 0 AND until IS NULL AND chain_id $any(chains: text)
-        AND (task, key) IN (SELECT given.task, given.key FROM $list(given: task text, key text))"""
+    WHERE turn = 0 AND until IS NULL AND (task, key, chain_id) IN (
+        SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))"""
 
 RETIRE = """
     UPDATE holdfast_unique SET until = $now
-    WHERE (until IS NULL OR until > $now) AND chain_id $any(chains: text)
-        AND (task, key) IN (SELECT given.task, given.key FROM $list(given: task text, key text))"""
+    WHERE (until IS NULL OR until > $now) AND (task, key, chain_id) IN (
+        SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))"""
 
 
 async def free(tx: Tx, held: Sequence[tuple[str, str, UUID]]) -> None:
     """Let go of the keys (task, key) that these chains hold; keys that others hold by now are left alone."""
     if not held:
         return
-    keys = [(task, key) for task, key, _ in held]
-    chains = [str(chain_id) for _, _, chain_id in held]
-    await tx.execute(DELETE, given=keys, chains=chains)
-    await tx.execute(RETIRE, given=keys, chains=chains)
+    given = [(task, key, str(chain_id)) for task, key, chain_id in held]
+    await tx.execute(DELETE, given=given)
+    await tx.execute(RETIRE, given=given)

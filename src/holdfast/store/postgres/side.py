@@ -25,7 +25,7 @@ from holdfast.store.postgres.deadline import Alarm, Deadline, Watch
 from holdfast.store.postgres.execution import Execution
 from holdfast.store.postgres.group import AsyncGroup, BlockingGroup
 from holdfast.store.postgres.pool import Lent, Pool
-from holdfast.store.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx, plain
+from holdfast.store.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 from holdfast.store.tx import R, drive
 from holdfast.surroundings import Surroundings
 
@@ -147,7 +147,6 @@ class AsyncSide(Side):
                 )
         except TimeoutError as error:
             raise psycopg.errors.ConnectionTimeout("the connection was not made in time") from error
-        plain(connection.adapters)
         return checked(Lent(connection.pgconn, OwnAsyncPostgresTx(connection, self._dialect), self._monotonic()))
 
     def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
@@ -198,7 +197,6 @@ class BlockingSide(Side):
         connection = connecting.connect(self._address.hosts(), deadline)
         connection.autocommit = True
         connection.prepare_threshold = self._address.prepare_threshold
-        plain(connection.adapters)
         return checked(Lent(connection.pgconn, OwnPostgresTx(connection, self._dialect), self._monotonic()))
 
     def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:

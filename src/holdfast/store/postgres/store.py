@@ -153,10 +153,9 @@ class PostgresStore:
         side: Side,
         operation: Callable[..., Any],
         work: Callable[[Tx], Coroutine[Any, Any, R]],
-        deadline: Deadline | None = None,
     ) -> Execution[R]:
         repeats = is_repeatable(operation)
-        return Execution(side, work, self._address.write, deadline or self._deadline(), is_repeatable=repeats)
+        return Execution(side, work, self._address.write, self._deadline(), is_repeatable=repeats)
 
     def _reading(
         self,
@@ -182,8 +181,11 @@ class PostgresStore:
         return await migrations.step(tx, self.database)
 
     def _flight(self, side: Side, operation: ListOperation[T, R]) -> Run[T, R]:
+        repeats = is_repeatable(operation)
+
         def run(items: Sequence[T], deadline: Deadline) -> Coroutine[Any, Any, Sequence[R]]:
-            return self._writing(side, operation, lambda tx: operation(tx, items), deadline).run()
+            plan = self._address.insert if only_insert(items) else self._address.write
+            return Execution(side, lambda tx: operation(tx, items), plan, deadline, is_repeatable=repeats).run()
 
         return run
 
@@ -222,6 +224,11 @@ class PostgresStore:
 def may_wait(items: Sequence[object]) -> bool:
     """Tell whether inserting *items* may wait for a stranger's transaction; nobody shall wait with them."""
     return any(getattr(item, "may_wait", False) for item in items)
+
+
+def only_insert(items: Sequence[object]) -> bool:
+    """Tell whether an operation on *items* reads no table, so that its plans need not be made anew each time."""
+    return all(getattr(item, "only_inserts", False) for item in items)
 
 
 STORES: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
