@@ -64,11 +64,13 @@ class Holdfast:
 
     async def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
+        self._verbs.forget()
         await self.store.close()
         self._surroundings.threads.close()
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; return the names of the steps that were taken."""
+        self._verbs.forget()
         return await self.store.migrate()
 
     async def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:

@@ -40,10 +40,12 @@ class BlockingHoldfast:
 
     def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
+        self._verbs.forget()
         self.store.close_sync()
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date; return the names of the steps that were taken."""
+        self._verbs.forget()
         return self.store.migrate_sync()
 
     def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 from uuid import UUID
 
 from holdfast.calls import Call, HasId, Unset
+from holdfast.codec import UNSTORABLE
 from holdfast.errors import ChainNotFound, HoldfastError, InvalidInput, Misuse, TransactionRequired, UnknownTask
 from holdfast.ids import IdMaker, to_id
 from holdfast.models import Chain, ChainFilter, Job, JobFilter, Order, Page, Start, TaskRecord
@@ -87,6 +88,10 @@ class Verbs:
                 await at.run(task_rows.record, changed)
             self._recorded |= {task.name for task in fresh}
 
+    def forget(self) -> None:
+        """Forget what is written down: the database may be another when it is next used."""
+        self._recorded, self._strangers = set(), {}
+
     async def start(self, at: Runner, calls: Sequence[Call[R]]) -> list[Chain[R]]:
         """Start a chain for each call, in order."""
         known = await self._records(at, calls)
@@ -144,10 +149,11 @@ class Verbs:
     async def _records(self, at: Runner, calls: Sequence[Call[Any]]) -> dict[str, TaskRecord]:
         """Read what the code's owners wrote down of tasks whose code is not here; what was found is kept."""
         asked = {each.task for each in calls if each.chosen.queue is None or each.chosen.priority is None}
-        if missing := asked - self._strangers.keys():
+        known = self._strangers
+        if missing := asked - known.keys():
             found = await at.read(task_rows.find, sorted(missing))
-            self._strangers |= {each.name: each for each in found}
-        return self._strangers
+            known |= {each.name: each for each in found}
+        return known
 
     def _start_of(self, call: Call[Any], record: TaskRecord | None) -> Start:
         if call.task not in self.tasks:
@@ -230,10 +236,10 @@ def _job_list(
     **page: Unpack[PageOptions],
 ) -> tuple[JobFilter, Paging]:
     wanted = JobFilter(
-        tasks=_words(task),
+        tasks=_words(task, "task"),
         states=_members(State, status),
-        queues=_words(queue),
-        lanes=_words(lane),
+        queues=_words(queue, "queue"),
+        lanes=_words(lane, "lane"),
         created_from=_aware(created_from, "created_from"),
         created_to=_aware(created_to, "created_to"),
     )
@@ -251,7 +257,7 @@ def _chain_list(
     **page: Unpack[PageOptions],
 ) -> tuple[ChainFilter, Paging]:
     wanted = ChainFilter(
-        tasks=_words(task),
+        tasks=_words(task, "task"),
         statuses=_members(Status, status),
         is_open=is_open,
         roots_only=roots_only,
@@ -261,16 +267,19 @@ def _chain_list(
     return wanted, _paging(order=order, **page)
 
 
-def _paging(limit: int = 50, cursor: str | None = None, order: Order = "newest") -> Paging:
-    if not 1 <= limit <= MOST_ITEMS:
+def _paging(limit: object = 50, cursor: str | None = None, order: Order = "newest") -> Paging:
+    if not isinstance(limit, int) or not 1 <= limit <= MOST_ITEMS:
         raise InvalidInput(f"a page has 1 to {MOST_ITEMS} items; go on with cursor=page.next_cursor", "limit")
     if order not in get_args(Order):
         raise InvalidInput("a list goes by 'newest' or 'oldest' first", "order")
     return Paging(limit, order, cursor)
 
 
-def _words(value: Words) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _words(value: Any, name: str) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(word, str) and not UNSTORABLE.search(word) for word in words):
+        raise InvalidInput("it is a text or several, without NUL characters and lone surrogates", name)
+    return words
 
 
 E = TypeVar("E", State, Status)
@@ -278,7 +287,7 @@ E = TypeVar("E", State, Status)
 
 def _members(kind: type[E], value: Words) -> tuple[E, ...]:
     try:
-        return tuple(kind(word) for word in _words(value))
+        return tuple(kind(word) for word in _words(value, "status"))
     except ValueError as error:
         raise InvalidInput(f"{error}; there are {', '.join(kind)}", "status") from None
 

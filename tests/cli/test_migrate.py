@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -133,3 +134,17 @@ def test_a_password_is_never_printed() -> None:
     told = holdfast("migrate", "postgresql://app:s3cret@127.0.0.1:1/none")
 
     assert "s3cret" not in told.stdout + told.stderr
+
+
+def test_a_user_without_the_right_is_told_in_one_line(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS guest")
+        connection.execute("CREATE ROLE guest LOGIN PASSWORD 'guest'")
+    address = urlsplit(postgres_url)
+    guest = address._replace(netloc=f"guest:guest@{address.hostname}:{address.port}").geturl()
+
+    told = holdfast("migrate", "--schema-name", "of_a_guest", guest)
+
+    assert told.returncode == 5
+    assert "has not the right (permission denied for database" in told.stderr
+    assert "Traceback" not in told.stderr

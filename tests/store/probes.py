@@ -66,7 +66,7 @@ def start_probes() -> Iterator[Probe]:
     new = Start(id=job_id(900_000_001), task="task-1", input="{}", queue="default")
     twin = Start(id=job_id(MIXED // 2), task="task-1", input="{}", queue="default")
     sql, given = asked(partial(rows.insert, starts=[new, twin]))
-    held = {"given": KEYS, "chains": [str(job_id(HOLDER))]}
+    held = {"given": [(*key, str(job_id(HOLDER))) for key in KEYS]}
     yield on_borrowed("chains.EXISTING", chains.EXISTING, {"ids": IDS}, JOB_ID)
     yield on_borrowed("blockers.CHAINS", blockers.CHAINS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("rows.INSERT", sql, given, JOB_ID, conflict=JOB_ID)

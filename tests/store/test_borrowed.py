@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import sqlite3
@@ -423,6 +424,60 @@ async def test_a_connection_to_a_database_without_our_tables_is_refused(way: Way
         await way.face.start(greet(name="Ada"), connection=caller.connection)
 
     assert await is_usable(caller)
+
+
+@on_both
+async def test_a_connection_is_known_after_the_database_was_made_anew(way: Way, connect: Connect) -> None:
+    first = await connect()
+    await first.begin()
+    await way.face.start(greet(name="Ada"), connection=first.connection)
+    await first.rollback()
+    identity = "holdfast_meta" if way.database == "sqlite" else f"{way.hf.settings.schema_name}.holdfast_meta"
+    await first.execute(f"UPDATE {identity} SET value = 'another' WHERE key = 'identity'")
+    await first.commit()
+    second = await connect()
+    await second.begin()
+
+    assert (await way.face.start(greet(name="Ada"), connection=second.connection)).task == "greet"
+
+
+@on_postgres
+@pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
+async def test_a_connection_that_does_not_know_every_character_is_refused(
+    way: Way, connect: Connect, encoding: str
+) -> None:
+    caller = await connect(client_encoding=encoding)
+    await caller.begin()
+
+    with pytest.raises(WrongConnection, match='client_encoding="utf8"'):
+        await way.face.start(greet(name="Ada"), connection=caller.connection)
+
+    assert await is_usable(caller)
+
+
+@on_postgres
+async def test_a_connection_that_may_not_read_our_tables_is_refused_and_stays_usable(
+    way: Way, open_caller: Caller
+) -> None:
+    await open_caller.execute("CREATE ROLE without_rights")
+    await open_caller.execute("SET LOCAL ROLE without_rights")
+
+    with pytest.raises(WrongConnection, match="may not read them"):
+        await way.face.start(greet(name="Ada"), connection=open_caller.connection)
+
+    assert await is_usable(open_caller)
+    await open_caller.rollback()
+
+
+@on_sqlite
+async def test_a_connection_of_another_thread_is_refused(way: Way, open_caller: Caller) -> None:
+    def start_elsewhere() -> None:
+        way.hf.sync.start(greet(name="Ada"), connection=open_caller.connection)
+
+    with pytest.raises(WrongConnection, match="another thread"):
+        await asyncio.to_thread(start_elsewhere)
+
+    assert await is_usable(open_caller)
 
 
 @on_postgres

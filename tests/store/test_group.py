@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from holdfast.errors import Busy, Unavailable, UnknownOutcome, WrongTask
-from holdfast.store.postgres.group import MOST_ITEMS
+from holdfast.store.postgres.deadline import Deadline
+from holdfast.store.postgres.group import MOST_FLIGHTS, MOST_ITEMS, BlockingGroup, Part
 from holdfast.store.tx import Tx, repeatable
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
@@ -227,3 +229,73 @@ def test_no_leader_serves_the_others_for_ever(make_store: MakeStore, stranger: S
             thread.join()
 
     assert "patient 49" in stranger.rows()
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises, as Python's own does at Ctrl-C."""
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let SIGUSR1 raise in the main thread."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_a_caller_that_a_signal_takes_away_keeps_nobody_waiting() -> None:
+    flying, landing = threading.Semaphore(0), threading.Event()
+
+    async def fly(items: Sequence[str], deadline: Deadline) -> Sequence[str]:
+        flying.release()
+        landing.wait()
+        return items
+
+    group = BlockingGroup(fly)
+    told: list[str] = []
+
+    def call(name: str) -> None:
+        told.extend(group.call([name], Deadline(time.monotonic, 5)))
+
+    def call_behind_the_one_who_leaves() -> None:
+        wait_for_parts(1)
+        waiting.start()
+        wait_for_parts(2)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def wait_for_parts(number: int) -> None:
+        while len(group._queue._waiting) < number:
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=call, args=(f"flight {n}",), daemon=True) for n in range(MOST_FLIGHTS)]
+    waiting = threading.Thread(target=call, args=("behind",), daemon=True)
+    for thread in (*threads, threading.Thread(target=call_behind_the_one_who_leaves, daemon=True)):
+        thread.start()
+    for _ in threads:
+        flying.acquire()
+    with pytest.raises(Interrupted):
+        group.call(["gone"], Deadline(time.monotonic, 5))
+    landing.set()
+
+    for thread in (*threads, waiting):
+        thread.join(5)
+    assert sorted(told) == ["behind", "flight 0", "flight 1"]
+
+
+def test_who_leaves_before_the_flight_that_he_leads_hands_it_on() -> None:
+    async def fly(items: Sequence[str], deadline: Deadline) -> Sequence[str]:
+        return items
+
+    group = BlockingGroup(fly)
+    leader, other = (Part[str, str]([name], Deadline(time.monotonic, 5), lambda: None) for name in ("a", "b"))
+    group._flights = 1
+    leader.lead([leader, other])
+
+    group._leave(leader)
+
+    assert (leader.flight, other.flight) == ((), [other])

@@ -220,6 +220,15 @@ def test_the_script_to_run_by_hand_makes_the_same_schema(place: Place, hf: Holdf
         by_hand.execute("DROP SCHEMA {} CASCADE")
 
 
+def test_the_script_asks_for_a_schema_once_and_not_for_the_public_one() -> None:
+    def lines(schema: str) -> list[str]:
+        script = migrations.pending_sql("postgres", PostgresDialect(schema), 0)
+        return [line for line in script.splitlines() if line.startswith("CREATE SCHEMA")]
+
+    assert lines("shop") == ['CREATE SCHEMA IF NOT EXISTS "shop";']
+    assert lines("public") == []  # it needs the right to create schemas, also where there is one
+
+
 # ---- the steps themselves
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import Busy, InvalidSettings, NotMigrated, StoreError, Unavailable, UnknownOutcome
+from holdfast.store.postgres.errors import diagnose, failure
 from holdfast.store.tx import Tx
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
@@ -424,3 +425,23 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(
 
     events = [record.message for record in caplog.records if record.name.startswith("holdfast")]
     assert events == ["database_unavailable", "database_available"]
+
+
+@pytest.fixture
+def latin_url(samples_url: str) -> Iterator[str]:
+    """A database that has only some characters."""
+    with psycopg.connect(samples_url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        yield urlsplit(samples_url)._replace(path="/latin").geturl()
+        connection.execute("DROP DATABASE latin WITH (FORCE)")
+
+
+async def test_a_database_that_cannot_hold_every_text_is_refused(make_caller: MakeCaller, latin_url: str) -> None:
+    with pytest.raises(StoreError, match="LATIN1"):
+        await make_caller(latin_url).open()
+
+
+def test_a_pooler_that_is_not_told_of_is_named() -> None:
+    trouble = diagnose(psycopg.OperationalError("FATAL:  unsupported startup parameter: options"))
+
+    assert "transaction_pooler=True" in str(failure(trouble, "unsupported startup parameter"))

@@ -21,18 +21,22 @@ import pytest
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.rows import dict_row
 
+from holdfast.errors import Unavailable
 from holdfast.settings import Settings
 from holdfast.store.dialect import PostgresDialect
 from holdfast.store.postgres import AsyncPostgresTx, PostgresStore, PostgresTx
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.tx import OwnPostgresTx
 from holdfast.store.tx import Tx, drive
-from holdfast.surroundings import Surroundings
+from holdfast.surroundings import Shell, Surroundings, ThreadShell
 from tests.fault_proxy import TERMINATE, FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.samples import SCHEMA, Caller, Item, Stranger, add, add_items, add_once, ask, count, until
 
 MakeCaller = Callable[..., Caller]
+
+# other databases of the server belong to other processes of the run
+OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast' AND datname = current_database()"
 ROOT = Path(__file__).parents[2]
 
 
@@ -337,8 +341,7 @@ def test_each_event_loop_has_connections_of_its_own(samples_url: str, stranger: 
     store.close_sync()
 
     assert stranger.rows().keys() == {"a", "b", "c"}
-    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'"
-    asyncio.run(until(lambda: stranger.ask(ours) == 0, "every connection is closed"))
+    asyncio.run(until(lambda: stranger.ask(OURS) == 0, "every connection is closed"))
 
 
 def test_many_threads_share_the_pool(samples_url: str, stranger: Stranger) -> None:
@@ -351,7 +354,7 @@ def test_many_threads_share_the_pool(samples_url: str, stranger: Stranger) -> No
         thread.join()
 
     assert len(stranger.rows()) == 40
-    assert stranger.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'") <= 3
+    assert stranger.ask(OURS) <= 3
     store.close_sync()
 
 
@@ -370,3 +373,21 @@ async def test_sleep_and_chance_come_from_the_surroundings(make_store: MakeStore
 
     assert len(slept) == 4
     assert 0 < slept[0] < slept[1] < slept[2] < slept[3]
+
+
+def test_if_no_thread_can_be_made_nothing_is_lost_by_it(make_store: MakeStore, stranger: Stranger) -> None:
+    makes = iter([False, True])
+
+    def shell(step: Callable[[], None], name: str) -> Shell:
+        if not next(makes):
+            raise RuntimeError("can't start new thread")
+        return ThreadShell(step, name)
+
+    store = make_store(surroundings=Surroundings(shell=shell), pool_size=1, deadline_seconds=0.5)
+    with pytest.raises(RuntimeError, match="new thread"):
+        store.run_sync(add, "first")
+
+    store.run_sync(add, "second")  # its connection came back
+    with pytest.raises(Unavailable):  # and so did its deadline
+        store.run_sync(ask, "SELECT pg_sleep(5)")
+    store.close_sync()

@@ -528,3 +528,21 @@ async def test_a_changed_row_is_read_as_it_is_now(way: Way) -> None:
     await change_job(way, chain.id, priority=7)
 
     assert (await way.face.get_job(chain)).priority == 7
+
+
+@pytest.mark.parametrize("word", ["a\0b", "\ud800", 5], ids=["nul", "surrogate", "number"])
+@pytest.mark.parametrize("option", ["task", "queue", "lane"])
+async def test_a_filter_that_no_database_can_hold_is_refused_before_any_sql(way: Way, option: str, word: Any) -> None:
+    with pytest.raises(InvalidInput, match=option):
+        await way.face.list_jobs(**{option: ["fine", word]})
+
+
+@pytest.mark.parametrize("limit", ["5", 1.5, None])
+async def test_a_limit_that_is_no_number_is_refused(way: Way, limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit"):
+        await way.face.list_jobs(limit=limit)
+
+
+async def test_a_cursor_that_is_no_text_is_refused(way: Way) -> None:
+    with pytest.raises(UsageError, match="next_cursor"):
+        await way.face.list_jobs(cursor=7)

@@ -300,3 +300,22 @@ def test_a_callers_stale_view_is_told_to_begin_immediate(store: SqliteStore, tmp
         drive(add(SqliteTx(connection, store.dialect), 2))
 
     connection.close()
+
+
+@pytest.mark.parametrize("address", ["postgresql+psycopg://ada:secret@host/app", "sqlite:///jobs.db"])
+def test_an_address_of_another_kind_is_no_path_and_is_not_shown(address: str) -> None:
+    with pytest.raises(InvalidSettings, match="postgresql://user:password@host:port/name") as refused:
+        SqliteStore(address)
+
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_that_is_removed_before_the_first_write_is_named_and_not_its_lock(tmp_path: Path) -> None:
+    new_store(tmp_path / "jobs.db").close_sync()
+    store = new_store(tmp_path / "jobs.db")
+    store.open_sync()  # needs no lock, for the tables are there
+    for file in tmp_path.iterdir():
+        file.unlink()
+
+    with pytest.raises(Unavailable, match=r"\.db cannot be opened .*put it back"):
+        store.run_sync(add, 1)

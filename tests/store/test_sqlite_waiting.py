@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -17,8 +18,9 @@ from holdfast.errors import Busy, Unavailable, UnknownOutcome
 from holdfast.settings import Settings
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tx import Tx
+from holdfast.surroundings import Surroundings
 from tests.acceptance.processes import until
-from tests.store.notes import add, count, held, is_sound, new_store, numbers, waiting
+from tests.store.notes import add, count, create, held, is_sound, new_store, numbers, waiting
 
 
 @pytest.fixture
@@ -313,3 +315,18 @@ def open_files() -> list[str]:
         except FileNotFoundError:
             continue
     return links
+
+
+def test_a_write_for_which_no_thread_can_be_made_never_happens(tmp_path: Path) -> None:
+    def no_thread(step: object, name: str) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    store = SqliteStore(tmp_path / "notes.db", surroundings=Surroundings(shell=no_thread))
+    store.run_sync(create)
+    with held(store), pytest.raises(RuntimeError, match="new thread"):
+        store.run_sync(add, 1)
+
+    assert waiting(store) == 0
+    store.run_sync(add, 2)
+    assert store.read_sync(numbers) == [2]
+    store.close_sync()

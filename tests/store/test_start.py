@@ -29,6 +29,7 @@ from holdfast import (
     WrongTask,
 )
 from holdfast.store import chains
+from holdfast.store.tx import Tx
 from tests.factories import (
     HOUR_MS,
     TASKS,
@@ -467,6 +468,20 @@ async def test_a_declared_task_gets_the_queue_of_its_owner(way: Way, new_holdfas
     job = await way.face.get_job(chain)
     assert (job.queue, job.priority) == ("sums", 3)
     await stranger.close()
+
+
+async def test_tasks_are_recorded_anew_in_a_database_that_was_made_anew(way: Way) -> None:
+    await way.face.start(greet(name="Ada"))
+    await way.call(_forget_tasks)
+
+    await way.face.close()
+    await way.face.start(greet(name="Ada"))
+
+    assert await way.rows("SELECT name FROM holdfast_task ORDER BY name") == [("add",), ("greet",)]
+
+
+async def _forget_tasks(tx: Tx) -> None:
+    await tx.execute("DELETE FROM holdfast_task")
 
 
 async def test_a_declared_task_that_nobody_has_recorded_yet_is_started_all_the_same(way: Way) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -177,3 +178,16 @@ async def test_a_job_without_a_key_holds_none(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
 
     assert await holders(way) == []
+
+
+async def test_ids_and_keys_that_cross_in_a_batch_free_nobodys_key(way: Way) -> None:
+    a, b = uuid4(), uuid4()
+    await way.face.start(greet(name="Ada"), id=a, unique="one")
+    await way.face.start(greet(name="Bob"), id=b, unique="two")
+    before = await holders(way)
+
+    await way.face.start_many(
+        [greet(name="Ada").options(id=a, unique="two"), greet(name="Bob").options(id=b, unique="one")]
+    )
+
+    assert await holders(way) == before

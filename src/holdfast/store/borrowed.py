@@ -7,6 +7,7 @@ read that cannot fail asks which database it is. Every refusal says what to writ
 
 from __future__ import annotations
 
+import sqlite3
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -64,7 +65,7 @@ class Lender:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def borrow(self, connection: object, *, is_async: bool, identity: Identity) -> Borrowed:
-        """Check *connection* and wrap it; *identity* reads which database is ours, when that is not yet known."""
+        """Check *connection* and wrap it; *identity* reads which database is ours, when that is in question."""
         kind = _kind_of(connection)
         _refuse_colour(connection, kind, is_async)
         if kind.database != self._store.database:
@@ -81,10 +82,11 @@ class Lender:
         found = await borrowed.read(migrations.identity, self._store.database)
         if found is None:  # we may not make our tables now: the caller may hold SQLite's only write lock
             raise WrongConnection(
-                "this connection leads to another database, or to one without our tables; if it is the right one, open "
-                "hf before the transaction begins (`async with hf:`, `with hf.sync:`), or run `holdfast migrate`"
+                "this connection leads to another database, or to one without our tables, or may not read them; if it "
+                "is the right one, open hf before the transaction begins (`async with hf:`, `with hf.sync:`), or run "
+                "`holdfast migrate`"
             )
-        if self._identity is None:
+        if found != self._identity:  # ours may be unknown still, or a new file in the place of the one it was
             self._identity = await identity()
         if found != self._identity:
             raise _another_database()
@@ -120,6 +122,10 @@ IDLE, FAILED, UNKNOWN = 0, 3, 4  # libpq's words for the state of a transaction
 def _refuse_psycopg(connection: Any) -> None:
     if connection.closed:
         raise WrongConnection("this connection is closed; pass one that is open and in a transaction")
+    if connection.info.parameter_status("client_encoding") != "UTF8":  # part of a start would be done by then
+        raise WrongConnection(
+            'this connection\'s encoding does not know every character; connect with client_encoding="utf8"'
+        )
     status = connection.info.transaction_status
     if status == FAILED:
         raise TransactionRequired(
@@ -160,7 +166,12 @@ def _psycopg(connection: Any, store: Store) -> Tx:
 def _sqlite(connection: Any, store: Store) -> Tx:
     from holdfast.store.sqlite import SqliteTx
 
-    return SqliteTx(connection, store.dialect)
+    try:
+        return SqliteTx(connection, store.dialect)
+    except sqlite3.ProgrammingError as error:
+        raise WrongConnection(
+            "this connection belongs to another thread; start the job there, or connect with check_same_thread=False"
+        ) from error
 
 
 def _psycopg_errors(connection: Any) -> AbstractContextManager[object]:

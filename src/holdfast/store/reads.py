@@ -219,7 +219,7 @@ def _read_cursor(cursor: str, kind: str) -> int:
         found, number = text.split(":")
         if found == kind and 0 <= int(number) < 2**63:
             return int(number)
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError, TypeError):
         pass
     raise UsageError(f"this cursor is not one of a list in the order {kind!r}; take next_cursor of the page before")
 

@@ -53,8 +53,6 @@ def pending_sql(database: Database, dialect: Dialect, schema: int) -> str:
     if not todo:
         return ""
     statements = [CREATE_META, FIRST_ROWS] if schema == 0 else []
-    if schema == 0 and database == "postgres":
-        statements.insert(0, CREATE_SCHEMA)
     if schema == 0 and database == "postgres" and dialect.fragments["schema"] != "'public'":
         statements.insert(0, CREATE_SCHEMA)
     for each in todo:
@@ -108,12 +106,18 @@ async def standing(tx: Tx, database: Database) -> Standing:
     return Standing(**dict(await tx.fetch_all(STANDING)))
 
 
+FIND_READABLE_META = {  # on a caller's connection not even a missing right may break the transaction
+    "sqlite": FIND_META["sqlite"],
+    "postgres": f"""{FIND_META["postgres"]}
+        AND pg_catalog.has_schema_privilege(pg_namespace.oid, 'USAGE')
+        AND pg_catalog.has_table_privilege(pg_class.oid, 'SELECT')""",
+}
 IDENTITY = "SELECT value FROM holdfast_meta WHERE key = 'identity'"
 
 
 async def identity(tx: Tx, database: Database) -> str | None:
-    """Give the name by which a database of ours is known from another; None where there is none."""
-    if not await tx.fetch_all(FIND_META[database]):
+    """Give the name by which a database of ours is known from another; None where there is none to be read."""
+    if not await tx.fetch_all(FIND_READABLE_META[database]):
         return None
     rows = await tx.fetch_all(IDENTITY)
     return rows[0][0] if rows else None

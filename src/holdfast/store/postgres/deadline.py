@@ -85,10 +85,11 @@ class Watch:
         """Have *alarm* ring in *seconds*, unless it is disarmed before."""
         at = self._monotonic() + seconds
         with self._changed:
+            shell = self._start()  # first, for it may fail, as at the interpreter's end
             self._armed[alarm] = at
             if self._looks_at is None:
                 self._looks_at = at
-                self._start().wake()
+                shell.wake()
             elif at < self._looks_at:
                 self._changed.notify_all()
         alarm.disarm = lambda: self._disarm(alarm)

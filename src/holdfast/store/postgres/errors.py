@@ -25,6 +25,8 @@ class Trouble(StrEnum):
     """Somebody held what we need for too long."""
     EXHAUSTED = "exhausted"
     """Out of time, disk or memory."""
+    FORBIDDEN = "forbidden"
+    """Our role has not the right; again would not help."""
     OTHER = "other"
     """The statement was refused for what it says."""
     MISTAKE = "mistake"
@@ -40,6 +42,7 @@ BY_STATE = {
     "55P03": Trouble.LOCKED,  # lock_not_available, by lock_timeout
     "53300": Trouble.LOST,  # too_many_connections
     "3D000": Trouble.REFUSED,  # invalid_catalog_name
+    "42501": Trouble.FORBIDDEN,  # insufficient_privilege
 }
 BY_CLASS = {
     "08": Trouble.LOST,  # connection_exception
@@ -51,7 +54,9 @@ BY_CLASS = {
 
 # A connection that is refused has no SQLSTATE, only a text. If the server speaks another language, we try until
 # the deadline and then show what it said.
-REFUSAL = re.compile(r"password|does not exist|pg_hba\.conf|not permitted|permission denied")
+REFUSAL = re.compile(
+    r"password|does not exist|pg_hba\.conf|not permitted|permission denied|unsupported startup parameter"
+)
 
 
 def diagnose(error: psycopg.Error) -> Trouble:
@@ -73,9 +78,14 @@ def failure(trouble: Trouble, text: str) -> StoreError:
         case Trouble.LOST:
             return Unavailable(f"the database cannot be reached ({text}); try again when it is back")
         case Trouble.REFUSED:
-            return Unavailable(f"the database refuses the connection ({text}); check address and rights")
+            return Unavailable(
+                f"the database refuses the connection ({text}); check address and rights, and set "
+                "transaction_pooler=True behind a pooler"
+            )
         case Trouble.EXHAUSTED:
             return Unavailable(f"the database could not do it in time, or is full ({text}); try again")
+        case Trouble.FORBIDDEN:
+            return StoreError(f"the database's user has not the right ({text}); grant it, or use another user")
         case _:
             return StoreError(f"the database refused a statement ({text})")
 

@@ -89,7 +89,11 @@ class Execution(Generic[R]):
     async def _attempt(self) -> R:
         self._is_committing = False
         lent = await self._side.pool.take(self._deadline)
-        alarm = self._alarm = self._side.arm(lent.pgconn, self._deadline)
+        try:
+            alarm = self._alarm = self._side.arm(lent.pgconn, self._deadline)
+        except BaseException:  # no thread can be made
+            self._side.pool.give_back(lent, is_clean=True)
+            raise
         is_clean = False
         try:
             result = await self._transact(lent)

@@ -79,6 +79,10 @@ class Queue(Generic[T, R]):
         """Let *part* wait for the next flight."""
         self._waiting.append(part)
 
+    def put_back(self, parts: Sequence[Part[T, R]]) -> None:
+        """Let *parts* wait again, before all others."""
+        self._waiting.extendleft(reversed(parts))
+
     def take(self) -> list[Part[T, R]]:
         """Take parts for a flight: those that came first, at least one, and not too many items."""
         taken: list[Part[T, R]] = []
@@ -129,7 +133,7 @@ class Queue(Generic[T, R]):
         patient = [part for part in parts if not part.deadline.has_passed]
         if len(patient) == len(parts):  # it was not for want of time, so time will not help
             patient = []
-        self._waiting.extendleft(reversed(patient))
+        self.put_back(patient)
         fail_all([part for part in parts if part not in patient], error)
 
 
@@ -196,23 +200,36 @@ class BlockingGroup(Generic[T, R]):
         """Run the operation on *items*, by a flight of one's own or of somebody else's."""
         told = threading.Event()
         part: Part[T, R] = Part(items, deadline, told.set)
-        with self._lock:
-            self._queue.add(part)
-            if self._flights < MOST_FLIGHTS:
-                self._flights += 1
-                part.lead(self._queue.take())
-        while not part.is_done:
-            told.wait()
-            told.clear()
-            if part.flight:
-                self._fly(part)
+        try:
+            with self._lock:
+                self._queue.add(part)
+                if self._flights < MOST_FLIGHTS:
+                    self._flights += 1
+                    part.lead(self._queue.take())
+            while not part.is_done:
+                told.wait()
+                told.clear()
+                if part.flight:
+                    self._fly(part)
+        except BaseException:  # a signal's handler may raise here, as at Ctrl-C
+            self._leave(part)
+            raise
         return part.outcome()
 
     def _fly(self, leader: Part[T, R]) -> None:
-        parts, leader.flight = leader.flight, ()
         try:
-            drive(self._queue.fly(parts))
+            drive(self._queue.fly(leader.flight))
         finally:
+            leader.flight = ()
+            self._hand_over()
+
+    def _leave(self, part: Part[T, R]) -> None:
+        """Take *part* out, whose caller is gone; the flight that it was to lead goes to the next who waits."""
+        with self._lock:
+            part.is_cancelled = True
+            flight, part.flight = part.flight, ()
+            self._queue.put_back([each for each in flight if each is not part])
+        if flight:
             self._hand_over()
 
     def _hand_over(self) -> None:

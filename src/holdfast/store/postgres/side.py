@@ -30,6 +30,7 @@ from holdfast.store.tx import R, drive
 from holdfast.surroundings import Surroundings
 
 OLDEST_SERVER = 140000
+ANY_TEXT = ("UTF8", "SQL_ASCII")  # the second takes whatever bytes it is given
 
 logger = logging.getLogger(__name__)
 
@@ -211,10 +212,14 @@ class BlockingSide(Side):
 
 
 def checked(lent: Lent) -> Lent:
-    """Refuse a server that is too old; it has told its version while we connected."""
+    """Refuse a server that is too old, or a database that cannot hold every text; both were told while we connected."""
     if (version := lent.pgconn.server_version) < OLDEST_SERVER:
         lent.pgconn.finish()
         raise StoreError(f"PostgreSQL {version // 10000} is too old; Holdfast needs 14 or newer")
+    encoding = (lent.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()  # a pooler may not know it
+    if encoding not in ANY_TEXT:
+        lent.pgconn.finish()
+        raise StoreError(f"the database's encoding is {encoding}, which has not every character; make one with UTF8")
     return lent
 
 

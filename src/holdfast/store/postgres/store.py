@@ -103,7 +103,8 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Let go of every connection, task and thread of both sides; the next use opens it again."""
-        own = self._async_sides.pop(asyncio.get_running_loop(), None)
+        with self._lock:
+            own = self._async_sides.pop(asyncio.get_running_loop(), None)
         if own is not None:
             await own.close()
         self.close_sync()
@@ -197,7 +198,7 @@ class PostgresStore:
         if (side := self._async_sides.get(loop)) is None:
             with self._lock:
                 self._drop_sides_of_stopped_loops()
-            side = self._async_sides[loop] = AsyncSide(*self._side_arguments)
+                side = self._async_sides[loop] = AsyncSide(*self._side_arguments)
         return side
 
     def _blocking_side(self) -> BlockingSide:

@@ -20,6 +20,11 @@ class DatabaseFile:
     """A SQLite file at *path*; *clock* replaces the database's own where a simulation has one."""
 
     def __init__(self, path: str, synchronous: Literal["full", "normal"], clock: Callable[[], int] | None) -> None:
+        if "://" in path:  # not shown, for it may hold a password
+            raise InvalidSettings(
+                "the database is an address of a kind that Holdfast does not know; give the path of a file, or "
+                "postgresql://user:password@host:port/name"
+            )
         if path.startswith(("file:", ":memory:")):
             raise InvalidSettings(f"{path!r} is no path; threads and processes share a file, so give one")
         self.path = os.path.realpath(path)  # two names of one file share one lock

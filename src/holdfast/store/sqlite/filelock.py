@@ -81,7 +81,8 @@ class FileLock:
                 self._descriptor = _open_like(self._path, Path(self._model).stat())
             except OSError as error:
                 raise Unavailable(
-                    f"{self._path} cannot be opened ({error.strerror}); let this user write to its directory"
+                    f"{error.filename} cannot be opened ({error.strerror}); put it back if it was removed, or let this "
+                    f"user write to its directory"
                 ) from error
         return self._descriptor
 

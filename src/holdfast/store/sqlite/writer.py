@@ -64,7 +64,7 @@ class Writer:
     def close(self) -> None:
         """Let the queued turns end, then let go of connection, lock file and thread, until the next use."""
         if self._turns:
-            with suppress(StoreError):  # its forerunners have heard the same
+            with suppress(StoreError, RuntimeError):  # its forerunners have heard the same
                 self._wait(ThreadTurn(_do_nothing, self._deadline()))
         if not self._right.acquire(timeout=self._seconds):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
@@ -75,8 +75,7 @@ class Writer:
         finally:
             self._release_right()
         self._stop_shell()
-        if self._turns:  # somebody came while the shell went
-            self._wake_shell()
+        self._serve_who_waits()  # somebody may have come while the shell went
 
     def _step(self) -> None:
         """Write what has gathered, as one group, and tell everybody."""
@@ -107,8 +106,8 @@ class Writer:
         self._wake_shell()
 
     def _wait(self, turn: ThreadTurn[R]) -> R:
-        self._queue(turn)
         try:
+            self._queue(turn)
             if not turn.told.wait(turn.until - self._surroundings.monotonic()):
                 if self._turns.withdraw(turn):
                     raise self._busy()
@@ -143,8 +142,12 @@ class Writer:
 
     def _release_right(self) -> None:
         self._right.release()
+        self._serve_who_waits()
+
+    def _serve_who_waits(self) -> None:
         if self._turns:
-            self._wake_shell()
+            with suppress(RuntimeError):  # no thread can be made, as at the interpreter's end; whoever waits hears it
+                self._wake_shell()
 
     def _wake_shell(self) -> None:
         with self._shell_change:
