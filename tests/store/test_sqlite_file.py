@@ -302,7 +302,9 @@ def test_a_callers_stale_view_is_told_to_begin_immediate(store: SqliteStore, tmp
     connection.close()
 
 
-@pytest.mark.parametrize("address", ["postgresql+psycopg://ada:secret@host/app", "sqlite:///jobs.db"])
+@pytest.mark.parametrize(
+    "address", ["postgresql+psycopg://ada:secret@host/app", "sqlite:///jobs.db", "host=db dbname=app password=secret"]
+)
 def test_an_address_of_another_kind_is_no_path_and_is_not_shown(address: str) -> None:
     with pytest.raises(InvalidSettings, match="postgresql://user:password@host:port/name") as refused:
         SqliteStore(address)

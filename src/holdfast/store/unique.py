@@ -4,7 +4,7 @@ The rows of a key are its turns 0, 1, …; the highest turn holds the key while 
 start inserts turn 0, or the turn after one whose `until` has passed, and does nothing on conflict: it never updates,
 so it locks no row that a closing chain needs. Two rules keep the turns sound whoever is half-way through a commit:
 - a row is deleted only if it is turn 0 and has no `until`: then nobody can have gone on to turn 1 from it;
-- every other row is *retired* instead (`until` := now); the next start goes on from it.
+- every other row is *retired* instead (`until` := 0); the next start goes on from it.
 Retired rows are swept by retention, under a lock on the table.
 """
 
@@ -87,9 +87,10 @@ DELETE = """
     WHERE turn = 0 AND until IS NULL AND (task, key, chain_id) IN (
         SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))"""
 
+# 0, not the time: a clock that is set back must not give a key back to who let it go
 RETIRE = """
-    UPDATE holdfast_unique SET until = $now
-    WHERE (until IS NULL OR until > $now) AND (task, key, chain_id) IN (
+    UPDATE holdfast_unique SET until = 0
+    WHERE (until IS NULL OR until > 0) AND (task, key, chain_id) IN (
         SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))"""
 
 

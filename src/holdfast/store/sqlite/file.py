@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -20,7 +21,7 @@ class DatabaseFile:
     """A SQLite file at *path*; *clock* replaces the database's own where a simulation has one."""
 
     def __init__(self, path: str, synchronous: Literal["full", "normal"], clock: Callable[[], int] | None) -> None:
-        if "://" in path:  # not shown, for it may hold a password
+        if "://" in path or re.search(r"\b(host|dbname|user|password)=", path):  # not shown: it may hold a password
             raise InvalidSettings(
                 "the database is an address of a kind that Holdfast does not know; give the path of a file, or "
                 "postgresql://user:password@host:port/name"
