@@ -164,6 +164,23 @@ def check_priority(value: object) -> int:
     return value
 
 
+def milliseconds_of(value: datetime | None, name: str) -> int | None:
+    """Read an aware datetime, or None, as milliseconds since 1970."""
+    if value is not None and value.utcoffset() is None:
+        raise InvalidInput("it is an aware datetime; write datetime.now(UTC), or give it a tzinfo", name)
+    return None if value is None else (value - EPOCH) // timedelta(milliseconds=1)
+
+
+def check_lane(value: object) -> str:
+    """Take a key of 1 to 200 printable characters."""
+    return _check_text("lane", value, NAME_LENGTH)
+
+
+def check_delay(value: object) -> int:
+    """Take seconds or a timedelta; give milliseconds."""
+    return _check_milliseconds("delay", value)
+
+
 def check_queue(value: object) -> str:
     """Take a name of 1 to 200 printable characters."""
     return _check_text("queue", value, NAME_LENGTH)
@@ -176,7 +193,7 @@ def _check_text(option: str, value: object, limit: int) -> str:
 
 
 def _check_lane(value: object) -> str | None:
-    return None if value is None else _check_text("lane", value, NAME_LENGTH)
+    return None if value is None else check_lane(value)
 
 
 def _check_milliseconds(option: str, value: object) -> int:
@@ -188,7 +205,7 @@ def _check_milliseconds(option: str, value: object) -> int:
 
 
 def _check_delay(value: object) -> int | None:
-    return None if value is None else _check_milliseconds("delay", value)
+    return None if value is None else check_delay(value)
 
 
 def _check_run_at(value: object) -> int | None:

@@ -4,6 +4,7 @@
       UsageError    before any SQL: the call itself is wrong            HTTP 400, exit code 2
       NotFound      what was named does not exist                       HTTP 404, exit code 3
       Conflict      it exists, but its state forbids what was asked     HTTP 409, exit code 4
+      NoResult      a chain that was waited for has no result to give   HTTP 409, exit code 6
       StoreError    the database could not do it, this time or so far   HTTP 503, exit code 5
 
 `code` is stable and meant for programs; the facts are attributes; the message is for people.
@@ -11,8 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 from uuid import UUID
 
 
@@ -140,12 +141,48 @@ class ChainNotFound(NotFound):
         self.chain_id = chain_id
 
 
+class LaneNotFound(NotFound):
+    """No job stands in a lane of this key, and nobody has paused it."""
+
+    code = "lane_not_found"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"there is no lane {key!r}; a lane exists while jobs stand in it, or it is paused")
+        self.key = key
+
+
 class Conflict(HoldfastError):
     """The state of what was named forbids what was asked."""
 
     code = "conflict"
     http_status = 409
     exit_code = 4
+
+
+class StatusConflict(Conflict):
+    """The job's status does not allow the change that was asked for."""
+
+    code = "status_conflict"
+
+    def __init__(self, job_id: UUID, status: str, change: str, allowed: Sequence[str], advice: str = "") -> None:
+        hint = f": {advice}" if advice else ""
+        super().__init__(f"job {job_id} is {status}; only {' or '.join(allowed)} jobs can {change}{hint}")
+        self.job_id = job_id
+        self.status = status
+        self.change = change
+        self.allowed = tuple(allowed)
+
+
+class UniqueConflict(Conflict):
+    """Another open chain holds the unique key that the job would need again."""
+
+    code = "unique_conflict"
+
+    def __init__(self, job_id: UUID, key: str, twin: UUID) -> None:
+        super().__init__(f"job {job_id} cannot open again: chain {twin} holds its key {key!r}; end that one first")
+        self.job_id = job_id
+        self.key = key
+        self.twin = twin
 
 
 class WrongTask(Conflict):
@@ -182,6 +219,60 @@ class BlockerCycle(Conflict):
     def __init__(self, chain_id: UUID) -> None:
         super().__init__(f"chain {chain_id} would wait for itself; take it out of blockers=")
         self.chain_id = chain_id
+
+
+class NoResult(HoldfastError):
+    """A chain that was waited for has no result to give, or not yet."""
+
+    code = "no_result"
+    http_status = 409
+    exit_code = 6
+
+
+class ChainFailed(NoResult):
+    """The chain ended in a job that failed."""
+
+    code = "chain_failed"
+
+    def __init__(
+        self, chain_id: UUID, job_id: UUID, reason: str | None = None, error: Mapping[str, Any] | None = None
+    ) -> None:
+        known = error or {}
+        what = ": ".join(str(known[key]) for key in ("type", "message") if known.get(key))
+        why = "; ".join(each for each in (reason, what) if each) or "no reason is given"
+        super().__init__(
+            f"chain {chain_id} has failed ({why}); look at job {job_id}, mend it, and retry()"
+        )
+        self.chain_id = chain_id
+        self.job_id = job_id
+        self.reason = reason
+        self.error = error
+
+
+class ChainCancelled(NoResult):
+    """The chain was cancelled."""
+
+    code = "chain_cancelled"
+
+    def __init__(self, chain_id: UUID, job_id: UUID, reason: str | None = None) -> None:
+        why = f" ({reason})" if reason else ""
+        super().__init__(f"chain {chain_id} was cancelled{why}; retry() its job {job_id} if it shall run after all")
+        self.chain_id = chain_id
+        self.job_id = job_id
+        self.reason = reason
+
+
+class WaitTimeout(NoResult):
+    """The chains did not close in time; they go on."""
+
+    code = "wait_timeout"
+
+    def __init__(self, chain_ids: Sequence[UUID], seconds: float) -> None:
+        shown = ", ".join(map(str, chain_ids[:5]))
+        more = f" and {len(chain_ids) - 5} more" if len(chain_ids) > 5 else ""
+        super().__init__(f"still open after {seconds:g} s: {shown}{more}; they go on, so wait longer or ask again")
+        self.chain_ids = tuple(chain_ids)
+        self.seconds = seconds
 
 
 class StoreError(HoldfastError):

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast.states import State, Status
 
 R = TypeVar("R")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
-EventName: TypeAlias = Literal["job:enqueued", "job:deleted"]
+EventName: TypeAlias = Literal[
+    "job:enqueued",
+    "job:started",
+    "job:progress",
+    "job:completed",
+    "job:failed",
+    "job:retrying",
+    "job:rescheduled",
+    "job:pausing",
+    "job:paused",
+    "job:resumed",
+    "job:cancelling",
+    "job:cancelled",
+    "job:blocked",
+    "job:unblocked",
+    "job:reaped",
+    "job:deleted",
+    "chain:completed",
+    "lane:halted",
+    "lane:paused",
+    "lane:resumed",
+    "queue:paused",
+    "queue:resumed",
+]
 BlockerPolicy: TypeAlias = Literal["fail", "wait", "ignore"]
 UniqueScope: TypeAlias = Literal["open", "any"]
 Order: TypeAlias = Literal["newest", "oldest"]
@@ -56,6 +81,7 @@ class Start:
     webhook: str | None = None
     trace: str | None = None
     named: bool = False  # the caller chose the id, so it may exist already
+    facts: str | None = None  # what its first event says; canonical JSON
 
     @property
     def may_wait(self) -> bool:
@@ -135,12 +161,60 @@ class Chain(Generic[R_co]):
         return self.closed_at is None
 
 
+class CancelAnswer(StrEnum):
+    """What `cancel` came to."""
+
+    CANCELLED = "cancelled"
+    """It did not run and is cancelled."""
+    REQUESTED = "requested"
+    """It runs; its handler is told to stop. This run can no longer complete it."""
+    ALREADY_TERMINAL = "already terminal"
+    """It had completed or been cancelled before; nothing was changed."""
+
+
+class PauseAnswer(StrEnum):
+    """What `pause` came to."""
+
+    PAUSED = "paused"
+    """It did not run and is paused."""
+    REQUESTED = "requested"
+    """It runs; its handler is told to stop, and the job is paused when it has, unless it completes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneInfo:
+    """How a lane stands; without jobs and not paused, it does not exist, and all fields are empty."""
+
+    key: str
+    depth: int
+    """How many jobs stand in it: its head, and those behind, which are counted up to 10,000."""
+    head: UUID | None
+    """The job whose turn it is: it runs, is next, or halts the lane."""
+    head_status: Status | None
+    halted_by: UUID | None
+    """The failed or paused job that everything behind it waits for."""
+    halted_because: str | None
+    paused_at: datetime | None
+    paused_by: str | None
+    reason: str | None
+    """Why it was paused."""
+
+    @property
+    def is_moving(self) -> bool:
+        """Tell whether its jobs run: nobody has paused it, and no job halts it."""
+        return self.halted_by is None and self.paused_at is None
+
+
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T_co]):
     """Some items of a list, and the cursor that leads to the next ones; None means that there are none."""
 
     items: tuple[T_co, ...]
     next_cursor: str | None = None
+
+    def map(self, function: Callable[[T_co], T]) -> Page[T]:
+        """Make a page of what *function* makes of each item."""
+        return Page(tuple(map(function, self.items)), self.next_cursor)
 
     def __iter__(self) -> Iterator[T_co]:
         return iter(self.items)

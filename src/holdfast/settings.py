@@ -47,6 +47,12 @@ class Settings(BaseModel):
         description="PostgreSQL: the address leads to a transaction pooler such as PgBouncer; nothing is kept on the "
         "connection: no prepared statements, and time-outs are set in each transaction.",
     )
+    listen_url: str | None = Field(
+        default=None,
+        description="PostgreSQL: an address that leads past a transaction pooler, for the one connection that listens; "
+        "without it a process behind a pooler polls every 2 s.",
+        repr=False,
+    )
     require_connection: bool = Field(
         default=False, description="Refuse a start without connection=: every job commits with the caller's data."
     )
@@ -91,4 +97,5 @@ class SettingsOptions(TypedDict, total=False):
     deadline_seconds: float
     pool_size: int
     transaction_pooler: bool
+    listen_url: str | None
     require_connection: bool

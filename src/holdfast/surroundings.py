@@ -7,6 +7,7 @@ decides about jobs; these clocks measure waiting and stamp ids.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -19,7 +20,10 @@ R = TypeVar("R")
 
 
 class Shell(Protocol):
-    """Calls a step function whenever it is woken, one call at a time."""
+    """Calls a step function whenever it is woken or its own time has come, one call at a time.
+
+    The step answers in how many seconds it wants to be called again at the latest; None means when it is woken.
+    """
 
     def wake(self) -> None:
         """Have the step called soon; wakes that arrive before it are one."""
@@ -28,15 +32,34 @@ class Shell(Protocol):
         """Call the step no more; a call under way is finished first."""
 
 
+class Signal(Protocol):
+    """Something that one thread waits for and another sets, once."""
+
+    def set(self) -> None:
+        """Let whoever waits go on."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, or *timeout* seconds have passed; tell which."""
+
+
 def wall_ms() -> int:
     """Read this machine's clock, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
+def file_mark(path: str) -> object:
+    """Give what changes when the file at *path* is written, as far as its clock ticks; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - fifty times a second
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class ThreadShell:
     """A daemon thread around a step function: the shell of production."""
 
-    def __init__(self, step: Callable[[], None], name: str) -> None:
+    def __init__(self, step: Callable[[], float | None], name: str) -> None:
         self._step = step
         self._woken = threading.Event()
         self._stopped = False
@@ -55,12 +78,13 @@ class ThreadShell:
             self._thread.join()
 
     def _loop(self) -> None:
+        seconds: float | None = None
         while True:
-            self._woken.wait()
+            self._woken.wait(seconds)
             self._woken.clear()
             if self._stopped:
                 return
-            self._step()
+            seconds = self._step()
 
 
 class Threads:
@@ -96,5 +120,7 @@ class Surroundings:
     chance: random.Random = field(default_factory=random.SystemRandom)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     sleep_blocking: Callable[[float], None] = time.sleep
-    shell: Callable[[Callable[[], None], str], Shell] = ThreadShell
+    shell: Callable[[Callable[[], float | None], str], Shell] = ThreadShell
+    signal: Callable[[], Signal] = threading.Event
     threads: Threads = field(default_factory=Threads)
+    file_mark: Callable[[str], object] = file_mark

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import update_wrapper
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    TypeAlias,
     TypedDict,
     TypeVar,
     Unpack,
@@ -32,6 +33,7 @@ from holdfast.calls import Call, Options, check_priority, check_queue, refuse_un
 from holdfast.codec import Codec
 from holdfast.errors import DuplicateTask, InvalidInput, InvalidOutput, Misuse, UnknownTask
 from holdfast.models import R_co, TaskRecord
+from holdfast.outcomes import Retry
 from holdfast.signatures import Signature, read_fields, read_signature
 
 if TYPE_CHECKING:
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+OnLost: TypeAlias = Literal["retry", "fail", "pause"]
+OnInterrupt: TypeAlias = Literal["give_back", "pause"]
+CancelRunning: TypeAlias = Literal["cancel", "pause"]
+Middleware: TypeAlias = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 ANY_ARGUMENTS = Codec[dict[str, Any]](dict[str, Any], "arguments", InvalidInput)
@@ -49,6 +56,14 @@ class PolicyOptions(TypedDict, total=False):
 
     queue: str
     priority: int
+    lease: float
+    timeout: float | None
+    retry: Retry
+    on_lost: OnLost
+    on_interrupt: OnInterrupt
+    cancel_running: CancelRunning
+    halts_lane: bool
+    middleware: Sequence[Middleware]
 
 
 class TaskOptions(PolicyOptions, total=False):
@@ -64,10 +79,29 @@ class Policy:
 
     queue: str = "default"
     priority: int = 0
+    lease: float = 30.0
+    """Seconds for which a claim holds before it must be renewed."""
+    timeout: float | None = None
+    """Seconds after which an attempt is ended; None means never."""
+    retry: Retry = field(default_factory=Retry)
+    on_lost: OnLost = "retry"
+    on_interrupt: OnInterrupt = "give_back"
+    cancel_running: CancelRunning = "cancel"
+    halts_lane: bool = True
+    middleware: Sequence[Middleware] = ()
 
     def __post_init__(self) -> None:
         check_queue(self.queue)
         check_priority(self.priority)
+        if not 1 <= self.lease <= 86400:
+            raise InvalidInput("a lease lasts from 1 second to a day", "options.lease")
+        if self.timeout is not None and self.timeout <= 0:
+            raise InvalidInput("a time-out is a number of seconds above 0, or None", "options.timeout")
+
+    def record(self) -> dict[str, object]:
+        """Tell what those must know who do not have the code: callers, reapers, people."""
+        known = ("queue", "priority", "lease", "timeout", "on_lost", "on_interrupt", "cancel_running", "halts_lane")
+        return {name: getattr(self, name) for name in known} | {"attempts": self.retry.attempts}
 
 
 class Task(Generic[P, R_co]):
@@ -91,6 +125,7 @@ class Task(Generic[P, R_co]):
         chosen: Options,
         place: str,
         function: Callable[..., Any] | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.name = name
         self.aliases = tuple(aliases)
@@ -98,6 +133,7 @@ class Task(Generic[P, R_co]):
         self.place = place
         self.function = function
         self.signature = signature
+        self.middleware = (*middleware, *policy.middleware)
         self._chosen = chosen
         self._input: Codec[Any] = _codec(name, signature.arguments, "arguments", InvalidInput)
         self._output: Codec[R_co] = _codec(name, signature.output, "output", InvalidOutput)
@@ -146,7 +182,7 @@ class Task(Generic[P, R_co]):
 
     def record(self) -> TaskRecord:
         """Tell what a stranger to the code must know; takes milliseconds."""
-        policy = _canonical(asdict(self.policy))
+        policy = _canonical(self.policy.record())
         inputs, outputs = _schema(self._input, "validation"), _schema(self._output, "serialization")
         version = sha256("\n".join((policy, inputs, outputs)).encode()).hexdigest()[:12]
         return TaskRecord(name=self.name, version=version, policy=policy, input_schema=inputs, output_schema=outputs)
@@ -184,7 +220,7 @@ class Registrar:
         merged = cast("TaskOptions", {**self._options, **options})
         if function is None:
             return Registrar(self._tasks, merged)
-        task = _from_function(function, merged, sys._getframe(1))
+        task = _from_function(function, merged, sys._getframe(1), self._tasks.middleware)
         self._tasks.add(task)
         return task
 
@@ -198,8 +234,10 @@ class Tasks:
     holdfast.errors.Misuse: the input of a declared task is a pydantic model, a dataclass or a TypedDict
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, middleware: Sequence[Middleware] = ()) -> None:
         self._by_name: dict[str, Task[..., Any]] = {}
+        self.middleware = tuple(middleware)
+        """Wraps every attempt of the tasks registered here, inside the worker's and outside the task's own."""
         self.task = Registrar(self, {})
 
     @overload
@@ -279,7 +317,9 @@ class Tasks:
         return UnknownTask(name[:200], get_close_matches(name[:200], self._by_name))
 
 
-def _from_function(function: Any, options: TaskOptions, frame: FrameType) -> Task[..., Any]:
+def _from_function(
+    function: Any, options: TaskOptions, frame: FrameType, middleware: Sequence[Middleware]
+) -> Task[..., Any]:
     signature = read_signature(function, frame.f_locals)
     policy = _policy(options)
     return Task(
@@ -290,6 +330,7 @@ def _from_function(function: Any, options: TaskOptions, frame: FrameType) -> Tas
         chosen=Options(queue=policy.queue, priority=policy.priority),
         place=f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
         function=function,
+        middleware=middleware,
     )
 
 
@@ -310,7 +351,7 @@ def _module_name(module: str) -> str:
     if main.__spec__ is not None:
         return main.__spec__.name
     file = getattr(main, "__file__", None)
-    return Path(file).stem if file and not file.startswith("<") else module  # <stdin> has no name
+    return Path(file).stem if file else module
 
 
 def _check_name(name: object) -> str:

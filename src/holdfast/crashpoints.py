@@ -1,0 +1,119 @@
+"""Crash points: named places, at every commit boundary, where a test can have the process die, raise, stop or wait.
+
+`HOLDFAST_CRASH=name[:n[:mode]]` arms one of them, at its n-th pass (the first, if not said). Modes: `kill` (SIGKILL to
+itself; the default), `raise`, `stop=<seconds>` (every thread stands still, as under SIGSTOP), `delay=<seconds>` (only
+this thread). It is read once, when this module is imported, and logged; unset, `reach` does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.errors import InvalidSettings
+
+VARIABLE = "HOLDFAST_CRASH"
+
+POINTS = (
+    "start.before_commit", "start.after_commit",
+    "group.before_commit", "group.after_commit",
+    "admit.after_lock", "admit.after_places", "admit.after_blockers",
+    "claim.after_update", "claim.after_commit", "claim.before_handler",
+    "renew.before", "renew.after",
+    "progress.after_commit",
+    "complete.after_check", "complete.after_update", "complete.after_promote", "complete.after_unblock",
+    "complete.after_event", "complete.before_commit", "complete.after_commit",
+    "error.after_update", "error.after_commit",
+    "snooze.after_update", "snooze.after_commit",
+    "pause.after_update", "pause.after_commit",
+    "giveback.after_update", "giveback.after_commit",
+    "acknowledge.after_update", "acknowledge.after_commit",
+    "reap.after_proof", "reap.after_update", "reap.after_commit",
+    "migrate.step",
+    "shutdown.after_stop_claim", "shutdown.after_giveback",
+)  # fmt: skip
+"""Every point there is; a test walks this list and fails for one that is never reached."""
+
+logger = logging.getLogger(__name__)
+
+
+class CrashPoint(Exception):
+    """What a point in mode `raise` raises."""
+
+
+@dataclass(slots=True)
+class Trap:
+    """An armed point."""
+
+    name: str
+    passes: int
+    mode: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def parse(cls, text: str) -> Trap:
+        """Read `name[:n[:mode]]`, or raise `InvalidSettings`."""
+        name, passes, mode = [*text.split(":"), "", ""][:3]
+        if name not in POINTS:
+            raise InvalidSettings(f"{VARIABLE}: there is no crash point {name!r}; there are {', '.join(POINTS)}")
+        kind, _, seconds = mode.partition("=")
+        is_timed = kind in ("stop", "delay")
+        if kind not in ("", "kill", "raise", "stop", "delay") or is_timed is not seconds.replace(".", "", 1).isdigit():
+            raise InvalidSettings(f"{VARIABLE}: the modes are kill, raise, stop=<seconds> and delay=<seconds>")
+        if passes and not passes.isdigit():
+            raise InvalidSettings(f"{VARIABLE}: {passes!r} is no number of passes; write {name}:2")
+        return cls(name, int(passes or 1), mode or "kill")
+
+    def reach(self, name: str) -> None:
+        """Spring, if this is the pass that was waited for."""
+        if name != self.name:
+            return
+        with self._lock:
+            self.passes -= 1
+            if self.passes != 0:
+                return
+        self._spring()
+
+    def _spring(self) -> None:
+        logger.warning("crash_point_reached", extra={"point": self.name, "mode": self.mode})
+        kind, _, seconds = self.mode.partition("=")
+        match kind:
+            case "raise":
+                raise CrashPoint(f"crash point {self.name}")
+            case "delay":
+                threading.Event().wait(float(seconds))
+            case "stop":
+                stop_for(seconds)
+            case _:
+                os.kill(os.getpid(), signal.SIGKILL)
+                threading.Event().wait()  # the signal may take a moment, in which nothing more shall happen
+
+
+def stop_for(seconds: str) -> None:
+    """Stop this whole process; a child continues it after *seconds*."""
+    script = f"import os, signal, time; time.sleep({float(seconds)}); os.kill({os.getpid()}, signal.SIGCONT)"
+    subprocess.Popen([sys.executable, "-c", script])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _pass_by(name: str) -> None:
+    pass
+
+
+def _armed() -> Callable[[str], None]:
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return _pass_by
+    trap = Trap.parse(text)
+    logger.warning("crash_point_set", extra={"point": trap.name, "pass": trap.passes, "mode": trap.mode})
+    return trap.reach
+
+
+reach: Callable[[str], None] = _armed()
+is_armed = reach is not _pass_by

@@ -1,0 +1,251 @@
+"""What an attempt came to: values, and the one pure function that makes them.
+
+A handler steers by what it returns or raises: an output, an error, `Fail`, `Reschedule`, `Pause`. `judge` alone reads
+either and says what is to become of the job; the store then writes it under the token. So the rules of retrying stand
+here, can be tested without a database, and are the same for every runner.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from random import Random
+from typing import Literal, TypeAlias
+
+from holdfast.codec import clean_text
+from holdfast.errors import InvalidSettings
+
+Backoff: TypeAlias = Literal["fixed", "linear", "exponential"] | Callable[[int, BaseException], float]
+Verdict: TypeAlias = Literal["retry", "fail", "pause"]
+Match: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
+
+LONGEST_DELAY = 366 * 86400.0
+MESSAGE_LENGTH, TRACE_LENGTH = 2_000, 8_000
+
+
+class Steering(Exception):
+    """What a handler raises to say what is to become of its job."""
+
+
+class Fail(Steering):
+    """Raise it to fail the job for good, whatever attempts are left."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Pause(Steering):
+    """Raise it to pause the job until somebody resumes it; its lane waits with it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Reschedule(Steering):
+    """Raise it to run the job again later; uses up no attempt.
+
+    >>> Reschedule(after=60).after
+    60
+    """
+
+    def __init__(self, *, after: float | timedelta | None = None, at: datetime | None = None) -> None:
+        if (after is None) == (at is None):
+            raise InvalidSettings("Reschedule takes after= or at=, and just one of them")
+        super().__init__(f"after {after}" if after is not None else f"at {at}")
+        self.after = after
+        self.at = at
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When and how often a job that raised is run again; the first run counts as an attempt.
+
+    *attempts* None means for ever. The second run comes *first* seconds after the first, later ones as *backoff* says:
+    `"exponential"` (times *factor*), `"linear"`, `"fixed"`, or a function of (attempt, error) that gives seconds; at
+    most *maximum*. *jitter* spreads each delay by that share. *fail_on*, *pause_on* and *retry_on* take exception types
+    or predicates; what none of them knows is retried, unless *retry_on* is given: then it fails.
+
+    >>> [Retry(jitter=0).delay(n, OSError(), Random(1)) for n in (1, 2, 3, 6, 7)]
+    [10.0, 20.0, 40.0, 300.0, 300.0]
+    """
+
+    attempts: int | None = 20
+    backoff: Backoff = "exponential"
+    first: float = 10.0
+    factor: float = 2.0
+    maximum: float = 300.0
+    jitter: float = 0.1
+    retry_on: Match | Sequence[Match] | None = None
+    fail_on: Match | Sequence[Match] = ()
+    pause_on: Match | Sequence[Match] = ()
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and self.attempts < 1:
+            raise InvalidSettings("Retry takes attempts of at least 1 (the first run counts), or None for no limit")
+        if not 0 <= self.first <= self.maximum or self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise InvalidSettings("Retry takes 0 <= first <= maximum, a factor of at least 1 and a jitter of 0 to 1")
+
+    @classmethod
+    def never(cls) -> Retry:
+        """Run once; people decide what happens to a job that raised."""
+        return cls(attempts=1)
+
+    def delay(self, attempt: int, error: BaseException, chance: Random) -> float:
+        """Give the seconds between the end of *attempt* (1, 2, …) and the next one."""
+        if callable(self.backoff):
+            return min(max(float(self.backoff(attempt, error)), 0.0), LONGEST_DELAY)
+        steps = attempt - 1
+        match self.backoff:
+            case "fixed":
+                delay = self.first
+            case "linear":
+                delay = self.first * (steps + 1)
+            case _:
+                # 2.0 ** 1024 is no number any more; no delay needs more than 64 doublings
+                delay = self.first * self.factor ** min(steps, 64)
+        delay = min(delay, self.maximum)
+        spread = delay * self.jitter * (2 * chance.random() - 1)
+        return min(max(delay + spread, self.first), self.maximum)
+
+    def verdict(self, error: BaseException) -> Verdict:
+        """Say what an error is to lead to, attempts left aside."""
+        if _matches(self.pause_on, error):
+            return "pause"
+        if _matches(self.fail_on, error):
+            return "fail"
+        if self.retry_on is not None and not _matches(self.retry_on, error):
+            return "fail"
+        return "retry"
+
+
+def _matches(patterns: Match | Sequence[Match], error: BaseException) -> bool:
+    several: Sequence[Match] = patterns if isinstance(patterns, Sequence) else (patterns,)
+    return any(isinstance(error, each) if isinstance(each, type) else each(error) for each in several)
+
+
+class Kind(StrEnum):
+    """What is to become of a job when an attempt ends."""
+
+    COMPLETE = "complete"
+    RETRY = "retry"
+    RESCHEDULE = "reschedule"
+    GIVE_BACK = "give back"
+    FAIL = "fail"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an attempt came to, ready to be written; *output* and *error* are JSON texts."""
+
+    kind: Kind
+    output: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    delay_ms: int = 0
+    run_at_ms: int | None = None
+    is_crash: bool = False
+
+
+COMPLETED_WITH_NOTHING = Outcome(Kind.COMPLETE, output="null")
+
+
+MOST_CRASHES = 3
+"""The crash that convicts a job; one fewer makes it a suspect, which runs alone."""
+
+
+POISON = "poison"
+"""Why a job that took its worker down too often has failed."""
+
+
+def lost(crashes: int, on_lost: str, lease_until: int, *, has_attempts: bool = True) -> Outcome:
+    """Say what is to become of a job whose worker is gone, after *crashes* earlier ones."""
+    error = json.dumps({"type": "Lost", "message": f"the worker was gone; the lease ended at {lease_until}"})
+    if crashes + 1 >= MOST_CRASHES:
+        return Outcome(Kind.FAIL, error=error, reason=POISON, is_crash=True)
+    match on_lost:
+        case "fail":
+            return Outcome(Kind.FAIL, error=error, reason="lost", is_crash=True)
+        case "pause":
+            return Outcome(Kind.PAUSE, error=error, reason="lost", is_crash=True)
+        case _ if not has_attempts:
+            return Outcome(Kind.FAIL, error=error, reason="attempts used up", is_crash=True)
+        case _:
+            return Outcome(Kind.LOST, error=error, reason="lost", is_crash=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `judge` must know of an attempt beside how it ended."""
+
+    attempt: int
+    used: int
+    worker: str
+
+
+def judge(error: BaseException, facts: Facts, retry: Retry, chance: Random) -> Outcome:
+    """Say what an attempt that raised *error* came to."""
+    match error:
+        case Fail():
+            return Outcome(Kind.FAIL, error=describe(error, facts), reason=clean_text(error.reason, MESSAGE_LENGTH))
+        case Pause():
+            return Outcome(Kind.PAUSE, reason=clean_text(error.reason, MESSAGE_LENGTH))
+        case Reschedule():
+            return _rescheduled(error)
+        case _:
+            return _raised(error, facts, retry, chance)
+
+
+def _rescheduled(error: Reschedule) -> Outcome:
+    if error.at is not None:
+        return Outcome(Kind.RESCHEDULE, run_at_ms=round(error.at.timestamp() * 1000))
+    after = error.after.total_seconds() if isinstance(error.after, timedelta) else error.after or 0
+    return Outcome(Kind.RESCHEDULE, delay_ms=round(min(max(after, 0), LONGEST_DELAY) * 1000))
+
+
+def _raised(error: BaseException, facts: Facts, retry: Retry, chance: Random) -> Outcome:
+    text = describe(error, facts)
+    try:
+        verdict = retry.verdict(error)
+        if verdict == "retry" and (retry.attempts is None or facts.used < retry.attempts):
+            return Outcome(Kind.RETRY, error=text, delay_ms=round(retry.delay(facts.used, error, chance) * 1000))
+    except Exception as mistake:  # noqa: BLE001 - a predicate or backoff function of the user's
+        return Outcome(Kind.FAIL, error=describe(mistake, facts), reason="the retry policy itself raised")
+    if verdict == "pause":
+        return Outcome(Kind.PAUSE, error=text, reason=_message(error)[:200])
+    return Outcome(Kind.FAIL, error=text, reason="attempts used up" if verdict == "retry" else "fatal error")
+
+
+def describe(error: BaseException, facts: Facts) -> str:
+    """Write an error down for the history: type, message, traceback, attempt, worker; whatever it does, never raise."""
+    return json.dumps(
+        {
+            "type": clean_text(type(error).__qualname__, 200),
+            "message": _message(error),
+            "traceback": _traceback(error),
+            "attempt": facts.attempt,
+            "worker": facts.worker,
+        }
+    )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return clean_text(str(error), MESSAGE_LENGTH)
+    except BaseException:  # noqa: BLE001 - __str__ is the user's
+        return "(its text cannot be had)"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return clean_text("".join(traceback.format_exception(error, limit=-20)), TRACE_LENGTH)
+    except BaseException:  # noqa: BLE001 - __str__ and __repr__ are the user's
+        return ""
