@@ -2,15 +2,26 @@
 
 A start only writes the links down. Whether a blocker is still open is counted by admission, after the commit and
 under the lock of the blocker's row: a count made here would be out of date before it was committed.
+
+The state of a link makes every release happen once:
+    NULL      nobody has looked yet
+    armed     the blocker is open, or has failed and the job waits for it to be tried again; its close will tell
+    released  the job waits for it no longer
+    failed    it ended otherwise, and the job failed by that; if it is tried again, the job is blocked again
 """
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from holdfast.errors import BlockerCycle, ChainNotFound
-from holdfast.models import Start
+from holdfast.models import EventName, Start
+from holdfast.states import Change, Gate, Status, guard
+from holdfast.store import chain_ends, events, unique
 from holdfast.store.tx import Tx
 
 CHAINS = """SELECT id, chain_id FROM holdfast_job WHERE id $any(ids: text)"""
@@ -51,3 +62,259 @@ async def link(tx: Tx, waiting: Iterable[tuple[int, Start]], chains: Mapping[UUI
     ]
     if given:
         await tx.execute(LINK, given=given)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What counting its blockers made of a blocked job."""
+
+    seq: int
+    open_blockers: int
+    status: Status
+    reason: str | None = None
+
+
+LINKS = """SELECT job, position, chain_id FROM holdfast_blocker WHERE job $any(jobs: bigint)"""
+LOCK_CHAINS = """
+    SELECT id, closed_as, watched FROM holdfast_job
+    WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
+EXIST = """SELECT id FROM holdfast_job WHERE id $any(ids: text)"""
+WATCH = """UPDATE holdfast_job SET watched = 1 WHERE id $any(ids: text)"""
+MARK = """
+    UPDATE holdfast_blocker SET state = given.state
+    FROM $list(given: job bigint, position bigint, state text)
+    WHERE holdfast_blocker.job = given.job AND holdfast_blocker.position = given.position"""
+
+
+async def arm(tx: Tx, waiting: Mapping[int, str]) -> tuple[list[Moved], list[int]]:
+    """Count the open blockers of blocked jobs, given with their policy; answer what moved, and what must wait.
+
+    Each blocker's first row is locked while it is looked at, and its close needs the same lock: so a blocker is
+    either seen closed here, or its close sees it watched and the link armed.
+    """
+    links: dict[int, list[tuple[int, str]]] = {seq: [] for seq in waiting}
+    for job, position, chain_id in await tx.fetch_all(LINKS, jobs=list(waiting)):
+        links[job].append((position, chain_id))
+    ids = sorted({chain_id for each in links.values() for _, chain_id in each})
+    locked = {id_: (closed_as, watched) for id_, closed_as, watched in await tx.fetch_all(LOCK_CHAINS, ids=ids)}
+    busy = await _busy(tx, [id_ for id_ in ids if id_ not in locked])
+    later = [seq for seq, each in links.items() if any(chain_id in busy for _, chain_id in each)]
+    moved, marks, watch = [], [], set()
+    for seq, each in links.items():
+        if seq in later:
+            continue
+        ends = [locked[chain_id][0] if chain_id in locked else Status.CANCELLED for _, chain_id in each]
+        states = [link_state(end, waiting[seq]) for end in ends]
+        marks += [(seq, position, state) for (position, _), state in zip(each, states, strict=True)]
+        watch |= {chain_id for (_, chain_id), state in zip(each, states, strict=True) if state in ("armed", "failed")}
+        moved.append(_count(seq, ends, waiting[seq]))
+    if unwatched := sorted(id_ for id_ in watch & locked.keys() if not locked[id_][1]):
+        await tx.execute(WATCH, ids=unwatched)
+    if marks:
+        await tx.execute(MARK, given=marks)
+    return moved, later
+
+
+async def _busy(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Tell rows that somebody has locked from rows that are gone; what is gone counts as cancelled."""
+    return {id_ for (id_,) in await tx.fetch_all(EXIST, ids=ids)} if ids else set()
+
+
+def link_state(end: str | None, policy: str) -> str:
+    """Say what is written on a link when its blocker stands at *end*."""
+    if end is None:
+        return "armed"
+    if end == Status.COMPLETED:
+        return "released"
+    return {"fail": "failed", "wait": "armed", "ignore": "released"}[policy]
+
+
+def _count(seq: int, ends: Sequence[str | None], policy: str) -> Moved:
+    """Judge a blocked job by how its blockers stand."""
+    unhappy = next((end for end in ends if end not in (None, Status.COMPLETED)), None)
+    if unhappy is not None and policy == "fail":
+        return Moved(seq, 0, Status.FAILED, f"blocker {unhappy}")
+    closed = [end for end in ends if end == Status.COMPLETED or (end is not None and policy == "ignore")]
+    left = len(ends) - len(closed)
+    return Moved(seq, left, Status.BLOCKED if left else Status.PENDING)
+
+
+MOST_DEPENDENTS = 500
+DEPENDENTS = """
+    SELECT link.job, link.position, link.chain_id
+    FROM holdfast_blocker AS link JOIN holdfast_job ON holdfast_job.seq = link.job
+    WHERE link.chain_id $any(ids: text) AND link.state = 'armed'
+        AND (holdfast_job.on_blocker_failure <> 'wait' OR link.chain_id $any(completed: text))
+    ORDER BY link.chain_id, link.job LIMIT :most"""
+LOCK_DEPENDENTS = """
+    SELECT seq, status, open_blockers, on_blocker_failure, gate FROM holdfast_job
+    WHERE seq $any(seqs: bigint) ORDER BY seq $skip_locked"""
+
+
+async def release(tx: Tx, closed: Mapping[str, str]) -> tuple[list[Moved], set[str]]:
+    """Tell the dependents of *closed* chains (id → how), a bounded number; answer what moved, and what is left over.
+
+    The link's state, not a counter, makes a release happen once: it is changed under the dependent's lock. A dependent
+    that is an arrival is not moved: its count is out of date, and admission counts it anew.
+    """
+    if not closed:
+        return [], set()
+    completed = [chain_id for chain_id, end in closed.items() if end == Status.COMPLETED]
+    links = await tx.fetch_all(DEPENDENTS, ids=sorted(closed), completed=completed, most=MOST_DEPENDENTS)
+    if not links:
+        return [], set()
+    rows = await tx.fetch_all(LOCK_DEPENDENTS, seqs=sorted({job for job, _, _ in links}))
+    mine = {seq: (status, open_blockers, policy) for seq, status, open_blockers, policy, _ in rows}
+    uncounted = {seq for seq, _, _, _, gate in rows if gate == Gate.ARRIVAL}
+    ended: dict[int, list[str]] = defaultdict(list)
+    for job, _, chain_id in links:
+        if job in mine:
+            ended[job].append(closed[chain_id])
+    waiting = {seq: mine[seq][1:] for seq in ended if mine[seq][0] == Status.BLOCKED}
+    states = {job: waiting[job][1] if job in waiting else "ignore" for job in mine}
+    if marks := [(job, at, link_state(closed[chain_id], states[job])) for job, at, chain_id in links if job in mine]:
+        await tx.execute(MARK, given=marks)
+    counted = {seq: each for seq, each in waiting.items() if seq not in uncounted}
+    moved = [_one_less(seq, opened, policy, ended[seq]) for seq, (opened, policy) in counted.items()]
+    left = set(closed) if len(links) == MOST_DEPENDENTS else {chain for job, _, chain in links if job not in mine}
+    return moved, left
+
+
+def _one_less(seq: int, open_blockers: int, policy: str, ends: Sequence[str]) -> Moved:
+    unhappy = next((end for end in ends if end != Status.COMPLETED), None)
+    if unhappy is not None and policy == "fail":
+        return Moved(seq, open_blockers, Status.FAILED, f"blocker {unhappy}")
+    left = open_blockers - len(ends)
+    return Moved(seq, left, Status.BLOCKED if left else Status.PENDING)
+
+
+MOVE = f"""
+    UPDATE holdfast_job
+    SET open_blockers = given.open_blockers, status = given.status, reason = given.reason,
+        gate = CASE given.status WHEN 'blocked' THEN NULL ELSE 'arrival' END,
+        wake_at = CASE given.status WHEN 'pending' THEN run_at ELSE $now END,
+        closed_as = CASE WHEN given.status = 'failed' AND chain_index = 0 THEN 'failed' END,
+        closed_at = CASE WHEN given.status = 'failed' AND chain_index = 0 THEN $now END,
+        finished_at = CASE given.status WHEN 'failed' THEN $now END, version = version + 1
+    FROM $list(given: seq bigint, open_blockers bigint, status text, reason text)
+    WHERE holdfast_job.seq = given.seq AND {guard(Change.UNBLOCK)}
+    RETURNING holdfast_job.seq, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
+        holdfast_job.unique_key, holdfast_job.status, holdfast_job.version, holdfast_job.attempt, holdfast_job.reason,
+        holdfast_job.watched"""
+NAMES: dict[str, EventName] = {"blocked": "job:blocked", "pending": "job:unblocked", "failed": "job:failed"}
+
+
+async def move(tx: Tx, moved: Sequence[Moved], *, announce_blocked: bool) -> None:
+    """Write down what became of blocked jobs; who fails by a blocker closes its chain and frees its key.
+
+    What depends on a chain that closes here, and the lane of a job that may run now, is left to admission.
+    """
+    if not moved:
+        return
+    given = [(each.seq, each.open_blockers, each.status, each.reason) for each in moved]
+    rows = await tx.fetch_all(MOVE, given=given)
+    failed = [row for row in rows if row[6] == Status.FAILED]
+    ends = [chain_ends.End(row[0], row[2], row[3], row[4], row[5], row[10], Status.FAILED) for row in failed]
+    await chain_ends.leave_dependents(tx, await chain_ends.close(tx, ends))
+    facts = [
+        events.Fact(row[0], NAMES[row[6]], status=row[6], version=row[7], attempt=row[8], facts=reason_fact(row[9]))
+        for row in rows
+        if announce_blocked or row[6] != Status.BLOCKED
+    ]
+    await events.append(tx, facts)
+
+
+def reason_fact(reason: str | None) -> str | None:
+    """Write a reason as the facts of an event."""
+    return None if reason is None else json.dumps({"reason": reason})
+
+
+FAILED_BY = """
+    SELECT job, position, chain_id FROM holdfast_blocker
+    WHERE chain_id $any(ids: text) AND state = 'failed'
+    ORDER BY chain_id, job LIMIT :most"""
+LOCK_FAILED = """
+    SELECT seq, status, chain_id FROM holdfast_job
+    WHERE seq $any(seqs: bigint) ORDER BY seq $skip_locked"""
+LOCK_FIRSTS = """
+    SELECT id, task, unique_key FROM holdfast_job
+    WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
+
+
+async def block_again(tx: Tx, chain_ids: Sequence[str]) -> set[str]:
+    """Put the jobs that failed by these chains, which are open again, back to blocked; answer which have some left.
+
+    A job whose unique key another chain holds by now stays failed and says so; its key, if it has one, was taken by
+    whoever opened the chain again, who may wait for it: we may not.
+    """
+    links = await tx.fetch_all(FAILED_BY, ids=list(chain_ids), most=MOST_DEPENDENTS) if chain_ids else []
+    if not links:
+        return set()
+    rows = await tx.fetch_all(LOCK_FAILED, seqs=sorted({job for job, _, _ in links}))
+    chains = {seq: chain_id for seq, status, chain_id in rows if status == Status.FAILED}
+    obstacles = await _obstacles(tx, sorted(set(chains.values())))
+    mine = {seq for seq, _, _ in rows if seq not in chains or chains[seq] in obstacles}
+    stay = [(seq, obstacles[chain_id]) for seq, chain_id in chains.items() if obstacles.get(chain_id) is not None]
+    again = mine & chains.keys() - {seq for seq, _ in stay}
+    marks = [(job, at, None if job in again else "released") for job, at, _ in links if job in mine]
+    if marks:
+        await tx.execute(MARK, given=marks)
+    await block_failed(tx, sorted(again))
+    if stay:
+        await tx.execute(EXPLAIN, given=stay)
+    return set(chain_ids) if len(links) == MOST_DEPENDENTS else {chain for job, _, chain in links if job not in mine}
+
+
+async def _obstacles(tx: Tx, chain_ids: Sequence[str]) -> dict[str, str | None]:
+    """Lock the first rows of chains, as far as nobody has; tell what keeps each from opening again, or None."""
+    rows = await tx.fetch_all(LOCK_FIRSTS, ids=chain_ids) if chain_ids else []
+    holders = await unique.holders(tx, [(task, key) for _, task, key in rows if key is not None])
+    return {id_: key and _obstacle(id_, holders.get((task, key))) for id_, task, key in rows}
+
+
+def _obstacle(chain_id: str, holder: UUID | None) -> str | None:
+    if holder is None:
+        return "its unique key is to be taken anew: retry() it"
+    return None if str(holder) == chain_id else f"chain {holder} holds its unique key"
+
+
+BLOCK_AGAIN = f"""
+    UPDATE holdfast_job
+    SET status = 'blocked', gate = 'arrival', wake_at = $now, reason = NULL, error = NULL, finished_at = NULL,
+        stale_at = NULL, closed_as = NULL, closed_at = NULL, version = version + 1
+    WHERE seq $any(seqs: bigint) AND {guard(Change.BLOCK_AGAIN)}
+    RETURNING seq, chain_id, chain_index, version, attempt"""
+EXPLAIN = """
+    UPDATE holdfast_job
+    SET reason = holdfast_job.reason || ', which is tried again; but ' || given.obstacle, version = version + 1
+    FROM $list(given: seq bigint, obstacle text)
+    WHERE holdfast_job.seq = given.seq"""
+
+
+async def block_failed(tx: Tx, seqs: Sequence[int]) -> None:
+    """Move failed jobs, which we have locked, back to blocked, to be counted anew by admission."""
+    if not seqs:
+        return
+    rows = await tx.fetch_all(BLOCK_AGAIN, seqs=list(seqs))
+    await chain_ends.reopen(tx, [chain_id for _, chain_id, chain_index, _, _ in rows if chain_index > 0])
+    said = json.dumps({"reason": "its blocker is tried again"})
+    await events.append(tx, [events.Fact(row[0], "job:resumed", Status.BLOCKED, row[3], row[4], said) for row in rows])
+
+
+KEYS_OF_FAILED = """
+    SELECT DISTINCT first.id, first.task, first.unique_key
+    FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
+    JOIN holdfast_job AS first ON first.id = waiting.chain_id
+    WHERE link.chain_id $any(ids: text) AND link.state = 'failed'
+    LIMIT :most"""
+
+
+async def keys_of_failed(tx: Tx, chain_ids: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Name the chains that failed by *chain_ids*, or by one of these, and have a key: (id, task, key)."""
+    found: dict[str, tuple[str, str | None]] = {}
+    newest = list(chain_ids)
+    while newest and len(found) < MOST_DEPENDENTS:
+        rows = await tx.fetch_all(KEYS_OF_FAILED, ids=newest, most=MOST_DEPENDENTS)
+        newest = [id_ for id_, _, _ in rows if id_ not in found]
+        found |= {id_: (task, key) for id_, task, key in rows}
+    return [(id_, task, key) for id_, (task, key) in found.items() if key is not None]

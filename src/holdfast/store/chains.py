@@ -7,13 +7,15 @@ after an unknown outcome, and a caller's transaction stays usable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from holdfast.errors import Busy, WrongTask
-from holdfast.models import Chain, Start
+from holdfast.crashpoints import reach
+from holdfast.errors import Busy, JobNotFound, WrongTask
+from holdfast.models import Chain, Start, Unique
 from holdfast.store import blockers, events, reads, rows, unique
 from holdfast.store.rows import Inserted
 from holdfast.store.tx import Tx, repeatable
@@ -34,7 +36,8 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[Chain[Any]]:
         twins |= found
     if blocking:
         await blockers.link(tx, [(each.seq, new[each.id]) for each in inserted.values()], blocking)
-    await events.append(tx, [_enqueued(each) for each in inserted.values()])
+    await events.append(tx, [_enqueued(each, new[each.id]) for each in inserted.values()])
+    reach("start.before_commit")
     return _answers(starts, twins, inserted, {each.id: each for each in met})
 
 
@@ -112,8 +115,8 @@ async def _holders(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
     }
 
 
-def _enqueued(job: Inserted) -> events.Fact:
-    return events.Fact(job.seq, "job:enqueued", status=job.status, version=1, attempt=0)
+def _enqueued(job: Inserted, start: Start) -> events.Fact:
+    return events.Fact(job.seq, "job:enqueued", status=job.status, version=1, attempt=0, facts=start.facts)
 
 
 def _answers(
@@ -140,3 +143,41 @@ def _answers(
 
 def _new_chain(start: Start, own: Inserted) -> Chain[Any]:
     return Chain(own.id, start.task, own.status, own.created_at, last_task=start.task)
+
+
+FIRSTS = """
+    SELECT asked.id, first.id, first.task, first.input, first.queue, first.lane, first.priority, first.tags,
+        first.webhook, first.unique_key
+    FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
+    WHERE asked.id $any(ids: text)"""
+
+
+@repeatable
+async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mapping[str, str]) -> list[Chain[Any]]:
+    """Start the chains of (job, id of the new chain) anew, in order; raise `JobNotFound` for one that is not there.
+
+    The new chain begins as the old one did: task, input, queue, lane, priority, tags, webhook and unique key. It waits
+    neither for a time nor for blockers.
+    """
+    rows = await tx.fetch_all(FIRSTS, ids=[str(each) for each, _ in wanted])
+    found = {UUID(asked): first for asked, *first in rows}
+    missing = next((each for each, _ in wanted if each not in found), None)
+    if missing is not None:
+        raise JobNotFound(missing)
+    return await start(tx, [_anew(found[each], new_id, facts) for each, new_id in wanted])
+
+
+def _anew(first: Sequence[Any], new_id: UUID, facts: Mapping[str, str]) -> Start:
+    id_, task, input_, queue, lane, priority, tags, webhook, unique_key = first
+    return Start(
+        id=new_id,
+        task=task,
+        input=input_,
+        queue=queue,
+        lane=lane,
+        priority=priority,
+        tags=tuple(json.loads(tags)) if tags else (),
+        webhook=webhook,
+        unique=Unique(unique_key) if unique_key else None,
+        facts=json.dumps({"again": id_, **facts}),
+    )

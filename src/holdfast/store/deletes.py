@@ -13,14 +13,15 @@ from uuid import UUID
 
 from holdfast.errors import StillReferenced
 from holdfast.states import OPEN, Change, guard
-from holdfast.store import events, unique
+from holdfast.store import events, lanes, unique
 from holdfast.store.tx import Row, Tx
 
 TOMBSTONE = "deleted"
 """What `closed_as` holds on a tombstone; reads pass over it."""
 
 LOCK = f"""
-    SELECT seq, id, chain_id, chain_index, task, unique_key, head FROM holdfast_job
+    SELECT seq, id, chain_id, chain_index, task, unique_key, CASE WHEN head = 1 AND status IN ('failed', 'paused')
+        THEN lane END FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
     ORDER BY seq $locked"""
 
@@ -99,7 +100,8 @@ async def _remove(tx: Tx, locked: Sequence[Row]) -> None:
     await tx.execute(FORGET_BLOCKERS, seqs=seqs)
     await tx.execute(DELETE, seqs=seqs)
     await tx.execute(BURY, seqs=seqs)
-    await events.append(tx, [_deleted(id_, seq) for seq, id_, *_ in locked])
+    freed = [lanes.resumed(halted, id_, {}) for _, id_, *_, halted in locked if halted is not None]
+    await events.append(tx, [_deleted(id_, seq) for seq, id_, *_ in locked] + freed)
 
 
 def _deleted(job_id: str, seq: int) -> events.Fact:

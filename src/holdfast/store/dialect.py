@@ -3,8 +3,13 @@
     $now                       the statement's time in milliseconds, by the database's clock
     $locked                    lock the rows, wait for them      (SQLite: one writer at a time, nothing to say)
     $skip_locked               lock the rows, pass over those that somebody holds
+    $skip_locked_jobs          the same where the job table is joined with a list
+    $nobody_else               nobody else is just making or removing the row of this `key`    (SQLite: always so)
     $schema, $schema_name      the schema as a text and as a name
+    $hint, $hint_sleepers      true; and a hint is sent with the commit, the second only if somebody sleeps
+    $oldest, $newest           the oldest transaction under way, and the next one to begin, of this snapshot
     $any(ids: text)            `= ANY` of a list parameter
+    $in(SELECT …)              `= ANY` of a subselect, which PostgreSQL then runs first and once
     $list(given: id text, …)   a table made of one list parameter; its column `nr` counts the rows
     :name                      a value
 
@@ -33,6 +38,9 @@ TABLES = (
     "worker", "audit", "token", "meta",
 )  # fmt: skip
 
+LOCK_SPACE = 0x686F6C64 << 32
+"""Where our advisory locks are, apart from those of the program whose database it is."""
+
 # one pass; what comes first wins, so nothing inside a literal or a quoted name is taken for a parameter
 TOKEN = re.compile(
     rf"""
@@ -40,6 +48,8 @@ TOKEN = re.compile(
     | (?P<literal> '(?:[^']|'')*' | "[^"]*" )
     | \$list\( (?P<list>\w+) : (?P<columns>[^)]+) \)
     | \$any\( (?P<any>\w+) : \s* (?P<kind>\w+) \)
+    | (?P<open> \$in\( )
+    | (?P<bracket> [()] )
     | \$(?P<fragment>\w+)
     | (?<!:) :(?P<value>[a-z]\w*)
     | \b holdfast_(?P<table>{"|".join(TABLES)}) \b (?!\.)
@@ -64,6 +74,7 @@ class Dialect:
     """Compiles our SQL for one database; `bind` turns Python values into its parameters."""
 
     fragments: Mapping[str, str]
+    in_select = ("IN (", ")")
 
     def __init__(self) -> None:
         self._compiled: dict[str, Statement] = {}
@@ -88,8 +99,17 @@ class Dialect:
 
     def _rewrite(self, sql: str, table: Callable[[str, Columns], str]) -> tuple[str, dict[str, tuple[str, ...]]]:
         lists: dict[str, tuple[str, ...]] = {}
+        ends: list[str] = []  # what closes each bracket that is open
 
         def word(match: re.Match[str]) -> str:
+            if match["open"]:
+                ends.append(self.in_select[1])
+                return self.in_select[0]
+            if match["bracket"]:
+                if match["bracket"] == "(":
+                    ends.append(")")
+                    return "("
+                return ends.pop()
             if match["list"]:
                 columns = [tuple(column.split()) for column in match["columns"].split(",")]
                 lists[match["list"]] = tuple(name for name, _ in columns)
@@ -146,7 +166,14 @@ class SqliteDialect(Dialect):
             "now": now,
             "locked": "",
             "skip_locked": "",
+            "skip_locked_jobs": "",
+            "nobody_else": "true",
             "schema": "'main'",
+            # the commit itself is the hint, and no snapshot can be older than it
+            "hint": "true",
+            "hint_sleepers": "true",
+            "oldest": "0",
+            "newest": "0",
             "schema_name": "main",
         }
 
@@ -188,6 +215,9 @@ class SqliteDialect(Dialect):
 class PostgresDialect(Dialect):
     """PostgreSQL's words, as psycopg reads them; lists are array literals, one for each column."""
 
+    # with stale statistics `IN (SELECT …)` falls to a sequential scan: 68 ms against 0.95 at 200k rows
+    in_select = ("= ANY(ARRAY(", "))")
+
     def __init__(self, schema: str = "public") -> None:
         super().__init__()
         self.schema = schema
@@ -196,7 +226,18 @@ class PostgresDialect(Dialect):
             "now": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
             "locked": "FOR NO KEY UPDATE",
             "skip_locked": "FOR NO KEY UPDATE SKIP LOCKED",
+            "skip_locked_jobs": "FOR NO KEY UPDATE OF holdfast_job SKIP LOCKED",
+            # an INSERT of a key that an open transaction inserts or deletes waits for it, and two such deadlock; these
+            # are 1,024 locks in all, for a server has room for some thousands
+            "nobody_else": f"""pg_try_advisory_xact_lock(
+                {LOCK_SPACE} | (hashtextextended('{schema}.' || key, 7) & 1023))""",
             "schema": f"'{schema}'",
+            "hint": _hint(schema, "SELECT 1 AS one"),
+            "hint_sleepers": _hint(
+                schema, f'SELECT 1 AS one FROM "{schema}".holdfast_worker WHERE asleep_at IS NOT NULL LIMIT 1'
+            ),
+            "oldest": "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)",
+            "newest": "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)",
             "schema_name": f'"{schema}"',
         }
 
@@ -242,6 +283,20 @@ class PostgresDialect(Dialect):
                 transposed = zip(*rows, strict=True) if rows else [()] * len(columns)
                 given |= zip(_cell_names(name, columns), map(array_literal, transposed), strict=True)
         return given
+
+
+def channel(schema: str) -> str:
+    """Name the channel on which the hints of *schema* are sent."""
+    return f"holdfast_{schema}"
+
+
+def _hint(schema: str, sleepers: str) -> str:
+    """Send a hint if there are *sleepers*, in the statement itself: no round trip; a subselect is run first and once.
+
+    A NOTIFY into a full queue would fail the commit, so none is sent into one that fills: the poll finds it.
+    """
+    fits = "pg_notification_queue_usage() < 0.5"
+    return f"(SELECT count(pg_notify('{channel(schema)}', '')) FROM ({sleepers}) AS asleep WHERE {fits}) >= 0"
 
 
 def array_literal(values: Sequence[Any]) -> str:

@@ -36,6 +36,14 @@ async def get_job(tx: Tx, job_id: UUID) -> Job:
     return to_job(found[0])
 
 
+JOBS = f"""SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE id $any(ids: text)"""
+
+
+async def jobs_by_id(tx: Tx, job_ids: Sequence[UUID]) -> list[Job]:
+    """Read those of *job_ids* that exist, in no order."""
+    return [to_job(row) for row in await tx.fetch_all(JOBS, ids=[str(each) for each in job_ids])]
+
+
 # a chain's status and output are its last job's: the highest index, or the first job itself
 CHAIN = """
     SELECT first.id, first.task, last.status, first.created_at, first.closed_at, last.output, last.task, first.seq
@@ -113,7 +121,8 @@ async def list_chain_jobs(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
 Conditions: TypeAlias = list[tuple[str, dict[str, object]]]
 
 WAITING = """(holdfast_job.gate = 'lane'
-    OR (SELECT held.paused_at FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue) IS NOT NULL
+    OR (SELECT held.paused_at FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue
+        AND coalesce(held.until, $now + 1) > $now) IS NOT NULL
     OR (SELECT held.paused_at FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane) IS NOT NULL)"""
 DERIVED = {
     State.SCHEDULED: "(holdfast_job.status = 'pending' AND holdfast_job.run_at > $now)",

@@ -105,7 +105,8 @@ COLUMNS = """holdfast_job.seq, holdfast_job.id, holdfast_job.chain_id, holdfast_
     holdfast_job.started_at, holdfast_job.finished_at, holdfast_job.stale_at, holdfast_job.version"""
 
 FACTS = """$now,
-    (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL),
+    (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL
+        AND coalesce(held.until, $now + 1) > $now),
     (SELECT 1 FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane AND held.paused_at IS NOT NULL),
     (SELECT 1 FROM holdfast_job AS next WHERE next.chain_id = holdfast_job.chain_id
         AND next.chain_index = holdfast_job.chain_index + 1 AND next.chain_index > 0)"""

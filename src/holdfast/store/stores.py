@@ -6,6 +6,8 @@ from holdfast.settings import Settings
 from holdfast.store.tx import Store
 from holdfast.surroundings import Surroundings
 
+SHORTEST_DEADLINE = 0.5
+
 
 def make_store(settings: Settings, surroundings: Surroundings) -> Store:
     """Make the store for `settings.database`; a driver is imported only where it is needed."""
@@ -16,3 +18,14 @@ def make_store(settings: Settings, surroundings: Surroundings) -> Store:
     from holdfast.store.sqlite import SqliteStore
 
     return SqliteStore(settings.database, settings=settings, surroundings=surroundings)
+
+
+def make_lease_store(store: Store, settings: Settings, surroundings: Surroundings, seconds: float) -> Store:
+    """Make what renews leases: a connection of its own on PostgreSQL, so that a busy pool costs no lease.
+
+    It gives up after *seconds*, for whoever waits longer cannot see that a lease is nearly over.
+    """
+    if store.database == "sqlite":  # one writer at a time: another connection would only wait as well
+        return store
+    deadline = min(settings.deadline_seconds, max(seconds, SHORTEST_DEADLINE))
+    return make_store(settings.model_copy(update={"pool_size": 1, "deadline_seconds": deadline}), surroundings)

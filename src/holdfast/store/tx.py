@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from holdfast.store.dialect import Dialect
+from holdfast.store.hints import Hear, Watch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,6 +24,10 @@ Database: TypeAlias = Literal["sqlite", "postgres"]
 
 class Tx(Protocol):
     """An open transaction: it runs SQL, and can neither begin, commit nor roll back."""
+
+    @property
+    def database(self) -> Database:
+        """Which database it is on, for the few statements that have a text for each."""
 
     async def execute(self, sql: str, /, **values: object) -> None:
         """Run *sql* and throw its rows away."""
@@ -101,6 +106,9 @@ class Store(Runner, Protocol):
 
     def migrate_sync(self) -> list[str]:
         """Bring the schema up to date, blocking."""
+
+    def watch(self, hear: Hear) -> Watch:
+        """Have *hear* called, in any thread, whenever something may have grown here, until the watch is stopped."""
 
     def standing_sync(self) -> Standing:
         """Tell how far the schema has been brought; makes and changes nothing."""

@@ -20,6 +20,7 @@ from holdfast.models import Unique
 from holdfast.store.tx import Tx
 
 TRIES = 5
+SCOPES = ("open", "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +58,26 @@ HOLDERS = """
     ORDER BY held.turn  -- if the clock was set back, a former holder's time may not have come: the last row counts"""
 
 
+async def holders(tx: Tx, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+    """Tell which chains hold those of *keys* (task, key) that are held."""
+    rows = await tx.fetch_all(HOLDERS, given=keys) if keys else []
+    return {(task, key): UUID(chain_id) for task, key, chain_id in rows}
+
+
 async def take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID]:
     """Take the keys of *wishes*, each a different one; tell for each which chain holds it now."""
-    holders: dict[tuple[str, str], UUID] = {}
+    taken_by: dict[tuple[str, str], UUID] = {}
     left = list(wishes)
     for _ in range(TRIES):  # a holder may let go between the two statements
         taken = {(task, key) for task, key in await tx.fetch_all(TAKE, given=[_values(each) for each in left])}
-        holders |= {each.key: each.chain_id for each in left if each.key in taken}
+        taken_by |= {each.key: each.chain_id for each in left if each.key in taken}
         left = [each for each in left if each.key not in taken]
         if not left:
-            return holders
-        rows = await tx.fetch_all(HOLDERS, given=[each.key for each in left])
-        holders |= {(task, key): UUID(chain_id) for task, key, chain_id in rows}
-        left = [each for each in left if each.key not in holders]
+            return taken_by
+        taken_by |= await holders(tx, [each.key for each in left])
+        left = [each for each in left if each.key not in taken_by]
         if not left:
-            return holders
+            return taken_by
     raise Busy(f"the unique key {left[0].unique.key!r} of task {left[0].task!r} changes hands too fast; try again")
 
 
@@ -84,20 +90,20 @@ def _values(wish: Wish) -> tuple[object, ...]:
 
 DELETE = """
     DELETE FROM holdfast_unique
-    WHERE turn = 0 AND until IS NULL AND (task, key, chain_id) IN (
+    WHERE turn = 0 AND until IS NULL AND scope $any(scopes: text) AND (task, key, chain_id) IN (
         SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))"""
 
 # 0, not the time: a clock that is set back must not give a key back to who let it go
 RETIRE = """
     UPDATE holdfast_unique SET until = 0
-    WHERE (until IS NULL OR until > 0) AND (task, key, chain_id) IN (
+    WHERE (until IS NULL OR until > 0) AND scope $any(scopes: text) AND (task, key, chain_id) IN (
         SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))"""
 
 
-async def free(tx: Tx, held: Sequence[tuple[str, str, UUID]]) -> None:
-    """Let go of the keys (task, key) that these chains hold; keys that others hold by now are left alone."""
+async def free(tx: Tx, held: Sequence[tuple[str, str, UUID]], scopes: Sequence[str] = SCOPES) -> None:
+    """Let go of the keys (task, key) that these chains hold, in *scopes*; what others hold by now is left alone."""
     if not held:
         return
     given = [(task, key, str(chain_id)) for task, key, chain_id in held]
-    await tx.execute(DELETE, given=given)
-    await tx.execute(RETIRE, given=given)
+    await tx.execute(DELETE, given=given, scopes=list(scopes))
+    await tx.execute(RETIRE, given=given, scopes=list(scopes))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from holdfast.crashpoints import reach
 from holdfast.errors import NotMigrated
 from holdfast.store.dialect import Dialect
 from holdfast.store.tx import Database, Standing, Tx
@@ -87,6 +88,7 @@ async def step(tx: Tx, database: Database) -> str | None:
     for statement in todo.statements:
         await tx.execute(statement)
     await tx.execute(RECORD, schema=str(todo.number), oldest_code=str(todo.oldest_code))
+    reach("migrate.step")
     return todo.name
 
 

@@ -25,7 +25,7 @@ from holdfast.store.postgres.address import Plan
 from holdfast.store.postgres.deadline import Alarm, Deadline
 from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.store.postgres.pool import Lent
-from holdfast.store.tx import R, Row, Tx
+from holdfast.store.tx import Database, R, Row, Tx
 
 if TYPE_CHECKING:
     from holdfast.store.postgres.side import Side
@@ -195,6 +195,8 @@ class SecondStatement(Exception):
 
 class Glance:
     """No transaction, and good for one statement."""
+
+    database: Database = "postgres"
 
     def __init__(self, tx: Tx) -> None:
         self._tx: Tx | None = tx

@@ -9,13 +9,16 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from holdfast.crashpoints import reach
 from holdfast.settings import Settings
 from holdfast.store import migrations
-from holdfast.store.dialect import Dialect, PostgresDialect
+from holdfast.store.dialect import Dialect, PostgresDialect, channel
+from holdfast.store.hints import Hear, Hints, Watch
 from holdfast.store.postgres.address import MIGRATION_SECONDS, Address
 from holdfast.store.postgres.deadline import Deadline
 from holdfast.store.postgres.execution import Execution, Reading
 from holdfast.store.postgres.group import AsyncGroup, BlockingGroup, Run
+from holdfast.store.postgres.listener import Listener, NoListener
 from holdfast.store.postgres.side import AsyncSide, BlockingSide, Side, abandon
 from holdfast.store.tx import Database, ListOperation, Operation, P, R, T, Tx, is_repeatable
 from holdfast.surroundings import Surroundings
@@ -41,6 +44,7 @@ class PostgresStore:
         self._lock = threading.Lock()
         self._async_sides: dict[asyncio.AbstractEventLoop, AsyncSide] = {}
         self._blocking: BlockingSide | None = None
+        self._hints = Hints(self._listener)
         STORES.add(self)
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -136,6 +140,10 @@ class PostgresStore:
             taken.append(name)
         return taken
 
+    def watch(self, hear: Hear) -> Watch:
+        """Have *hear* called when a hint comes over the connection that listens, which all watches share."""
+        return self._hints.watch(hear)
+
     def standing_sync(self) -> migrations.Standing:
         """Tell how far the schema has been brought; changes nothing."""
         side = self._blocking_side()
@@ -184,11 +192,27 @@ class PostgresStore:
     def _flight(self, side: Side, operation: ListOperation[T, R]) -> Run[T, R]:
         repeats = is_repeatable(operation)
 
-        def run(items: Sequence[T], deadline: Deadline) -> Coroutine[Any, Any, Sequence[R]]:
+        async def run(items: Sequence[T], deadline: Deadline) -> Sequence[R]:
+            async def work(tx: Tx) -> Sequence[R]:
+                results = await operation(tx, items)
+                reach("group.before_commit")
+                return results
+
             plan = self._address.insert if only_insert(items) else self._address.write
-            return Execution(side, lambda tx: operation(tx, items), plan, deadline, is_repeatable=repeats).run()
+            results = await Execution(side, work, plan, deadline, is_repeatable=repeats).run()
+            reach("group.after_commit")
+            return results
 
         return run
+
+    def _listener(self, tell: Hear) -> Listener | NoListener:
+        self._source: Listener | NoListener = NoListener()
+        settings = self._settings
+        if settings.listen_url is not None or not settings.transaction_pooler:
+            direct = {"database": settings.listen_url or settings.database, "transaction_pooler": False}
+            address = Address.of(settings.model_copy(update=direct))
+            self._source = Listener(address, channel(settings.schema_name), self._surroundings, tell)
+        return self._source
 
     def _deadline(self) -> Deadline:
         return Deadline(self._surroundings.monotonic, self._settings.deadline_seconds)
@@ -217,6 +241,9 @@ class PostgresStore:
             if side is not None:
                 LEFT_TO_PARENTS.append(side)
                 abandon(side)
+        LEFT_TO_PARENTS.append(self._hints)
+        self._source.abandon()
+        self._hints = Hints(self._listener)
         self._lock = threading.Lock()
         self._async_sides = {}
         self._blocking = None

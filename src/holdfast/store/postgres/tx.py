@@ -16,7 +16,7 @@ from psycopg.types import bool as booleans
 from psycopg.types import numeric, string
 
 from holdfast.store.dialect import Dialect
-from holdfast.store.tx import Row
+from holdfast.store.tx import Database, Row
 
 LOADERS = (
     ("text", string.TextLoader),
@@ -66,6 +66,8 @@ class Cursor(psycopg.Cursor[Row]):
 class AsyncPostgresTx:
     """The open transaction of an async psycopg connection, ours or a caller's."""
 
+    database: Database = "postgres"
+
     def __init__(self, connection: psycopg.AsyncConnection[Any], dialect: Dialect) -> None:
         self._dialect = dialect
         self._cursor = AsyncCursor(connection, row_factory=tuple_row)
@@ -83,6 +85,8 @@ class AsyncPostgresTx:
 
 class PostgresTx:
     """The open transaction of a blocking psycopg connection, ours or a caller's; nothing suspends."""
+
+    database: Database = "postgres"
 
     def __init__(self, connection: psycopg.Connection[Any], dialect: Dialect) -> None:
         self._dialect = dialect

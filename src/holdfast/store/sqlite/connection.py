@@ -16,6 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from holdfast.crashpoints import reach
 from holdfast.errors import Unavailable, UnknownOutcome
 from holdfast.store.dialect import Dialect
 from holdfast.store.sqlite.file import DatabaseFile
@@ -29,14 +30,19 @@ SLICE_SECONDS = 0.05
 
 
 class WriteConnection:
-    """Writes to *file*; connects when first used, and anew after an error that puts a connection in doubt."""
+    """Writes to *file*; connects when first used, and anew after an error that puts a connection in doubt.
 
-    def __init__(self, file: DatabaseFile, dialect: Dialect, gate: Gate) -> None:
+    *committed* is called after every commit that changed something, before anybody else may write.
+    """
+
+    def __init__(self, file: DatabaseFile, dialect: Dialect, gate: Gate, committed: Callable[[], None]) -> None:
+        self._committed = committed
         self._file = file
         self._dialect = dialect
         self._gate = gate
         self._connection: sqlite3.Connection | None = None
         self._is_broken = False
+        self._changes = 0
 
     @property
     def is_connected(self) -> bool:
@@ -93,11 +99,13 @@ class WriteConnection:
         connection = self._connected()
         try:
             value = drive(work(SqliteTx(connection, self._dialect)))
+            reach("group.before_commit")
             self._commit(connection)
         except BaseException as error:
             self._look_at(error)
             self._roll_back(connection)
             raise
+        reach("group.after_commit")
         return value
 
     def close(self) -> None:
@@ -120,6 +128,7 @@ class WriteConnection:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._file.connect_to_write(SLICE_SECONDS)
+            self._changes = 0
         return self._connection
 
     def _commit(self, connection: sqlite3.Connection) -> None:
@@ -132,6 +141,9 @@ class WriteConnection:
                     f"read before you do it again (SQLite: {error})"
                 ) from error
             raise_ours(error)
+        if connection.total_changes != self._changes:
+            self._changes = connection.total_changes
+            self._committed()
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:  # a full disk, for one, has ended it

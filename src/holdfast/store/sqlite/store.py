@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from holdfast.errors import Busy, Misuse, NotMigrated
 from holdfast.settings import Settings
 from holdfast.store import migrations
 from holdfast.store.dialect import Dialect, SqliteDialect
+from holdfast.store.hints import Hear, Hints, Watch
 from holdfast.store.sqlite.connection import WriteConnection
 from holdfast.store.sqlite.file import DatabaseFile
 from holdfast.store.sqlite.filelock import FileLock
 from holdfast.store.sqlite.fork import Gate, keep_for_ever, watch_forks
 from holdfast.store.sqlite.readers import Readers
+from holdfast.store.sqlite.watch import LogWatch
 from holdfast.store.sqlite.writer import Writer
 from holdfast.store.tx import Database, ListOperation, Operation, P, R, T, Tx
 from holdfast.surroundings import Surroundings
@@ -134,6 +137,15 @@ class SqliteStore:
         with here.gate:
             here.readers.close()
 
+    @property
+    def path(self) -> str:
+        """The file, by its real name."""
+        return self._file.path
+
+    def watch(self, hear: Hear) -> Watch:
+        """Have *hear* called after our own commits, and when the log file shows those of others."""
+        return self._in_this_process().hints.watch(hear)
+
     def last_writer(self) -> int | None:
         """Give the process that had the right to write last, or has it."""
         return self._in_this_process().lock.last_holder()
@@ -208,9 +220,19 @@ class _Here:
         self.opening = threading.Lock()
         self.gate = Gate()
         self.lock = FileLock(f"{file.path}-holdfast-lock", model=file.path)
-        self.connection = WriteConnection(file, dialect, self.gate)
+        self.log_watch: LogWatch
+        self.hints = Hints(partial(self._watch_log, file.path, surroundings))
+        self.connection = WriteConnection(file, dialect, self.gate, self._note_commit)
         self.writer = Writer(self.connection, self.lock, surroundings, seconds)
         self.readers = Readers(file, dialect, surroundings, self.gate)
+
+    def _watch_log(self, path: str, surroundings: Surroundings, tell: Hear) -> LogWatch:
+        self.log_watch = LogWatch(path, surroundings, tell)
+        return self.log_watch
+
+    def _note_commit(self) -> None:
+        if self.hints.is_wanted:
+            self.log_watch.note_commit()
 
     @property
     def is_connected(self) -> bool:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Generic, TypeAlias, cast
 
 from holdfast.store.tx import R, Tx
+from holdfast.surroundings import Signal
 
 Work: TypeAlias = Callable[[Tx], Coroutine[Any, Any, R]]
 
@@ -45,11 +46,11 @@ class Turn(Generic[R]):
 
 
 class ThreadTurn(Turn[R]):
-    """The turn of a blocking caller."""
+    """The turn of a blocking caller, who waits for *told*."""
 
-    def __init__(self, work: Work[R], until: float) -> None:
+    def __init__(self, work: Work[R], until: float, told: Signal) -> None:
         super().__init__(work, until)
-        self.told = threading.Event()
+        self.told = told
 
 
 class LoopTurn(Turn[R]):

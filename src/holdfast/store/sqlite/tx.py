@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from holdfast.errors import Busy, StoreError, Unavailable
 from holdfast.store.dialect import Dialect
-from holdfast.store.tx import Row
+from holdfast.store.tx import Database, Row
 
 # the statement is wrong, or its parameters are: an error of ours, to be seen as it is
 LOUD = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE}
@@ -29,6 +29,8 @@ ADVICE = {
 
 class SqliteTx:
     """A transaction open on *connection*, ours or a caller's; its awaits never suspend."""
+
+    database: Database = "sqlite"
 
     def __init__(self, connection: sqlite3.Connection, dialect: Dialect) -> None:
         self._cursor = connection.cursor(sqlite3.Cursor)

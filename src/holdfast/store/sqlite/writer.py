@@ -53,7 +53,7 @@ class Writer:
         """Run *work* in a write transaction: here if the right to write is free, otherwise by the shell."""
         until = self._deadline()
         if not self._take_right_if_free():
-            return self._wait(ThreadTurn(work, until))
+            return self._wait(ThreadTurn(work, until, self._surroundings.signal()))
         try:
             with self._connection:
                 return self._connection.write_alone(work, lambda: self._surroundings.monotonic() < until)
@@ -65,7 +65,7 @@ class Writer:
         """Let the queued turns end, then let go of connection, lock file and thread, until the next use."""
         if self._turns:
             with suppress(StoreError, RuntimeError):  # its forerunners have heard the same
-                self._wait(ThreadTurn(_do_nothing, self._deadline()))
+                self._wait(ThreadTurn(_do_nothing, self._deadline(), self._surroundings.signal()))
         if not self._right.acquire(timeout=self._seconds):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
         try:

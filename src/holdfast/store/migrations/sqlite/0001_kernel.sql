@@ -83,7 +83,7 @@ CREATE TABLE holdfast_phase (
     PRIMARY KEY (job, position)
 );
 
--- state: NULL until admission has looked, then armed, then released; released once, by this flag, not by a counter
+-- state: NULL until admission has looked, then armed, then released or failed; once, by this flag, not by a counter
 CREATE TABLE holdfast_blocker (
     job bigint NOT NULL,
     position bigint NOT NULL,

@@ -1,0 +1,190 @@
+"""Admission: the engine's short step that makes arrived jobs claimable; the only place that coordinates.
+
+`gate` says where an unfinished row stands, and each value has one partial index:
+    ready    may be claimed now
+    lane     has a place, waits for its lane's head
+    arrival  there is something to do for this row at `wake_at`
+    NULL     nothing to do: running, blocked and counted, finished, halting its lane
+An arrival is a job that became due, wants to join a lane, has blockers to be counted, or has ended and left something
+undone: its lane to promote, its dependents to tell. One bounded, indexed step per queue takes them, inside the claim's
+transaction. Nobody waits for a lock: every row is taken SKIP LOCKED, and what was skipped is looked at again soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.crashpoints import reach
+from holdfast.states import TERMINAL, Status
+from holdfast.store import arrivals, blockers, lanes
+from holdfast.store.deletes import TOMBSTONE
+from holdfast.store.rows import PRIORITY_MS
+from holdfast.store.tx import Tx
+
+MOST_ARRIVALS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A row that admission has locked."""
+
+    seq: int
+    id: str
+    status: str
+    lane: str | None
+    place: int | None
+    closed_as: str | None
+    on_blocker_failure: str
+    watched: int
+
+    @property
+    def is_opened_again(self) -> bool:
+        """Tell whether it is the first row of an open chain that others may have failed by."""
+        return bool(self.watched) and self.closed_as is None
+
+
+COLUMNS = "seq, id, status, lane, place, closed_as, on_blocker_failure, watched"
+ARRIVALS = f"""
+    SELECT {COLUMNS} FROM holdfast_job
+    WHERE queue = :queue AND gate = 'arrival' AND wake_at <= $now
+    ORDER BY wake_at, seq LIMIT :most $skip_locked"""
+
+
+async def admit(tx: Tx, queue: str, most: int = MOST_ARRIVALS) -> int:
+    """Take up to *most* arrivals of *queue*; answer how many there were."""
+    rows = await tx.fetch_all(ARRIVALS, queue=queue, most=most)
+    if rows:
+        reach("admit.after_lock")
+        await _take_up(tx, [Arrival(*row) for row in rows])
+    return len(rows)
+
+
+# two probes instead of OR: each has its index
+NAMED = f"""
+    SELECT {COLUMNS} FROM holdfast_job
+    WHERE seq $in(SELECT asked.seq FROM holdfast_job AS asked WHERE asked.id $any(ids: text)
+        UNION SELECT first.seq FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
+            WHERE asked.id $any(ids: text))
+        AND coalesce(gate, '') = 'arrival' AND wake_at <= $now
+    ORDER BY seq $skip_locked"""
+
+
+async def admit_named(tx: Tx, ids: Sequence[str]) -> None:
+    """Take up, now, what was left to admission on the rows of jobs *ids* and on the first rows of their chains."""
+    rows = await tx.fetch_all(NAMED, ids=list(ids))
+    if rows:
+        await _take_up(tx, [Arrival(*row) for row in rows])
+
+
+async def _take_up(tx: Tx, arrived: Sequence[Arrival]) -> None:
+    later = await _block_again(tx, [each for each in arrived if each.is_opened_again])
+    now = [each for each in arrived if each.seq not in later]
+    later |= await _count_blockers(tx, [each for each in now if each.status == Status.BLOCKED])
+    pending = [each for each in now if each.status == Status.PENDING]
+    await _make_ready(tx, [each for each in pending if each.lane is None])
+    ended = [each for each in now if each.status in ENDED]
+    later |= await _move_lanes(tx, [each for each in pending if each.lane is not None], ended)
+    later |= await _release(tx, ended)
+    await _finish(tx, [each for each in ended if each.seq not in later])
+    await arrivals.leave(tx, sorted(later), arrivals.AGAIN_MS)
+
+
+ENDED = (*TERMINAL, Status.PAUSED)
+"""Who may have left its lane and not yet passed it on; a job that was set aside may be paused, too."""
+
+
+async def _block_again(tx: Tx, opened: Sequence[Arrival]) -> set[int]:
+    """Block the jobs that failed by chains which are open again; answer whose are not all blocked."""
+    left = await blockers.block_again(tx, [each.id for each in opened])
+    return {each.seq for each in opened if each.id in left}
+
+
+READY = f"""
+    UPDATE holdfast_job SET gate = 'ready', sort_key = $now - {PRIORITY_MS} * priority
+    WHERE seq $any(seqs: bigint)"""
+
+
+async def _make_ready(tx: Tx, due: Sequence[Arrival]) -> None:
+    if due:
+        await tx.execute(READY, seqs=[each.seq for each in due])
+
+
+async def _count_blockers(tx: Tx, blocked: Sequence[Arrival]) -> set[int]:
+    if not blocked:
+        return set()
+    moved, later = await blockers.arm(tx, {each.seq: each.on_blocker_failure for each in blocked})
+    await blockers.move(tx, moved, announce_blocked=True)
+    reach("admit.after_blockers")
+    return set(later)
+
+
+# a head that comes back from its backoff; its order key is the one it joined with. coalesce: plainly written it goes by
+# the index of all heads
+BACK = """
+    UPDATE holdfast_job SET gate = CASE WHEN lane $any(running: text) THEN 'ready' END
+    WHERE seq $any(seqs: bigint) AND coalesce(head, 0) = 1"""
+
+
+async def _move_lanes(tx: Tx, pending: Sequence[Arrival], ended: Sequence[Arrival]) -> set[int]:
+    """Let jobs join, heads come back and the lanes of ended jobs go on; answer who must wait for a locked lane."""
+    leaving = [each for each in ended if each.lane is not None]
+    if not pending and not leaving:
+        return set()
+    mine = await lanes.lock_or_create(tx, [each.lane for each in (*pending, *leaving) if each.lane is not None])
+    later = {each.seq for each in (*pending, *leaving) if each.lane not in mine}
+    here = [(each, each.lane) for each in pending if each.lane is not None and each.lane in mine]
+    headless = await lanes.join(tx, [(each.seq, lane) for each, lane in here if each.place is None], mine)
+    await _bring_back(tx, [(each.seq, lane) for each, lane in here if each.place is not None], mine)
+    freed = {each.lane for each in leaving if each.lane is not None and each.lane in mine}
+    stuck = await lanes.promote(tx, headless | freed, mine)
+    reach("admit.after_places")
+    return later | {each.seq for each in leaving if each.lane in stuck}
+
+
+async def _bring_back(tx: Tx, heads: Sequence[tuple[int, str]], mine: Mapping[str, lanes.Lane]) -> None:
+    if heads:
+        running = sorted({lane for _, lane in heads if not mine[lane].is_paused})
+        await tx.execute(BACK, seqs=[seq for seq, _ in heads], running=running)
+
+
+async def _release(tx: Tx, ended: Sequence[Arrival]) -> set[int]:
+    """Tell the dependents of chains that closed; answer whose dependents are not all told."""
+    closed = {each.id: each.closed_as for each in ended if each.closed_as is not None and each.closed_as != TOMBSTONE}
+    moved, left = await blockers.release(tx, closed)
+    await blockers.move(tx, moved, announce_blocked=False)
+    return {each.seq for each in ended if each.id in left}
+
+
+DONE = f"""
+    UPDATE holdfast_job SET gate = NULL
+    WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'"""
+REMOVE = f"""DELETE FROM holdfast_job WHERE seq $any(seqs: bigint) AND closed_as = '{TOMBSTONE}'"""
+
+
+async def _finish(tx: Tx, ended: Sequence[Arrival]) -> None:
+    if ended:
+        seqs = [each.seq for each in ended]
+        await tx.execute(DONE, seqs=seqs)
+        await tx.execute(REMOVE, seqs=seqs)
+
+
+# a loose scan: the next queue behind the last one, so that it costs a probe for each queue and not for each row
+NEXT_QUEUE = """
+    SELECT queue FROM holdfast_job WHERE gate = 'arrival' AND queue > :after
+    ORDER BY queue LIMIT 1"""
+MOST_QUEUES = 100
+
+
+async def unserved(tx: Tx, served: Sequence[str]) -> list[str]:
+    """Name queues with arrivals that are not among *served*."""
+    found: list[str] = []
+    last = ""
+    for _ in range(MOST_QUEUES):
+        rows = await tx.fetch_all(NEXT_QUEUE, after=last)
+        if not rows:
+            break
+        last = rows[0][0]
+        if last not in served:
+            found.append(last)
+    return found

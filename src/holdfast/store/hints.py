@@ -1,0 +1,168 @@
+"""Hints: "something grew". They carry nothing, and may be lost, doubled or wrong; whoever is woken reads the tables.
+
+A store has one source of hints in a process, for all who listen there. SQLite looks at its log file; PostgreSQL has a
+connection that LISTENs, and there a NOTIFY is sent only if somebody sleeps, for it costs every writer:
+
+*Falling asleep.* Who has nothing to do says so in the `worker` table, commits, and reads once more; whatever commits
+after that has seen the mark and sends a hint, or had looked for it before. Of the latter kind are only transactions
+that are older than the mark; while one of them is open, the sleeper looks every two seconds. A sleeper that is hinted
+at more than a hundred times a second is no sleeper: it takes the mark away and looks for itself, for a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Hear: TypeAlias = Callable[[], None]
+"""What is called for a hint, in any thread; it may not block."""
+
+OFTEN_SECONDS = 2.0
+SELDOM_SECONDS = 30.0
+AWAKE_SECONDS = 1.0
+GLANCE_SECONDS = 0.02
+MOST_HINTS = 100  # in AWAKE_SECONDS
+
+
+class Source(Protocol):
+    """Where the hints of one store come from, while somebody listens."""
+
+    @property
+    def is_listening(self) -> bool:
+        """Tell whether it has heard itself lately, so that what is sent will arrive."""
+
+    def start(self) -> None:
+        """Begin; somebody listens."""
+
+    def stop(self) -> None:
+        """End, and leave nothing behind; nobody listens any more."""
+
+
+class Hints:
+    """Those who listen for the hints of one store in this process."""
+
+    def __init__(self, make_source: Callable[[Hear], Source]) -> None:
+        self._source = make_source(self.tell)
+        self._change = threading.RLock()
+        self._watches: tuple[Watch, ...] = ()
+
+    @property
+    def is_listening(self) -> bool:
+        """Tell whether hints arrive by a line that is known to work."""
+        return self._source.is_listening
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether anybody listens."""
+        return bool(self._watches)
+
+    def watch(self, hear: Hear) -> Watch:
+        """Have *hear* called for every hint, until its watch is stopped."""
+        watch = Watch(self, hear)
+        with self._change:
+            self._watches = (*self._watches, watch)
+            if len(self._watches) == 1:
+                self._source.start()
+        return watch
+
+    def leave(self, watch: Watch) -> None:
+        """Call it no more; the last one to leave ends the source."""
+        with self._change:
+            was_wanted = self.is_wanted
+            self._watches = tuple(each for each in self._watches if each is not watch)
+            if was_wanted and not self.is_wanted:
+                self._source.stop()
+
+    def tell(self) -> None:
+        """Give a hint to all who listen."""
+        for watch in self._watches:
+            watch.hear()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watch:
+    """One who listens."""
+
+    _hints: Hints
+    hear: Hear
+
+    @property
+    def is_listening(self) -> bool:
+        """Tell whether hints arrive by a line that is known to work; then one may sleep long, if one says so."""
+        return self._hints.is_listening
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._hints.leave(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """The oldest transaction that was under way at a read, and the next one that had not begun."""
+
+    oldest: int
+    newest: int
+
+
+class Rest:
+    """What one sleeper knows of its sleep: has it said so, and how long may it go without a look."""
+
+    def __init__(self, watch: Watch, monotonic: Callable[[], float], poll: float = OFTEN_SECONDS) -> None:
+        self._watch = watch
+        self._monotonic = monotonic
+        self._poll = poll
+        self._marked_at: int | None = None
+        self._awake_until = 0.0
+        self._counted_since = 0.0
+        self._hints = 0
+        self.is_marked = False
+        self._is_sure = False
+
+    def hear(self) -> None:
+        """Count a hint; too many of them, and it is better to be awake."""
+        now = self._monotonic()
+        if now - self._counted_since > AWAKE_SECONDS:
+            self._counted_since, self._hints = now, 0
+        self._hints += 1
+        if self.is_marked and self._hints > MOST_HINTS:
+            self._awake_until = now + AWAKE_SECONDS
+
+    @property
+    def wants_to_sleep(self) -> bool:
+        """Tell whether it should say that it sleeps, before the next look."""
+        return self._watch.is_listening and not self.is_marked and not self._is_awake
+
+    @property
+    def wants_to_wake(self) -> bool:
+        """Tell whether it should take that back."""
+        return self.is_marked and self._is_awake
+
+    def has_marked(self) -> None:
+        """Note that the mark is committed; the next look shows which transactions may not have seen it."""
+        self.is_marked, self._is_sure, self._marked_at = True, False, None
+
+    def has_unmarked(self) -> None:
+        """Note that the mark is gone."""
+        self.is_marked = self._is_sure = False
+
+    def has_looked(self, horizon: Horizon) -> None:
+        """Note that the tables were read, and with what in progress."""
+        if self._marked_at is None:
+            self._marked_at = horizon.newest
+        self._is_sure = self.is_marked and horizon.oldest >= self._marked_at
+
+    def seconds(self) -> float:
+        """Say how long it may go without a look."""
+        if self._watch.is_listening and self._is_awake:
+            return GLANCE_SECONDS
+        return SELDOM_SECONDS if self._is_sure and self._watch.is_listening else self._poll
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._watch.stop()
+
+    @property
+    def _is_awake(self) -> bool:
+        return self._monotonic() < self._awake_until

@@ -1,0 +1,75 @@
+"""Workers, and others who sleep: one row each, with a beat, and a mark while they sleep and want to be woken.
+
+A row is advice, never a lease: nothing that a job depends on is decided by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.store.tx import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker, or a process that waits for results; *facts* is JSON for people."""
+
+    id: str
+    name: str | None
+    host: str
+    pid: int
+    facts: str = "{}"
+
+    @classmethod
+    def here(cls, member_id: str, name: str | None = None, **facts: object) -> Member:
+        """Make the row of somebody in this process."""
+        return cls(member_id, name, socket.gethostname(), os.getpid(), json.dumps(facts))
+
+    def values(self) -> dict[str, object]:
+        """Give it as the parameters of a statement."""
+        return {"id": self.id, "name": self.name, "host": self.host, "pid": self.pid, "facts": self.facts}
+
+
+BEAT = """
+    INSERT INTO holdfast_worker (id, name, host, pid, facts, started_at, seen_at, asleep_at)
+    VALUES (:id, :name, :host, :pid, :facts, $now, $now, CASE WHEN CAST(:is_asleep AS bigint) = 1 THEN $now END)
+    ON CONFLICT (id) DO UPDATE SET seen_at = $now, name = :name, host = :host, pid = :pid, facts = :facts"""
+ASLEEP = """
+    INSERT INTO holdfast_worker (id, name, host, pid, facts, started_at, seen_at, asleep_at)
+    VALUES (:id, :name, :host, :pid, :facts, $now, $now, $now)
+    ON CONFLICT (id) DO UPDATE SET seen_at = $now, asleep_at = coalesce(holdfast_worker.asleep_at, $now)"""
+AWAKE = """UPDATE holdfast_worker SET asleep_at = NULL, seen_at = $now WHERE id = :id"""
+# a row with a lock file is the proof of its worker's death: it goes when that has been used, or given up
+FORGET = """DELETE FROM holdfast_worker WHERE id $any(ids: text) AND lock_path IS NULL"""
+FORGET_SILENT = """
+    DELETE FROM holdfast_worker WHERE seen_at < $now - :milliseconds AND lock_path IS NULL
+    RETURNING id"""
+
+
+async def beat(tx: Tx, member: Member, *, is_asleep: bool = False) -> None:
+    """Say that *member* lives; the first beat, or the first after it was forgotten, makes its row."""
+    await tx.execute(BEAT, **member.values(), is_asleep=int(is_asleep))
+
+
+async def asleep(tx: Tx, member: Member) -> None:
+    """Mark *member*: what makes something grow from now on sends a hint."""
+    await tx.execute(ASLEEP, **member.values())
+
+
+async def awake(tx: Tx, member_id: str) -> None:
+    """Take the mark away."""
+    await tx.execute(AWAKE, id=member_id)
+
+
+async def forget(tx: Tx, member_ids: Sequence[str]) -> None:
+    """Remove the rows of those that have ended."""
+    await tx.execute(FORGET, ids=list(member_ids))
+
+
+async def forget_silent(tx: Tx, milliseconds: int) -> list[str]:
+    """Remove the rows without a beat for *milliseconds*; answer whose they were."""
+    return [id_ for (id_,) in await tx.fetch_all(FORGET_SILENT, milliseconds=milliseconds)]
