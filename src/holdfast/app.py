@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast.calls import Call, StartOptions
+from holdfast import models
+from holdfast.calls import Call, StartOptions, check_lane, check_queue
 from holdfast.errors import Misuse
-from holdfast.models import Chain, Job, Page
+from holdfast.lane_handles import LaneHandle, QueueHandle
+from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
+from holdfast.results import Chain, Seconds
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
-from holdfast.store.stores import make_store
+from holdfast.store.stores import make_lease_store, make_store
 from holdfast.store.tx import Runner, Store
 from holdfast.surroundings import Surroundings
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks import Tasks
-from holdfast.verbs import ChainListOptions, JobListOptions, PageOptions, Target, Verbs
+from holdfast.verbs import (
+    NOW,
+    ChainListOptions,
+    JobListOptions,
+    Many,
+    PageOptions,
+    T,
+    Target,
+    Targets,
+    Verbs,
+    asked_by,
+    when_of,
+)
+from holdfast.waiting import Until, Waiter
+from holdfast.worker.leases import MARGIN_SECONDS, margin
+from holdfast.worker.proof import make_proof
+from holdfast.worker.worker import Worker, WorkerKeywords, WorkerOptions
 
 R = TypeVar("R")
 
@@ -53,7 +74,9 @@ class Holdfast:
         self.store = store or make_store(self.settings, self._surroundings)
         self._lender = Lender(self.store)
         self._verbs = Verbs(self.tasks, self.settings, self._surroundings)
-        self.sync = BlockingHoldfast(self.store, self._lender, self._verbs)
+        self._waiter = Waiter(self.store, self._surroundings)
+        self._get_result = partial(self._verbs.result, self.store, self._waiter)
+        self.sync = BlockingHoldfast(self.store, self._lender, self._verbs, self._waiter)
         """The same face for blocking code; it opens itself and closes at exit."""
 
     async def open(self) -> Self:
@@ -64,6 +87,7 @@ class Holdfast:
 
     async def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
+        await self._surroundings.threads.call(self._waiter.close)
         self._verbs.forget()
         await self.store.close()
         self._surroundings.threads.close()
@@ -86,11 +110,22 @@ class Holdfast:
         taken = self._verbs.take(calls, connection)
         if connection is None:
             await self._verbs.record_tasks(self.store)
-        return await self._verbs.start(await self._at(connection), taken)
+        return [self._hold(each) for each in await self._verbs.start(await self._at(connection), taken)]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
         return self.tasks.call(name, arguments)
+
+    def worker(self, **options: Unpack[WorkerKeywords]) -> Worker:
+        """Make a worker for the tasks known here: `async with hf, hf.worker(concurrency=20): …`.
+
+        `queues` it serves (by default `default` and those that its tasks name), `concurrency` slots, a `name`, `grace`
+        seconds for running handlers when it stops (None waits for them), `poll` seconds, and `middleware`.
+        """
+        seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
+        lease_store = make_lease_store(self.store, self.settings, self._surroundings, seconds)
+        prove = partial(make_proof, self.store)
+        return Worker(self.store, lease_store, self.tasks, self._surroundings, WorkerOptions(**options), prove)
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -102,7 +137,26 @@ class Holdfast:
     async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
     async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
         """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return await self._verbs.get_chain(await self._at(connection), chain)
+        return self._hold(await self._verbs.get_chain(await self._at(connection), chain))
+
+    @overload
+    async def wait(
+        self, chains: Sequence[Chain[R]], *, until: Until = "all", timeout: Seconds | None = None
+    ) -> list[Chain[R]]: ...
+    @overload
+    async def wait(
+        self, chains: Sequence[Target], *, until: Until = "all", timeout: Seconds | None = None
+    ) -> list[Chain[Any]]: ...
+    async def wait(
+        self, chains: Sequence[Target], *, until: Until = "all", timeout: Seconds | None = None
+    ) -> list[Chain[Any]]:
+        """Wait until all, or any, of *chains* have closed, however they ended; give all of them, in order, as they are.
+
+        Raises `WaitTimeout` after *timeout* (seconds or a timedelta; None waits for ever), and `ChainNotFound` for one
+        that is not there or is deleted meanwhile.
+        """
+        found = await self._verbs.wait(self.store, self._waiter, chains, until, timeout)
+        return [self._hold(each) for each in found]
 
     async def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.
@@ -118,7 +172,7 @@ class Holdfast:
         `status` is that of the last job, `is_open=True` leaves out closed chains, `roots_only=True` those that are
         blockers; the rest as in `list_jobs`.
         """
-        return await self._verbs.list_chains(self.store, wanted)
+        return (await self._verbs.list_chains(self.store, wanted)).map(self._hold)
 
     async def list_chain_jobs(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
         """List the jobs of a chain, its first one first; or raise `ChainNotFound`."""
@@ -136,6 +190,164 @@ class Holdfast:
     ) -> list[UUID]:
         """Delete whole chains, all or none; ids that are not there are passed over."""
         return await self._verbs.delete_many(await self._at(connection), chains, cascade)
+
+    @overload
+    async def cancel(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> CancelAnswer: ...
+    @overload
+    async def cancel(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[CancelAnswer]: ...
+    async def cancel(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> CancelAnswer | list[CancelAnswer]:
+        """Cancel a job, or a list of them, all or none: at once what does not run, by request what runs.
+
+        Whatever has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
+        that run can no longer complete the job. *by* and *why* are kept in the job's history.
+        """
+        return await self._verbs.cancel(await self._at(connection), job, asked_by(by, why))
+
+    @overload
+    async def pause(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> PauseAnswer: ...
+    @overload
+    async def pause(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[PauseAnswer]: ...
+    async def pause(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> PauseAnswer | list[PauseAnswer]:
+        """Pause a job, or a list of them, all or none, until resumed: at once what waits, by request what runs.
+
+        A job that has a place in its lane keeps it, and halts the lane when its turn comes. Raises `StatusConflict`
+        for a job that is paused already or has ended.
+        """
+        return await self._verbs.pause(await self._at(connection), job, asked_by(by, why))
+
+    @overload
+    async def resume(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job: ...
+    @overload
+    async def resume(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]: ...
+    async def resume(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job | list[Job]:
+        """Let a paused job, or a list of them, go on: in its place, with the attempts that it has used.
+
+        Raises `StatusConflict` for a job that is not paused.
+        """
+        return await self._verbs.resume(await self._at(connection), job, asked_by(by, why))
+
+    @overload
+    async def retry(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job: ...
+    @overload
+    async def retry(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]: ...
+    async def retry(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job | list[Job]:
+        """Run a failed or cancelled job, or a list of them, again, with a new budget of attempts.
+
+        Jobs that failed because it did are blocked again. Raises `StatusConflict`, and `UniqueConflict` if another
+        chain holds its key by now.
+        """
+        return await self._verbs.retry(await self._at(connection), job, asked_by(by, why))
+
+    @overload
+    async def reschedule(
+        self,
+        job: Target,
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    @overload
+    async def reschedule(
+        self,
+        job: Many[T],
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> list[Job]: ...
+    async def reschedule(
+        self,
+        job: Targets,
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job | list[Job]:
+        """Have a pending job, or a list of them, run *at* an aware datetime or *after* seconds or a timedelta.
+
+        A time that is past means now. Raises `StatusConflict` for a job that is not pending.
+        """
+        when, asked = when_of(at, after), asked_by(by, why)
+        return await self._verbs.reschedule(await self._at(connection), job, when, asked)
+
+    @overload
+    async def trigger(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job: ...
+    @overload
+    async def trigger(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]: ...
+    async def trigger(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job | list[Job]:
+        """Have a pending job, or a list of them, run now instead of later: a backoff or a delay is over."""
+        return await self._verbs.reschedule(await self._at(connection), job, NOW, asked_by(by, why))
+
+    @overload
+    async def start_again(
+        self, job: Chain[R], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[R]: ...
+    @overload
+    async def start_again(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[Any]: ...
+    @overload
+    async def start_again(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Chain[Any]]: ...
+    async def start_again(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[Any] | list[Chain[Any]]:
+        """Start a new chain as this one, or the one of this job, began: the same task, input, queue, lane and key.
+
+        The old one is left as it is. If it, or another, still holds the unique key, that chain is given, with
+        `deduplicated` set.
+        """
+        again = await self._verbs.start_again(await self._at(connection), job, connection, asked_by(by, why))
+        return [self._hold(each) for each in again] if isinstance(again, list) else self._hold(again)
+
+    def lane(self, key: str) -> LaneHandle:
+        """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
+        return LaneHandle(check_lane(key), self.store)
+
+    def queue(self, name: str) -> QueueHandle:
+        """Take hold of a queue, to pause or resume it; reads and changes nothing."""
+        return QueueHandle(check_queue(name), self.store)
+
+    def _hold(self, chain: models.Chain[Any]) -> Chain[Any]:
+        return Chain.of(chain, self._get_result)
 
     async def _at(self, connection: object) -> Runner:
         if connection is None:

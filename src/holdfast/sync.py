@@ -5,19 +5,38 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast.calls import Call, StartOptions
-from holdfast.models import Chain, Job, Page
+from holdfast import models
+from holdfast.calls import Call, StartOptions, check_lane, check_queue
+from holdfast.lane_handles import BlockingLaneHandle, BlockingQueueHandle
+from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
+from holdfast.results import BlockingChain as Chain
+from holdfast.results import Seconds
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
 from holdfast.store.tx import Blocking, Runner, Store, drive
-from holdfast.verbs import ChainListOptions, JobListOptions, PageOptions, Target, Verbs
+from holdfast.verbs import (
+    NOW,
+    ChainListOptions,
+    JobListOptions,
+    Many,
+    PageOptions,
+    T,
+    Target,
+    Targets,
+    Verbs,
+    asked_by,
+    when_of,
+)
+from holdfast.waiting import Until, Waiter
 from holdfast.worker.context import BlockingContext as Context
 
-__all__ = ["BlockingHoldfast", "Context"]
+__all__ = ["BlockingHoldfast", "Chain", "Context"]
 
 R = TypeVar("R")
 
@@ -25,12 +44,14 @@ R = TypeVar("R")
 class BlockingHoldfast:
     """The blocking face of a `Holdfast`, as `hf.sync`: opens itself when first used, closes at exit."""
 
-    def __init__(self, store: Store, lender: Lender, verbs: Verbs) -> None:
+    def __init__(self, store: Store, lender: Lender, verbs: Verbs, waiter: Waiter) -> None:
         self.store = store
         self._blocking = Blocking(store)
         self._lender = lender
         self._verbs = verbs
-        atexit.register(_close_at_exit, weakref.ref(store))
+        self._waiter = waiter
+        self._get_result = partial(verbs.result, self._blocking, waiter.blocking)
+        atexit.register(_close_at_exit, weakref.ref(store), weakref.ref(waiter))
 
     def open(self) -> Self:
         """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
@@ -40,6 +61,7 @@ class BlockingHoldfast:
 
     def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
+        self._waiter.close()
         self._verbs.forget()
         self.store.close_sync()
 
@@ -61,7 +83,7 @@ class BlockingHoldfast:
         taken = self._verbs.take(calls, connection)
         if connection is None:
             drive(self._verbs.record_tasks(self._blocking))
-        return drive(self._verbs.start(self._at(connection), taken))
+        return [self._hold(each) for each in drive(self._verbs.start(self._at(connection), taken))]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -77,7 +99,26 @@ class BlockingHoldfast:
     def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
     def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
         """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return drive(self._verbs.get_chain(self._at(connection), chain))
+        return self._hold(drive(self._verbs.get_chain(self._at(connection), chain)))
+
+    @overload
+    def wait(
+        self, chains: Sequence[Chain[R]], *, until: Until = "all", timeout: Seconds | None = None
+    ) -> list[Chain[R]]: ...
+    @overload
+    def wait(
+        self, chains: Sequence[Target], *, until: Until = "all", timeout: Seconds | None = None
+    ) -> list[Chain[Any]]: ...
+    def wait(
+        self, chains: Sequence[Target], *, until: Until = "all", timeout: Seconds | None = None
+    ) -> list[Chain[Any]]:
+        """Wait until all, or any, of *chains* have closed, however they ended; give all of them, in order, as they are.
+
+        Raises `WaitTimeout` after *timeout* (seconds or a timedelta; None waits for ever), and `ChainNotFound` for one
+        that is not there or is deleted meanwhile.
+        """
+        found = drive(self._verbs.wait(self._blocking, self._waiter.blocking, chains, until, timeout))
+        return [self._hold(each) for each in found]
 
     def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.
@@ -93,7 +134,7 @@ class BlockingHoldfast:
         `status` is that of the last job, `is_open=True` leaves out closed chains, `roots_only=True` those that are
         blockers; the rest as in `list_jobs`.
         """
-        return drive(self._verbs.list_chains(self._blocking, wanted))
+        return drive(self._verbs.list_chains(self._blocking, wanted)).map(self._hold)
 
     def list_chain_jobs(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
         """List the jobs of a chain, its first one first; or raise `ChainNotFound`."""
@@ -109,6 +150,164 @@ class BlockingHoldfast:
     def delete_many(self, chains: Sequence[Target], *, cascade: bool = False, connection: object = None) -> list[UUID]:
         """Delete whole chains, all or none; ids that are not there are passed over."""
         return drive(self._verbs.delete_many(self._at(connection), chains, cascade))
+
+    @overload
+    def cancel(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> CancelAnswer: ...
+    @overload
+    def cancel(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[CancelAnswer]: ...
+    def cancel(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> CancelAnswer | list[CancelAnswer]:
+        """Cancel a job, or a list of them, all or none: at once what does not run, by request what runs.
+
+        Whatever has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
+        that run can no longer complete the job. *by* and *why* are kept in the job's history.
+        """
+        return drive(self._verbs.cancel(self._at(connection), job, asked_by(by, why)))
+
+    @overload
+    def pause(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> PauseAnswer: ...
+    @overload
+    def pause(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[PauseAnswer]: ...
+    def pause(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> PauseAnswer | list[PauseAnswer]:
+        """Pause a job, or a list of them, all or none, until resumed: at once what waits, by request what runs.
+
+        A job that has a place in its lane keeps it, and halts the lane when its turn comes. Raises `StatusConflict`
+        for a job that is paused already or has ended.
+        """
+        return drive(self._verbs.pause(self._at(connection), job, asked_by(by, why)))
+
+    @overload
+    def resume(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job: ...
+    @overload
+    def resume(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]: ...
+    def resume(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job | list[Job]:
+        """Let a paused job, or a list of them, go on: in its place, with the attempts that it has used.
+
+        Raises `StatusConflict` for a job that is not paused.
+        """
+        return drive(self._verbs.resume(self._at(connection), job, asked_by(by, why)))
+
+    @overload
+    def retry(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job: ...
+    @overload
+    def retry(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]: ...
+    def retry(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job | list[Job]:
+        """Run a failed or cancelled job, or a list of them, again, with a new budget of attempts.
+
+        Jobs that failed because it did are blocked again. Raises `StatusConflict`, and `UniqueConflict` if another
+        chain holds its key by now.
+        """
+        return drive(self._verbs.retry(self._at(connection), job, asked_by(by, why)))
+
+    @overload
+    def reschedule(
+        self,
+        job: Target,
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    @overload
+    def reschedule(
+        self,
+        job: Many[T],
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> list[Job]: ...
+    def reschedule(
+        self,
+        job: Targets,
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job | list[Job]:
+        """Have a pending job, or a list of them, run *at* an aware datetime or *after* seconds or a timedelta.
+
+        A time that is past means now. Raises `StatusConflict` for a job that is not pending.
+        """
+        when, asked = when_of(at, after), asked_by(by, why)
+        return drive(self._verbs.reschedule(self._at(connection), job, when, asked))
+
+    @overload
+    def trigger(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job: ...
+    @overload
+    def trigger(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]: ...
+    def trigger(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Job | list[Job]:
+        """Have a pending job, or a list of them, run now instead of later: a backoff or a delay is over."""
+        return drive(self._verbs.reschedule(self._at(connection), job, NOW, asked_by(by, why)))
+
+    @overload
+    def start_again(
+        self, job: Chain[R], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[R]: ...
+    @overload
+    def start_again(
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[Any]: ...
+    @overload
+    def start_again(
+        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Chain[Any]]: ...
+    def start_again(
+        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[Any] | list[Chain[Any]]:
+        """Start a new chain as this one, or the one of this job, began: the same task, input, queue, lane and key.
+
+        The old one is left as it is. If it, or another, still holds the unique key, that chain is given, with
+        `deduplicated` set.
+        """
+        again = drive(self._verbs.start_again(self._at(connection), job, connection, asked_by(by, why)))
+        return [self._hold(each) for each in again] if isinstance(again, list) else self._hold(again)
+
+    def lane(self, key: str) -> BlockingLaneHandle:
+        """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
+        return BlockingLaneHandle(check_lane(key), self._blocking)
+
+    def queue(self, name: str) -> BlockingQueueHandle:
+        """Take hold of a queue, to pause or resume it; reads and changes nothing."""
+        return BlockingQueueHandle(check_queue(name), self._blocking)
+
+    def _hold(self, chain: models.Chain[Any]) -> Chain[Any]:
+        return Chain.of(chain, self._get_result)
 
     def _at(self, connection: object) -> Runner:
         if connection is None:
@@ -127,7 +326,8 @@ class BlockingHoldfast:
         self.close()
 
 
-def _close_at_exit(reference: weakref.ref[Store]) -> None:
-    store = reference()
-    if store is not None:
-        store.close_sync()
+def _close_at_exit(store: weakref.ref[Store], waiter: weakref.ref[Waiter]) -> None:
+    if (waiting := waiter()) is not None:
+        waiting.close()
+    if (opened := store()) is not None:
+        opened.close_sync()

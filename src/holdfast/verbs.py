@@ -9,33 +9,68 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 from uuid import UUID
 
-from holdfast.calls import Call, HasId, Unset
-from holdfast.codec import UNSTORABLE
-from holdfast.errors import ChainNotFound, HoldfastError, InvalidInput, Misuse, TransactionRequired, UnknownTask
+from holdfast.calls import Call, HasId, Unset, check_delay, milliseconds_of
+from holdfast.codec import UNSTORABLE, clean_text
+from holdfast.crashpoints import reach
+from holdfast.errors import (
+    ChainCancelled,
+    ChainFailed,
+    ChainNotFound,
+    HoldfastError,
+    InvalidInput,
+    Misuse,
+    TransactionRequired,
+    UnknownTask,
+)
 from holdfast.ids import IdMaker, to_id
-from holdfast.models import Chain, ChainFilter, Job, JobFilter, Order, Page, Start, TaskRecord
+from holdfast.models import (
+    CancelAnswer,
+    Chain,
+    ChainFilter,
+    Job,
+    JobFilter,
+    Order,
+    Page,
+    PauseAnswer,
+    Start,
+    TaskRecord,
+)
+from holdfast.results import Seconds
 from holdfast.schemas import check_arguments
 from holdfast.settings import Settings
 from holdfast.states import State, Status
-from holdfast.store import chains, deletes, reads, task_rows
+from holdfast.store import chains, deletes, glances, reads, steering, task_rows
+from holdfast.store.borrowed import Borrowed
 from holdfast.store.reads import Paging
 from holdfast.store.rows import SILENT
-from holdfast.store.tx import Runner
+from holdfast.store.steering import Asked
+from holdfast.store.tx import Operation, Runner
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Task, Tasks
+from holdfast.waiting import Until, Waits
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 Target: TypeAlias = HasId | UUID | str
 """Names a job or a chain: itself, its id, or the text of its id."""
 
+T = TypeVar("T", bound=HasId | UUID | str)
+Many: TypeAlias = list[T] | tuple[T, ...]
+"""Names several of them, in an order."""
+
+Targets: TypeAlias = Target | Many[Any]
+When: TypeAlias = tuple[int, int]
+"""A time in milliseconds since 1970, and how long from now it is instead if that is past."""
+
 Words: TypeAlias = str | Sequence[str]
 
 MOST_ITEMS = 500
+WORDS_LENGTH = 2_000
 
 
 class PageOptions(TypedDict, total=False):
@@ -98,7 +133,9 @@ class Verbs:
         starts = [self._start_of(each, known.get(each.task)) for each in calls]
         if not starts:
             return []
-        return [self._typed_chain(each) for each in await at.gather(chains.start, starts)]
+        started = await at.gather(chains.start, starts)
+        reach("start.after_commit")
+        return [self._typed_chain(each) for each in started]
 
     def take(self, calls: Sequence[Call[R]], connection: object) -> list[Call[R]]:
         """Take *calls* as used, whatever comes of them, and hold the setting `require_connection`."""
@@ -119,6 +156,42 @@ class Verbs:
     async def get_chain(self, at: Runner, target: Target) -> Chain[Any]:
         """Read one chain."""
         return self._typed_chain(await at.read(reads.get_chain, target_id(target)))
+
+    async def result(self, at: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
+        """Wait until a chain closes and give its output; or raise why there is none."""
+        seconds = _timeout(timeout)
+        end = (await at.read(glances.ends, [chain_id])).get(chain_id)
+        if end is None:
+            raise ChainNotFound(chain_id)
+        if end.closed_as is None:
+            end = (await waits.wait([end.chain_id], "all", seconds))[end.chain_id]
+        match end.closed_as:
+            case Status.FAILED:
+                raise ChainFailed(end.chain_id, end.job_id, end.reason, end.error)
+            case Status.CANCELLED:
+                raise ChainCancelled(end.chain_id, end.job_id, end.reason)
+        task = self._known(end.task)
+        return _read(end.output, task and task.decode_output)
+
+    async def wait(
+        self, at: Runner, waits: Waits, targets: Sequence[Target], until: Until, timeout: Seconds | None
+    ) -> list[Chain[Any]]:
+        """Wait until all, or any, of the chains have closed; give all of them as they are then."""
+        if until not in get_args(Until):
+            raise InvalidInput("one waits for 'all' or for 'any'", "until")
+        seconds = _timeout(timeout)
+        ids = [target_id(each) for each in targets]
+        found = await at.read(glances.ends, ids) if ids else {}
+        if missing := [each for each in ids if each not in found]:
+            raise ChainNotFound(missing[0])
+        still_open = list({each.chain_id: None for each in found.values() if each.closed_as is None})
+        if still_open and (until == "all" or len(still_open) == len({each.chain_id for each in found.values()})):
+            await waits.wait(still_open, until, seconds)
+        chain_ids = [found[each].chain_id for each in ids]
+        known = {each.id: self._typed_chain(each) for each in await at.read(reads.chains_by_id, chain_ids)}
+        if gone := [each for each in chain_ids if each not in known]:
+            raise ChainNotFound(gone[0])
+        return [known[each] for each in chain_ids]
 
     async def list_jobs(self, at: Runner, options: JobListOptions) -> Page[Job]:
         """List jobs."""
@@ -145,6 +218,35 @@ class Verbs:
     async def delete_many(self, at: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
         """Delete chains, as far as they are there."""
         return await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
+
+    async def cancel(self, at: Runner, jobs: Targets, asked: Asked) -> CancelAnswer | list[CancelAnswer]:
+        """Cancel jobs."""
+        return one_or_all(jobs, await _steer(at, steering.cancel, jobs, asked))
+
+    async def pause(self, at: Runner, jobs: Targets, asked: Asked) -> PauseAnswer | list[PauseAnswer]:
+        """Pause jobs."""
+        return one_or_all(jobs, await _steer(at, steering.pause, jobs, asked))
+
+    async def resume(self, at: Runner, jobs: Targets, asked: Asked) -> Job | list[Job]:
+        """Let paused jobs go on."""
+        return self._typed_jobs(jobs, await _steer(at, steering.resume, jobs, asked))
+
+    async def retry(self, at: Runner, jobs: Targets, asked: Asked) -> Job | list[Job]:
+        """Run failed or cancelled jobs again."""
+        return self._typed_jobs(jobs, await _steer(at, steering.retry, jobs, asked))
+
+    async def reschedule(self, at: Runner, jobs: Targets, when: When, asked: Asked) -> Job | list[Job]:
+        """Have pending jobs run at another time."""
+        return self._typed_jobs(jobs, await _steer(at, steering.reschedule, jobs, *when, asked))
+
+    async def start_again(
+        self, at: Runner, jobs: Targets, connection: object, asked: Asked
+    ) -> Chain[Any] | list[Chain[Any]]:
+        """Start new chains like those of *jobs*."""
+        self.take([], connection)
+        wanted = [(each, self._new_id()) for each in _target_ids(jobs)]
+        started = await at.run(chains.start_again, wanted, asked.said()) if wanted else []
+        return one_or_all(jobs, [self._typed_chain(each) for each in started])
 
     async def _records(self, at: Runner, calls: Sequence[Call[Any]]) -> dict[str, TaskRecord]:
         """Read what the code's owners wrote down of tasks whose code is not here; what was found is kept."""
@@ -177,6 +279,9 @@ class Verbs:
             unique=options.unique,
             webhook=_webhook(options.webhook),
         )
+
+    def _typed_jobs(self, named: Targets, jobs: Sequence[Job]) -> Job | list[Job]:
+        return one_or_all(named, [self._typed_job(each) for each in jobs])
 
     def _typed_job(self, job: Job) -> Job:
         task = self._known(job.task)
@@ -220,9 +325,58 @@ def _read(text: str | None, decode: Callable[[str], Any] | None) -> Any:
         return json.loads(text)
 
 
+def _timeout(timeout: Seconds | None) -> float | None:
+    if timeout is None:
+        return None
+    seconds: object = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidInput("it is seconds or a timedelta, 0 or more; None waits for ever", "timeout")
+    return seconds
+
+
 def target_id(target: Target) -> UUID:
     """Give the id of a job or a chain, however it is named."""
     return to_id(target if isinstance(target, UUID | str) else getattr(target, "id", str(target)))
+
+
+def _target_ids(targets: Targets) -> list[UUID]:
+    return [target_id(each) for each in (targets if isinstance(targets, list | tuple) else [targets])]
+
+
+def one_or_all(targets: Targets, answers: list[R]) -> R | list[R]:
+    """Give a list for a list, and its one answer for one target."""
+    return answers if isinstance(targets, list | tuple) else answers[0]
+
+
+async def _steer(
+    at: Runner,
+    verb: Operation[Concatenate[Sequence[UUID], P], list[R]],
+    targets: Targets,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> list[R]:
+    """Run *verb*; on a caller's connection what it leaves to admission stays left until the commit."""
+    ids = _target_ids(targets)
+    if not ids:
+        return []
+    if isinstance(at, Borrowed):
+        return await at.run(verb, ids, *args, **kwargs)
+    return await at.run(steering.at_once, verb, ids, *args, **kwargs)
+
+
+def asked_by(by: str | None, why: str | None) -> Asked:
+    """Say who asks and why, in texts that can be stored."""
+    return Asked(by and clean_text(by, WORDS_LENGTH), why and clean_text(why, WORDS_LENGTH))
+
+
+def when_of(at: datetime | None, after: float | timedelta | None) -> When:
+    """Read `at=` or `after=`, just one of them, as the store takes it."""
+    if (at is None) == (after is None):
+        raise InvalidInput("give at= or after=, and just one of them", "at")
+    return milliseconds_of(at, "at") or 0, 0 if after is None else check_delay(after)
+
+
+NOW: When = (0, 0)
 
 
 def _job_list(

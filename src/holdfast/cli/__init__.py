@@ -8,6 +8,7 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.migrate import migrate
+from holdfast.cli.worker import worker
 from holdfast.errors import HoldfastError
 
 
@@ -18,6 +19,7 @@ def commands() -> None:
 
 
 commands.add_command(migrate)
+commands.add_command(worker)
 
 
 def main() -> None:

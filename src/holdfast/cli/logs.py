@@ -1,0 +1,35 @@
+"""Log lines for a terminal or a service manager: the event's name first, then its facts."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class PlainLines(logging.Formatter):
+    """`worker_store_trouble level=warning reason="…"`; a stack comes on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write *record* as a line."""
+        facts = {name: value for name, value in vars(record).items() if name not in USUAL}
+        stack = facts.pop("stack", None)
+        if record.levelno >= logging.WARNING:
+            facts = {"level": record.levelname.lower(), **facts}
+        line = " ".join([record.getMessage(), *(f"{name}={_shown(value)}" for name, value in facts.items())])
+        trace = self.formatException(record.exc_info) if record.exc_info else stack
+        return f"{line}\n{str(trace).rstrip()}" if trace else line
+
+
+def log_to_stderr() -> None:
+    """Have what our loggers say, from INFO on, and warnings of everybody, written to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLines())
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("holdfast").setLevel(logging.INFO)
+
+
+def _shown(value: object) -> str:
+    text = str(value).replace("\n", " ")
+    return f'"{text}"' if " " in text else text

@@ -1,0 +1,91 @@
+"""Runs a worker as a process: signals, the grace time, the last act, the exit code.
+
+Signal handlers are Python's own, not the event loop's: they run between two instructions of the main thread, also
+while a handler keeps the loop from running. And a timer of the system ends the process in time, whatever hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+from holdfast.app import Holdfast
+from holdfast.cli.logs import log_to_stderr
+from holdfast.errors import StoreError
+from holdfast.worker.worker import LAST_SECONDS, Worker, WorkerKeywords
+
+CLEANUP_SECONDS = 2.5
+SPARE_SECONDS = 0.8
+NOT_WRITTEN = StoreError.exit_code
+
+logger = logging.getLogger(__name__)
+
+
+def serve(hf: Holdfast, options: WorkerKeywords) -> int:
+    """Work until a signal comes; answer the exit code."""
+    log_to_stderr()
+    code = asyncio.run(_Service(hf, options).run())
+    logger.info("worker_ended", extra={"code": code})
+    if code:
+        _leave(code)
+    return code
+
+
+class _Service:
+    def __init__(self, hf: Holdfast, options: WorkerKeywords) -> None:
+        self._hf = hf
+        self._options = options
+        self._grace = options["grace"] or 0.0
+        self._signals = 0
+        self._code = 0
+
+    async def run(self) -> int:
+        """Work, drain, and answer the exit code."""
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        async with self._hf:
+            worker = self._hf.worker(**self._options)
+            async with worker:
+                logger.info("worker_started", extra={"worker": worker.id, "pid": os.getpid()})
+                stop = asyncio.ensure_future(self._stopping.wait())
+                either: list[asyncio.Future[Any]] = [stop, worker.ended]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                stop.cancel()
+                if self._signals:
+                    await self._drain(worker)
+        return self._code
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            _leave(128 + number)
+        signal.signal(signal.SIGALRM, lambda *_: _leave(NOT_WRITTEN))
+        signal.setitimer(signal.ITIMER_REAL, self._grace + LAST_SECONDS + SPARE_SECONDS)
+        self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def _drain(self, worker: Worker) -> None:
+        logger.info("worker_drains", extra={"grace": self._grace})
+        worker.drain()
+        if await worker.has_ended(self._grace):
+            self._code = NOT_WRITTEN if worker.has_unwritten else 0
+            return
+        worker.interrupt()
+        if await worker.has_ended(CLEANUP_SECONDS):
+            self._code = NOT_WRITTEN if worker.has_unwritten else 0
+            return
+        is_written = await worker.abandon(LAST_SECONDS - CLEANUP_SECONDS)
+        _leave(0 if is_written else NOT_WRITTEN)  # a thread that does not stop would keep the interpreter
+
+
+def _leave(code: int) -> None:
+    """End the process now, whatever else runs in it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,92 @@
+"""`holdfast worker`: runs jobs in a process of their own, until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.worker.worker import WorkerKeywords
+
+
+@click.command()
+@click.argument("app")
+@click.option("--queues", help="The queues to serve, with commas.  [default: `default` and those its tasks name]")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many jobs run at once."
+)
+@click.option("--name", help="A name for people; the id of the worker begins with it.  [default: worker]")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 86_400),
+    default=20.0,
+    show_default=True,
+    help="Seconds that running jobs are given when it stops.",
+)
+@click.option(
+    "--poll",
+    type=click.FloatRange(0.05, 3_600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks when no hint comes.",
+)
+def worker(app: str, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float) -> None:
+    """Run the jobs of APP, the place of a Holdfast object such as `shop.jobs:hf`.
+
+    The first SIGTERM or SIGINT (Ctrl-C) drains: nothing more is claimed, running jobs have the grace time, then they
+    are interrupted and given back. A second one ends the process at once; the jobs it ran come back when their leases
+    are over. Log lines go to stderr, the name of the event first.
+
+    Exit codes: 0 all was written down; 1 the worker broke; 2 APP cannot be used; 5 the database could not be
+    reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or SIGTERM.
+
+    \b
+    Examples:
+      holdfast worker shop.jobs:hf
+      holdfast worker shop.jobs:hf --queues mail,reports --concurrency 20 --grace 60
+    """
+    import sys
+
+    from holdfast.cli.serving import serve
+
+    options: WorkerKeywords = {"concurrency": concurrency, "name": name, "grace": grace, "poll": poll}
+    if queues is not None:
+        options["queues"] = [each.strip() for each in queues.split(",") if each.strip()]
+    sys.exit(serve(load(app), options))
+
+
+def load(place: str) -> Holdfast:
+    """Import the Holdfast object at *place*, or raise `Misuse` that says what is wrong with it."""
+    import importlib
+    import sys
+
+    from holdfast.app import Holdfast
+    from holdfast.errors import Misuse
+
+    module_name, colon, attribute = place.partition(":")
+    if not colon or not module_name or not attribute:
+        raise Misuse(f"{place!r} is no place of an object; write module:attribute, such as shop.jobs:hf")
+    sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # it was found, and something that it imports was not
+        raise Misuse(f"there is no module {error.name!r} here; start in the directory that holds it") from None
+    found = module
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise Misuse(f"module {module_name!r} has no {attribute!r}{_hint(module)}")
+        found = getattr(found, name)
+    if not isinstance(found, Holdfast):
+        raise Misuse(f"{place} is of type {type(found).__name__}, not Holdfast{_hint(module)}")
+    return found
+
+
+def _hint(module: object) -> str:
+    from holdfast.app import Holdfast
+
+    there = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
+    return f"; there is {', '.join(there)}" if there else "; it has no Holdfast object at all"

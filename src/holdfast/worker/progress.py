@@ -1,0 +1,89 @@
+"""What handlers say of their progress: kept here, and written in batches, so that a chatty handler costs little.
+
+The first report of an attempt is written at once, later ones at most four times a second, all that are due in one
+transaction. The last one goes with the settlement, in its transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from holdfast.crashpoints import reach
+from holdfast.errors import HoldfastError
+from holdfast.store import jobs
+from holdfast.store.jobs import Report, Token
+from holdfast.store.tx import Store
+from holdfast.surroundings import Surroundings
+
+INTERVAL_SECONDS = 0.25
+TROUBLE_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Last:
+    """The last report of an attempt, whether it is still to be written, and when that may be."""
+
+    report: Report | None = None
+    is_written: bool = True
+    due: float = 0.0
+
+
+class Progress:
+    """The reports of one worker's handlers."""
+
+    def __init__(self, store: Store, surroundings: Surroundings) -> None:
+        self._store = store
+        self._surroundings = surroundings
+        self._loop = asyncio.get_running_loop()
+        self._last: dict[Token, _Last] = {}
+        self._told = asyncio.Event()
+
+    def teller(self, token: Token) -> Callable[[int, str | None, bool], None]:
+        """Make what the attempt of *token* reports by; it may be called in any thread."""
+        self._last[token] = _Last()
+
+        def tell(percent: int, message: str | None, at_once: bool) -> None:
+            self._loop.call_soon_threadsafe(self._take, Report(token, percent, message), at_once)
+
+        return tell
+
+    def rest(self, tokens: Iterable[Token]) -> list[Report]:
+        """Give what is still to be written of attempts that have ended, and forget them."""
+        ended = [last for token in tokens if (last := self._last.pop(token, None)) is not None]
+        return [last.report for last in ended if last.report is not None and not last.is_written]
+
+    async def run(self) -> None:
+        """Write what is due, until cancelled."""
+        while True:
+            await self._told.wait()
+            now = self._surroundings.monotonic()
+            waiting = [last for last in self._last.values() if not last.is_written]
+            if due := [last for last in waiting if last.due <= now]:
+                await self._write(due, now)
+            elif waiting:
+                await self._surroundings.sleep(max(0.01, min(last.due for last in waiting) - now))
+            else:
+                self._told.clear()
+
+    def _take(self, report: Report, at_once: bool) -> None:
+        last = self._last.get(report.token)
+        if last is not None:  # else the attempt has ended, and somebody beside it still talks
+            last.report, last.is_written, last.due = report, False, 0.0 if at_once else last.due
+            self._told.set()
+
+    async def _write(self, due: list[_Last], now: float) -> None:
+        for last in due:
+            last.is_written, last.due = True, now + INTERVAL_SECONDS
+        try:
+            await self._store.run(jobs.progress, [last.report for last in due if last.report is not None])
+        except HoldfastError:
+            logger.debug("progress_not_written", exc_info=True)
+            for last in due:
+                last.is_written, last.due = False, now + TROUBLE_SECONDS
+        else:
+            reach("progress.after_commit")

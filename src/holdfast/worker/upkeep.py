@@ -1,0 +1,144 @@
+"""What every worker does beside its jobs: take over what was lost, admit for queues that nobody serves. No leader.
+
+*Hold-off.* An outage leaves every lease expired, and whoever comes back first would take the jobs of workers that are
+alive. So after our own calls have failed, and when the database's clock is not where we expect it, no lease is judged
+that is longer than the time since. A connection that was replaced by another within a call is no outage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.crashpoints import reach
+from holdfast.errors import StoreError
+from holdfast.store import admission, reaping
+from holdfast.store.jobs import Want
+from holdfast.store.reaping import Reaped
+from holdfast.store.tx import Store
+from holdfast.surroundings import Surroundings
+from holdfast.worker.proof import Proof
+
+PERIOD_SECONDS = 4.0
+MARGIN_SECONDS = 5.0
+PROOF_SECONDS = 1.0
+UNSERVED_ROUNDS = 2
+NO_OUTAGE = 2**53
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Spared:
+    """A job that was expired, and locked by somebody when it was *seen* last."""
+
+    lease_seconds: float
+    seen: float
+
+    @property
+    def until(self) -> float:
+        # the lock may have gone right after we looked, and the next look comes only a round later
+        return self.seen + max(self.lease_seconds, 2 * PERIOD_SECONDS)
+
+
+class Upkeep:
+    """The reaper and its hold-off; *wake* is called when jobs were taken back."""
+
+    def __init__(
+        self,
+        store: Store,
+        surroundings: Surroundings,
+        wants: Sequence[Want],
+        proof: Proof | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._surroundings = surroundings
+        self._served = {each.queue for each in wants}
+        self._proof = proof
+        self._wake = wake
+        self._worked: tuple[float, int] | None = None
+        self._is_failing = False
+        self._quiet_since: float | None = None
+        self._spared: dict[int, _Spared] = {}
+        self._rounds = 0
+
+    async def run(self) -> None:
+        """Go round until cancelled."""
+        while True:
+            try:
+                await self.step()
+            except StoreError:
+                self._is_failing = True  # the worker itself says that the store is in trouble
+                logger.debug("upkeep_failed", exc_info=True)
+            except Exception:
+                self._is_failing = True
+                logger.exception("upkeep_failed")
+            await self._pause()
+
+    async def step(self) -> None:
+        """Go round once."""
+        await self._take_over_the_dead()
+        await self._spare_the_locked()
+        while (await self._reap()).more:
+            pass
+        if self._rounds % UNSERVED_ROUNDS == 0:
+            for queue in await self._store.read(admission.unserved, sorted(self._served)):
+                await self._store.run(admission.admit, queue)
+        self._rounds += 1
+
+    async def _reap(self) -> Reaped:
+        now = self._surroundings.monotonic()
+        if self._is_failing and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS):
+            self._quiet_since = now
+        expected_ms = self._expected_ms(now)
+        reaped = await self._store.read(reaping.peek, expected_ms)
+        if reaped is None:
+            quiet_ms, spared = self._quiet_ms(now), self._sparing(now)
+            reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
+        if reaped.count:
+            reach("reap.after_commit")
+        if reaped.is_late:
+            self._quiet_since = self._surroundings.monotonic()
+        self._worked, self._is_failing = (self._surroundings.monotonic(), reaped.now_ms), False
+        self._spared |= {seq: _Spared(lease_ms / 1000, now) for seq, lease_ms in reaped.locked.items()}
+        self._tell_taken(reaped.count)
+        return reaped
+
+    async def _spare_the_locked(self) -> None:
+        """Go on sparing what a stranger still has locked: its worker must have time to renew it once it is free."""
+        now = self._surroundings.monotonic()
+        if self._spared:
+            for seq in await self._store.run(reaping.still_locked, list(self._spared)):
+                self._spared[seq].seen = now
+
+    async def _take_over_the_dead(self) -> None:
+        if self._proof is not None:
+            self._tell_taken(await self._proof.take_over_the_dead())
+
+    async def _pause(self) -> None:
+        """Sleep until the next round, or until a neighbour on this machine is seen to be dead."""
+        until = self._surroundings.monotonic() + PERIOD_SECONDS * (0.9 + 0.2 * self._surroundings.chance.random())
+        while (left := until - self._surroundings.monotonic()) > 0:
+            await self._surroundings.sleep(left if self._proof is None else min(left, PROOF_SECONDS))
+            if self._proof is not None and self._proof.sees_a_death():
+                return
+
+    def _tell_taken(self, count: int) -> None:
+        if count:
+            logger.info("jobs_taken_back", extra={"jobs": count})
+            self._wake()
+
+    def _expected_ms(self, now: float) -> int | None:
+        if self._worked is None:
+            return None
+        at, database_ms = self._worked
+        return database_ms + round((now - at) * 1000)
+
+    def _quiet_ms(self, now: float) -> int:
+        return NO_OUTAGE if self._quiet_since is None else round((now - self._quiet_since) * 1000)
+
+    def _sparing(self, now: float) -> list[int]:
+        self._spared = {seq: each for seq, each in self._spared.items() if now < each.until}
+        return list(self._spared)
