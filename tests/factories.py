@@ -52,6 +52,7 @@ class CountingTx:
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
+        self.database = tx.database
         self.statements: list[str] = []
 
     async def execute(self, sql: str, /, **values: object) -> None:

@@ -306,8 +306,28 @@ def events_table() -> str:
 
 
 APPENDED_BY = {
-    "job:enqueued": "`start` and `start_many`, once for each job that was inserted",
+    "job:enqueued": "`start`, `start_many` and `start_again`, once for each job that was inserted",
+    "job:started": "a claim; its facts name the worker",
+    "job:progress": "a handler that says how far it is",
+    "job:completed": "the settling of an attempt that returned",
+    "job:failed": "an attempt that raised for the last time or for good, a third crash, a blocker that ended otherwise",
+    "job:retrying": "an attempt that raised and will be tried again; its facts hold the error",
+    "job:rescheduled": "a handler's `Reschedule`, work given back at shutdown, `reschedule`, `trigger`",
+    "job:pausing": "`pause` of a running job",
+    "job:paused": "`pause`, or an attempt that ended in a pause",
+    "job:resumed": "`resume` and `retry`; also when the blocker that failed it is tried again",
+    "job:cancelling": "`cancel` of a running job",
+    "job:cancelled": "`cancel`, or the end of a running job that was to be cancelled",
+    "job:blocked": "admission, once it has counted blockers that are still open",
+    "job:unblocked": "the last open blocker",
+    "job:reaped": "a lease that ran out, if the job will run again",
     "job:deleted": "`delete` and `delete_many`, once for each job that is gone",
+    "chain:completed": "the completion that closes a chain; its facts name the chain",
+    "lane:halted": "a head that failed or was paused, so that its lane waits; its facts say lane, job and reason",
+    "lane:paused": "`hf.lane(key).pause()`",
+    "lane:resumed": "`hf.lane(key).resume()`; the end, retry, resume, deletion or skip of the job that halted the lane",
+    "queue:paused": "`hf.queue(name).pause()`",
+    "queue:resumed": "`hf.queue(name).resume()`",
 }
 
 

@@ -9,9 +9,26 @@ from typing import Any
 
 from holdfast.models import ChainFilter, JobFilter, Start
 from holdfast.states import State, Status
-from holdfast.store import blockers, chains, deletes, reads, rows, task_rows, unique
+from holdfast.store import (
+    admission,
+    arrivals,
+    blockers,
+    chain_ends,
+    chains,
+    deletes,
+    holds,
+    jobs,
+    lanes,
+    reads,
+    reaping,
+    rows,
+    settling,
+    steering,
+    task_rows,
+    unique,
+)
 from holdfast.store.reads import Paging
-from holdfast.store.tx import Row, Tx, drive
+from holdfast.store.tx import Database, Row, Tx, drive
 from tests.store import coming
 from tests.store.crowd import CYCLE, MIXED, job_id
 from tests.store.plans import JOB_CHAIN, JOB_ID, JOB_PKEY, Probe
@@ -19,6 +36,8 @@ from tests.store.plans import JOB_CHAIN, JOB_ID, JOB_PKEY, Probe
 
 class Listening:
     """A transaction that finds nothing and remembers what it was asked last."""
+
+    database: Database = "postgres"
 
     def __init__(self) -> None:
         self.sql = ""
@@ -66,7 +85,7 @@ def start_probes() -> Iterator[Probe]:
     new = Start(id=job_id(900_000_001), task="task-1", input="{}", queue="default")
     twin = Start(id=job_id(MIXED // 2), task="task-1", input="{}", queue="default")
     sql, given = asked(partial(rows.insert, starts=[new, twin]))
-    held = {"given": [(*key, str(job_id(HOLDER))) for key in KEYS]}
+    held = {"given": [(*key, str(job_id(HOLDER))) for key in KEYS], "scopes": ["open", "any"]}
     yield on_borrowed("chains.EXISTING", chains.EXISTING, {"ids": IDS}, JOB_ID)
     yield on_borrowed("blockers.CHAINS", blockers.CHAINS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("rows.INSERT", sql, given, JOB_ID, conflict=JOB_ID)
@@ -143,8 +162,8 @@ def read_probes() -> Iterator[Probe]:
 def list_probes() -> Iterator[Probe]:
     """Give lists, narrowed in many ways, a page at the beginning and one in the middle, in both orders."""
     for page, paging in PAGES.items():
-        for name, jobs in JOB_LISTS.items():
-            sql, values = asked(partial(reads.list_jobs, wanted=jobs, paging=paging))
+        for name, wanted in JOB_LISTS.items():
+            sql, values = asked(partial(reads.list_jobs, wanted=wanted, paging=paging))
             walks = None if name != "all" else 5 * paging.limit
             yield on_ours(
                 f"jobs, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, is_ordered=True, is_list=True, reads=walks
@@ -159,43 +178,135 @@ def list_probes() -> Iterator[Probe]:
             yield on_ours(f"chains, {name}, {page}", sql, values, *by, or_by=along, **more)
 
 
-def engine_probes() -> Iterator[Probe]:
-    """Give what the engine will run."""
-    token = {"nonce": "n", "worker": "w"}
-    known = [(queue, f"task-{n}", 10) for queue in ("default", "mails", "paused") for n in range(10)]
-    one = {"queue": "default", "task": "task-1", "floor": -(2**62), "most": 10}
-    lanes = [(f"lane-{n}",) for n in range(10)]
-    claim = {"given": known, "floor": -(2**62)}
-    ready = "holdfast_job_ready"
-    yield on_ours("look", coming.LOOK, {**claim, "most": 50}, ready, reads=600, only="postgres")
-    yield on_ours("claim", coming.CLAIM, {**claim, **token}, ready, JOB_PKEY, reads=1000, only="postgres")
-    yield on_ours("look by task", coming.LOOK_BY_TASK, one, ready, is_ordered=True)
-    yield on_ours("claim by seq", coming.CLAIM_BY_SEQ, {"seqs": SEQS, **token}, JOB_PKEY)
-    yield on_ours("complete", coming.COMPLETE, {"given": [(each, 1, "nonce", "null") for each in SEQS]}, JOB_PKEY)
+READY, ARRIVAL, LANE, HEAD = "holdfast_job_ready", "holdfast_job_arrival", "holdfast_job_lane", "holdfast_job_head"
+LEASED, LINKS_TO = "holdfast_job_leased", "holdfast_blocker_chain"
+LANES = [(f"lane-{n}",) for n in range(10)]
+ARRIVED = [each for each in range(MIXED // 2, MIXED // 2 + 20 * CYCLE) if each % CYCLE == 9]
+TOKENS = [(each, 1, "nonce") for each in SEQS]
+
+
+def claim_probes() -> Iterator[Probe]:
+    """Give what admission and claim run, among due jobs of a task that nobody knows and of a queue that is paused."""
+    wanted = [(queue, f"task-{n}") for queue in ("default", "mails", "paused") for n in range(10)]
+    floor = {"floor": jobs.LOWEST}
+    claim = {**floor, "nonce": "n", "worker": "w", "lease": [(f"task-{n}", 30_000) for n in range(10)]}
+    shares = [(*each, 10) for each in wanted]
+    one = {"queue": "default", "task": "task-1", "most": 10}
+    queue = {"queue": "default", "most": 50}
     yield on_ours(
-        "arrivals", coming.ARRIVALS, {"queue": "default", "most": 50}, "holdfast_job_arrival", is_ordered=True
+        "jobs.PEEK", jobs.PEEK["postgres"], {"given": wanted, **floor, "most": 50}, READY, reads=1600, only="postgres"
     )
-    yield on_ours("lane head", coming.LANE_HEAD, {"given": lanes}, "holdfast_job_head")
-    yield on_ours("lane next", coming.LANE_NEXT, {"given": lanes}, "holdfast_job_lane", is_ordered=True)
-    yield on_ours("expired leases", coming.EXPIRED, {"most": 50}, "holdfast_job_leased", is_ordered=True)
+    yield on_ours(
+        "jobs.CLAIM", jobs.CLAIM["postgres"], {"given": shares, **claim}, READY, JOB_PKEY, reads=1000, only="postgres"
+    )
+    yield on_ours("jobs.PEEK", jobs.PEEK["sqlite"], {**one, **floor}, READY, is_ordered=True, only="sqlite")
+    yield on_ours("jobs.CLAIM", jobs.CLAIM["sqlite"], {**one, **claim}, READY, JOB_PKEY, reads=600, only="sqlite")
+    yield on_ours("jobs.NEXT_ARRIVAL", jobs.NEXT_ARRIVAL, {"given": [("default",), ("mails",)]}, ARRIVAL)
+    yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
+    yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
+    yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
+    yield on_ours("admission.BACK", admission.BACK, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
+    yield on_ours("admission.DONE", admission.DONE, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("admission.REMOVE", admission.REMOVE, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("admission.NEXT_QUEUE", admission.NEXT_QUEUE, {"after": ""}, ARRIVAL, is_ordered=True)
+    yield on_ours("arrivals.LEAVE", arrivals.LEAVE, {"seqs": ARRIVED, "milliseconds": 25}, JOB_PKEY)
+
+
+def lane_probes() -> Iterator[Probe]:
+    """Give what lanes run."""
+    key = {"key": "lane-1"}
+    joining = [(each, each, 0, "lane") for each in ARRIVED]
+    yield on_ours("lanes.STANDING", lanes.STANDING, {"given": LANES}, LANE, HEAD, is_ordered=True)
+    yield on_ours("lanes.NEXT", lanes.NEXT, {"given": LANES}, LANE, HEAD, is_ordered=True)
+    yield on_ours("lanes.JOIN", lanes.JOIN, {"given": joining}, JOB_PKEY)
+    yield on_ours("lanes.PROMOTE", lanes.PROMOTE, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
+    yield on_ours("holds.PARK", holds.PARK, key, HEAD)
+    yield on_ours("holds.UNPARK", holds.UNPARK, key, HEAD)
+    yield on_ours("holds.SKIP", holds.SKIP, key, HEAD)
+    yield on_ours("holds.HEAD", holds.HEAD, key, HEAD)
+    yield on_ours("holds.BEHIND", holds.BEHIND, {**key, "most": 200}, LANE, is_ordered=True)
+
+
+def blocker_probes() -> Iterator[Probe]:
+    """Give what blockers run."""
+    some = {"ids": CHAINS}
+    most = {"most": 50}
+    marks = [(each, 0, "armed") for each in SEQS]
+    moves = [(each, 0, "pending", None) for each in SEQS]
+    yield on_ours("blockers.LINKS", blockers.LINKS, {"jobs": SEQS}, BLOCKER)
+    yield on_ours("blockers.LOCK_CHAINS", blockers.LOCK_CHAINS, some, JOB_ID)
+    yield on_ours("blockers.EXIST", blockers.EXIST, some, JOB_ID)
+    yield on_ours("blockers.WATCH", blockers.WATCH, some, JOB_ID)
+    yield on_ours("blockers.MARK", blockers.MARK, {"given": marks}, BLOCKER)
+    yield on_ours("blockers.DEPENDENTS", blockers.DEPENDENTS, {**some, "completed": CHAINS, **most}, LINKS_TO, JOB_PKEY)
+    yield on_ours("blockers.LOCK_DEPENDENTS", blockers.LOCK_DEPENDENTS, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("blockers.MOVE", blockers.MOVE, {"given": moves}, JOB_PKEY)
+    yield on_ours("blockers.FAILED_BY", blockers.FAILED_BY, {**some, **most}, LINKS_TO)
+    yield on_ours("blockers.LOCK_FAILED", blockers.LOCK_FAILED, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("blockers.LOCK_FIRSTS", blockers.LOCK_FIRSTS, some, JOB_ID)
+    yield on_ours("blockers.BLOCK_AGAIN", blockers.BLOCK_AGAIN, {"seqs": SEQS}, JOB_PKEY)
+
+
+def run_probes() -> Iterator[Probe]:
+    """Give what settling, renewing and reaping run."""
+    leaving = [(*each, "completed", None, 0, "null", None, None, None, 0, 0, 0, 0, "completed", 1) for each in TOKENS]
+    reports = {"given": [(*each, 50, None) for each in TOKENS], "seqs": SEQS}
+    closing = [(each, "completed") for each in CHAINS]
+    yield on_ours("settling.HOLD", settling.HOLD, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
+    yield on_ours("settling.LEAVE", settling.LEAVE, {"given": leaving}, JOB_PKEY)
+    yield on_borrowed("chain_ends.CLOSE", chain_ends.CLOSE, {"given": closing}, JOB_ID)
+    yield on_ours("jobs.LOOK", jobs.LOOK, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("jobs.RENEW", jobs.RENEW, {"given": TOKENS}, JOB_PKEY)
+    yield on_ours("jobs.PROGRESS", jobs.PROGRESS, reports, JOB_PKEY)
+    expired = {"quiet_ms": 2**53, "spared": SEQS[:3], "most": 50}
+    yield on_ours("reaping.FIND", reaping.FIND, expired, LEASED, is_ordered=True)
+    yield on_ours("reaping.EXPIRED", reaping.EXPIRED, {"seqs": SEQS}, JOB_PKEY)
+
+
+def steering_probes() -> Iterator[Probe]:
+    """Give what people's verbs run, also in their own transactions."""
+    yield on_borrowed("steering.CURRENT", steering.CURRENT, {"ids": IDS}, JOB_ID, JOB_CHAIN, JOB_PKEY)
+    yield on_borrowed("steering.LOCK", steering.LOCK, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("steering.CANCEL", steering.CANCEL, {"seqs": SEQS, "reason": None}, JOB_PKEY)
+    yield on_borrowed("steering.CANCEL_PHASES", steering.CANCEL_PHASES, {"seqs": SEQS}, "holdfast_phase_pkey")
+    yield on_borrowed("steering.REQUEST_CANCEL", steering.REQUEST_CANCEL, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("steering.REQUEST_PAUSE", steering.REQUEST_PAUSE, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("steering.PAUSE", steering.PAUSE, {"seqs": SEQS, "reason": None}, JOB_PKEY)
+    yield on_borrowed("steering.RESUME", steering.RESUME, {"seqs": SEQS}, JOB_PKEY, BLOCKER)
+    yield on_borrowed("steering.RETRY", steering.RETRY, {"seqs": SEQS}, JOB_PKEY, BLOCKER)
+    yield on_borrowed("steering.KEYS", steering.KEYS, {"ids": CHAINS}, JOB_ID)
+    yield on_borrowed("steering.RESCHEDULE", steering.RESCHEDULE, {"seqs": SEQS, "run_at": 0, "delay": 0}, JOB_PKEY)
+    yield on_borrowed("chain_ends.REOPEN", chain_ends.REOPEN, {"ids": CHAINS}, JOB_ID)
+    yield on_borrowed("chains.FIRSTS", chains.FIRSTS, {"ids": IDS}, JOB_ID)
+    yield on_borrowed("reads.JOBS", reads.JOBS, {"ids": IDS}, JOB_ID, JOB_CHAIN)
+    keys = {"ids": CHAINS, "most": 50}
+    yield on_borrowed("blockers.KEYS_OF_FAILED", blockers.KEYS_OF_FAILED, keys, LINKS_TO, JOB_PKEY, JOB_ID)
+
+
+def coming_probes() -> Iterator[Probe]:
+    """Give what retention and the feed will run."""
     before = {"before": MIXED, "most": 50}
-    yield on_ours(
-        "retention", coming.RETENTION, before, "holdfast_job_closed", "holdfast_blocker_chain", is_ordered=True
-    )
-    yield on_ours("dependents", coming.DEPENDENTS, {"chains": CHAINS, "most": 500}, "holdfast_blocker_chain")
+    yield on_ours("retention", coming.RETENTION, before, "holdfast_job_closed", LINKS_TO, is_ordered=True)
     fresh = {"xmax": 2**40, "in_progress": [2**40, 2**40 + 1]}
     yield on_ours("new events", coming.NEW_EVENTS, fresh, "holdfast_event_xid", only="postgres")
-    yield on_ours(
-        "new events by seq",
-        coming.NEW_EVENTS_BY_SEQ,
-        {"after": MIXED - 10, "most": 50},
-        "holdfast_event_pkey",
-        only="sqlite",
-        is_ordered=True,
-    )
+    since = {"after": MIXED - 10, "most": 50}
+    events = "holdfast_event_pkey"
+    yield on_ours("new events by seq", coming.NEW_EVENTS_BY_SEQ, since, events, only="sqlite", is_ordered=True)
 
 
 def probes(database: str) -> list[Probe]:
     """Give every probe for *database*."""
-    every = [*start_probes(), *delete_probes(), *read_probes(), *list_probes(), *engine_probes()]
+    every = [
+        *start_probes(),
+        *delete_probes(),
+        *read_probes(),
+        *list_probes(),
+        *claim_probes(),
+        *lane_probes(),
+        *blocker_probes(),
+        *run_probes(),
+        *steering_probes(),
+        *coming_probes(),
+    ]
     return [each for each in every if each.only in ("", database)]

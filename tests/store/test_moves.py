@@ -6,16 +6,23 @@ added there or left out makes a pair fail here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from holdfast import Status
+from holdfast import Status, StatusConflict
+from holdfast.outcomes import Kind, Outcome
 from holdfast.states import MOVES, Change, guard
+from holdfast.store import blockers, jobs, reaping, settling, steering
+from holdfast.store.jobs import Token, Want
+from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
-from tests.factories import make_job, now_ms, row_of, whole_store
+from tests.factories import events_of, make_job, now_ms, row_of, seq_of, whole_store
 from tests.ways import Way
 
 LAW = {
@@ -113,6 +120,101 @@ async def test_an_unlawful_change_leaves_row_and_log_as_they_were(way: Way, chan
         await way.call(move, job_id, Change(change))
 
     assert await whole_store(way) == before
+
+
+# ---- the same law, by the operations that make the moves
+
+
+async def settle(tx: Tx, seq: int, outcome: Outcome) -> None:
+    """Settle with the token that is on the row, whatever its status."""
+    await settling.settle(tx, [settling.Settlement(Token(seq, 1, "nonce-1"), outcome)])
+
+
+async def reap(tx: Tx, seq: int) -> None:
+    """Let the lease of a running job be over, and reap."""
+    await tx.execute(
+        "UPDATE holdfast_job SET lease_until = 1, lease_ms = 1 WHERE seq = :seq AND lease_until IS NOT NULL", seq=seq
+    )
+    await reaping.reap(tx, 2**53)
+
+
+async def claim(tx: Tx, seq: int) -> None:
+    """Claim whatever may be claimed."""
+    await jobs.admit_and_claim(tx, [Want("default", "greet", 1000)], 10, "worker-1", "nonce-2")
+
+
+async def id_of(tx: Tx, seq: int) -> UUID:
+    """Name a job as people do."""
+    ((id_,),) = await tx.fetch_all("SELECT id FROM holdfast_job WHERE seq = :seq", seq=seq)
+    return UUID(id_)
+
+
+def steered(verb: Callable[..., Any], *args: Any) -> Callable[[Tx, int], Any]:
+    """Do what people do."""
+
+    async def act(tx: Tx, seq: int) -> None:
+        await verb(tx, [await id_of(tx, seq)], *args)
+
+    return act
+
+
+def moved(status: Status) -> Callable[[Tx, int], Any]:
+    """Do what counting the blockers does."""
+
+    async def act(tx: Tx, seq: int) -> None:
+        await blockers.move(tx, [blockers.Moved(seq, 0, status)], announce_blocked=False)
+
+    return act
+
+
+OPERATIONS: dict[str, Callable[[Tx, int], Any]] = {
+    "claim": claim,
+    "complete": partial(settle, outcome=Outcome(Kind.COMPLETE, output="null")),
+    "retry later": partial(settle, outcome=Outcome(Kind.RETRY)),
+    "reschedule running": partial(settle, outcome=Outcome(Kind.RESCHEDULE)),
+    "give back": partial(settle, outcome=Outcome(Kind.GIVE_BACK)),
+    "reap": reap,
+    "fail": partial(settle, outcome=Outcome(Kind.FAIL)),
+    "pause running": partial(settle, outcome=Outcome(Kind.PAUSE)),
+    "cancel running": partial(settle, outcome=Outcome(Kind.CANCEL)),
+    "unblock": moved(Status.PENDING),
+    "fail blocked": moved(Status.FAILED),
+    "block again": lambda tx, seq: blockers.block_failed(tx, [seq]),
+    "pause": steered(steering.pause, Asked()),
+    "cancel": steered(steering.cancel, Asked()),
+    "resume": steered(steering.resume, Asked()),
+    "retry": steered(steering.retry, Asked()),
+    "reschedule": steered(steering.reschedule, 0, 0, Asked()),
+}
+STILL_TO_COME = {"complete outside", "mark stale"}
+ELSEWHERE = {"request", "delete"}  # test_steering.py, test_delete.py
+A_REQUEST = {("pause", "running"), ("cancel", "running")}  # of a running job they only ask
+
+
+def test_every_change_has_its_operation() -> None:
+    assert OPERATIONS.keys() | STILL_TO_COME | ELSEWHERE == set(Change)
+
+
+@on_both_stores
+@pytest.mark.parametrize(
+    ("change", "status"), [pair for pair in PAIRS if pair[0] in OPERATIONS and pair not in A_REQUEST]
+)
+async def test_an_operation_moves_what_the_law_allows_and_leaves_the_rest_as_it_was(
+    way: Way, change: str, status: str
+) -> None:
+    job_id = await make_job(way, status)
+    seq = await seq_of(way, job_id)
+    before = await whole_store(way)
+
+    with suppress(StatusConflict):
+        await way.call(OPERATIONS[change], seq)
+
+    if PAIRS[change, status]:
+        assert (await row_of(way, job_id, "status"))[0] in TARGETS[change]
+        assert (await row_of(way, job_id, "version")) == (2,)
+        assert await events_of(way, job_id) != []
+    else:
+        assert await whole_store(way) == before
 
 
 ALSO: list[tuple[str, str, dict[str, Any]]] = [

@@ -15,10 +15,10 @@ import psycopg
 import pytest
 
 from holdfast.models import Start
-from holdfast.store import migrations, rows
+from holdfast.outcomes import COMPLETED_WITH_NOTHING
+from holdfast.store import jobs, migrations, rows, settling
 from holdfast.store.tx import drive
 from tests.store.catalog import Catalog, Index, PostgresCatalog, SqliteCatalog
-from tests.store.coming import CLAIM_BY_SEQ, COMPLETE
 
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "schema.md"
 POSTGRES_ONLY = {"holdfast_event": {"xid", "holdfast_event_xid"}}  # what the feed's cursor goes by there
@@ -157,9 +157,9 @@ def live_through(catalog: Catalog, stage: str) -> None:
         case "start":
             drive(rows.insert(catalog.tx, [START]))
         case "claim":
-            drive(catalog.tx.execute(CLAIM_BY_SEQ, seqs=[1], nonce="n", worker="w"))
+            drive(jobs.claim(catalog.tx, [jobs.Want("default", "task", 1000)], 1, "w", "n"))
         case "complete":
-            drive(catalog.tx.execute(COMPLETE, given=[(1, 1, "n", "null")]))
+            drive(settling.settle(catalog.tx, [settling.Settlement(jobs.Token(1, 1, "n"), COMPLETED_WITH_NOTHING)]))
 
 
 def entries(catalog: Catalog) -> dict[str, object]:

@@ -1,10 +1,12 @@
 """What a task returns is the type of its chain, through every verb of both faces."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
 from holdfast import Chain, Holdfast, Job, Page, Unique
+from holdfast.sync import Chain as BlockingChain
 
 hf = Holdfast("jobs.db")
 
@@ -60,6 +62,12 @@ async def awaited(job_id: UUID) -> None:
     assert_type(await hf.list_jobs(status=["failed", "scheduled"], order="oldest", limit=5), Page[Job])
     assert_type(await hf.list_chains(is_open=True, roots_only=True), Page[Chain[Any]])
     assert_type(await hf.list_chain_jobs(chain, cursor=None), Page[Job])
+    assert_type(await chain.result(), str)
+    assert_type(await (await hf.start(charge(order_id=1))).result(timeout=5), Receipt)
+    assert_type(await (await hf.get_chain(job_id)).result(timedelta(seconds=5)), Any)
+    assert_type([await each.result() for each in await hf.start_many([measure(path="/")])], list[float])
+    assert_type(await hf.wait([chain], until="any", timeout=5), list[Chain[str]])
+    assert_type(await hf.wait([job_id, "text"]), list[Chain[Any]])
     assert_type(await hf.delete(chain, cascade=True), list[UUID])
     assert_type(await hf.delete_many([chain, job_id, "text"]), list[UUID])
 
@@ -74,29 +82,38 @@ async def awaited(job_id: UUID) -> None:
     await hf.list_jobs(order="sideways")  # refused
     await hf.list_chains(queue="mail")  # refused
     await hf.get_job(7)  # refused
+    await hf.wait([chain], until="both")  # refused
+    await hf.wait(job_id)  # refused
+    await chain.result(timeout="soon")  # refused
+    total: int = await chain.result()  # refused
     await hf.delete([chain])  # refused
 
 
 def blocking(job_id: UUID) -> None:
-    assert_type(hf.sync.start(greet(name="x")), Chain[str])
-    assert_type(hf.sync.start(charge(order_id=1), delay=5), Chain[Receipt])
-    assert_type(hf.sync.start_many([measure(path="/")]), list[Chain[float]])
+    assert_type(hf.sync.start(greet(name="x")), BlockingChain[str])
+    assert_type(hf.sync.start(charge(order_id=1), delay=5), BlockingChain[Receipt])
+    assert_type(hf.sync.start_many([measure(path="/")]), list[BlockingChain[float]])
     chain = hf.sync.start(greet(name="x"))
-    assert_type(hf.sync.get_chain(chain), Chain[str])
-    assert_type(hf.sync.get_chain(job_id), Chain[Any])
+    assert_type(chain.result(), str)
+    assert_type(chain.result(timeout=5), str)
+    assert_type(hf.sync.wait([chain], until="any"), list[BlockingChain[str]])
+    assert_type(hf.sync.wait([job_id]), list[BlockingChain[Any]])
+    assert_type(hf.sync.get_chain(chain), BlockingChain[str])
+    assert_type(hf.sync.get_chain(job_id), BlockingChain[Any])
     assert_type(hf.sync.get_job(chain), Job)
     assert_type(hf.sync.list_jobs(task="greet"), Page[Job])
-    assert_type(hf.sync.list_chains(status="failed"), Page[Chain[Any]])
+    assert_type(hf.sync.list_chains(status="failed"), Page[BlockingChain[Any]])
     assert_type(hf.sync.list_chain_jobs(chain), Page[Job])
     assert_type(hf.sync.delete(chain), list[UUID])
     assert_type([job.id for job in hf.sync.list_jobs()], list[UUID])
 
     hf.sync.start(greet(name="x"), priority="high")  # refused
     use(hf.sync.start(greet(name="x")))  # refused
+    total: int = chain.result()  # refused
 
 
 async def opened() -> None:
     async with hf as same:
         assert_type(same, Holdfast)
     with hf.sync as face:
-        assert_type(face.start(greet(name="x")), Chain[str])
+        assert_type(face.start(greet(name="x")), BlockingChain[str])

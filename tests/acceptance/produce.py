@@ -1,0 +1,45 @@
+"""A program that starts jobs and may die of it: `python -m tests.acceptance.produce early`.
+
+The ids are fixed, so that it can be run again after a crash, like a program that does not know how far it came.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from holdfast import Call
+from tests.acceptance.jobs_of_tests import hf, lane_step, moody, quick
+
+
+def job_id(name: str) -> UUID:
+    """The id of the job that goes by *name*."""
+    return uuid5(NAMESPACE_OID, name)
+
+
+def early() -> list[Call[Any]]:
+    """Jobs that the first worker claims, and dies."""
+    jobs = {
+        "e1": quick(n=1),
+        "e2": quick(n=2),
+        "e3": lane_step().options(lane="a"),
+        "e4": lane_step().options(lane="a"),
+    }
+    return [call.options(id=job_id(name)) for name, call in jobs.items()]
+
+
+def late() -> list[Call[Any]]:
+    """Jobs that end in every way there is."""
+    moods = {mood: moody(mood=mood) for mood in ("error", "snooze", "pause", "cancel", "wait")}
+    jobs: dict[str, Call[Any]] = {
+        **moods,
+        "l1": lane_step().options(lane="b", blockers=[job_id("e1"), job_id("e2")]),
+        "l2": lane_step().options(lane="b"),
+        "l3": quick(n=3).options(delay=0.2),
+    }
+    return [call.options(id=job_id(name)) for name, call in jobs.items()]
+
+
+if __name__ == "__main__":
+    hf.sync.start_many(early() if sys.argv[1] == "early" else late())

@@ -1,0 +1,75 @@
+"""`holdfast worker` as a person runs it: what it says when it cannot run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("holdfast")), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env={**os.environ, **environment}
+    )
+
+
+APP = """
+from holdfast import Holdfast
+jobs = Holdfast({database!r})
+number = 7
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A directory with a module `shop` in it."""
+    (tmp_path / "shop.py").write_text(APP.format(database=str(tmp_path / "jobs.db")))
+    (tmp_path / "broken.py").write_text("import not_installed_anywhere\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("shop", "write module:attribute"),
+        (":jobs", "write module:attribute"),
+        ("shpo:jobs", "there is no module 'shpo' here"),
+        ("shop.jobs:hf", "there is no module 'shop.jobs'"),
+        ("shop:hf", "has no 'hf'; there is jobs"),
+        ("shop:number", "is of type int, not Holdfast; there is jobs"),
+    ],
+)
+def test_a_wrong_place_is_one_line_that_says_what_to_write(shop: Path, place: str, says: str) -> None:
+    told = holdfast("worker", place, cwd=shop)
+
+    assert told.returncode == 2
+    assert says in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_a_module_that_cannot_be_imported_shows_why(shop: Path) -> None:
+    told = holdfast("worker", "broken:hf", cwd=shop)
+
+    assert told.returncode == 1
+    assert "No module named 'not_installed_anywhere'" in told.stderr
+
+
+def test_a_database_that_cannot_be_reached_is_one_line(shop: Path) -> None:
+    (shop / "away.py").write_text(APP.format(database="postgresql://nobody@127.0.0.1:9/none?connect_timeout=1"))
+
+    told = holdfast("worker", "away:jobs", cwd=shop, HOLDFAST_DEADLINE_SECONDS="1")
+
+    assert told.returncode == 5
+    assert told.stderr.startswith(("holdfast:", "database_unavailable"))
+    assert "Traceback" not in told.stderr
+
+
+def test_help_has_an_example_and_the_exit_codes(shop: Path) -> None:
+    told = holdfast("worker", "--help", cwd=shop)
+
+    assert "holdfast worker shop.jobs:hf --queues mail,reports" in told.stdout
+    assert "Exit codes: 0" in told.stdout

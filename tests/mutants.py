@@ -1,0 +1,508 @@
+"""Wrong engines: each is ours with one rule taken away, and some test must catch it.
+
+A mutant is a name, the invariant of GUARANTEES that it breaks, and what is put in place of ours. Nothing of it is in the
+package: a test applies it to the modules of this process and takes it back.
+
+On SQLite one transaction writes at a time, so a guard in a statement cannot be told from the look that the same
+transaction took before it: alone it would be an equal engine. Such a guard is taken away together with the look beside
+it (`and the look before it`); alone it counts on PostgreSQL only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from holdfast.outcomes import Kind, Outcome
+from holdfast.states import MOVES, Change, Move, Status, guard
+from holdfast.store import admission, blockers, jobs, reaping, settling, steering
+from holdfast.store.jobs import Hold
+from holdfast.store.settling import Held, Settled, Settlement
+from holdfast.store.sqlite.connection import WriteConnection
+from holdfast.store.sqlite.lifelock import HeldLock
+from holdfast.store.tx import Row, Tx
+from holdfast.worker import hearing, leases, proof, upkeep, worker
+from tests.simulation.handlers import WORLD
+from tests.simulation.world import FAULTS
+
+Apply = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A wrong engine."""
+
+    name: str
+    breaks: str
+    apply: Apply
+    faults: Sequence[str] = FAULTS
+    """The faults under which it shows soonest; with all of them it shows, too, but later."""
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(name: str, breaks: str, *faults: str) -> Callable[[Apply], Apply]:
+    """Name the function below: it makes the engine wrong."""
+
+    def keep(apply: Apply) -> Apply:
+        MUTANTS.append(Mutant(name, breaks, apply, faults or FAULTS))
+        return apply
+
+    return keep
+
+
+def change_sql(patch: pytest.MonkeyPatch, module: Any, name: str, old: str, new: str) -> None:
+    """Put *new* in place of *old* in a statement."""
+    sql = getattr(module, name)
+    text = sql["sqlite"] if isinstance(sql, dict) else sql
+    assert old in text, f"{module.__name__}.{name} no longer says {old!r}"
+    changed = text.replace(old, new)
+    patch.setattr(module, name, {**sql, "sqlite": changed} if isinstance(sql, dict) else changed)
+
+
+def here() -> Any:
+    """Give the simulated process that is running, as its memory is that of a mutant."""
+    machine = WORLD[0].machine
+    assert machine.running is not None
+    return machine.running.process
+
+
+def worker_here() -> str:
+    """Name the worker of the simulated process that is running."""
+    return str(here().worker.id) if here().worker is not None else ""
+
+
+@mutant("lease set after the claim, not in it", "I-09")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, jobs, "CLAIM", "lease_until = $now + lease.ms", "lease_until = $now")
+
+
+@mutant("attempt number goes back on resume", "I-10")
+def _(patch: pytest.MonkeyPatch) -> None:
+    for name in ("RESUME", "RETRY"):
+        change_sql(patch, steering, name, "cancel_requested_at = NULL,", "cancel_requested_at = NULL, attempt = 0,")
+
+
+@mutant("nonce is not new with each claim", "I-10")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, jobs, "CLAIM", "nonce = :nonce", "nonce = coalesce(nonce, :nonce)")
+
+
+@mutant("lane promoted in a second transaction", "I-12")
+def _(patch: pytest.MonkeyPatch) -> None:
+    promote, take = settling.lanes.promote, jobs.admit_and_claim
+    owed: dict[Any, set[str]] = {}
+
+    async def put_off(tx: Tx, keys: Any, mine: Any) -> set[str]:
+        owed.setdefault(here(), set()).update(keys)
+        return set()
+
+    async def pay(tx: Tx, *args: Any) -> Any:
+        mine = await settling.lanes.lock(tx, owed.pop(here(), set()))
+        await promote(tx, mine, mine)
+        return await take(tx, *args)
+
+    async def leave(tx: Tx, ending: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(settling.lanes, "promote", put_off)
+            await original(tx, ending)
+
+    original = settling.leave
+    patch.setattr(settling, "leave", leave)
+    patch.setattr(jobs, "admit_and_claim", pay)
+
+
+@mutant("event in its own transaction", "I-12")
+def _(patch: pytest.MonkeyPatch) -> None:
+    append, settle = settling.events.append, settling.settle
+    owed: dict[Any, list[Any]] = {}
+
+    async def put_off(tx: Tx, facts: Any) -> None:
+        owed.setdefault(here(), []).extend(facts)
+
+    async def settle_later(tx: Tx, settlements: Any) -> Any:
+        await append(tx, owed.pop(here(), []))
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(settling.events, "append", put_off)
+            return await settle(tx, settlements)
+
+    patch.setattr(settling, "settle", settle_later)
+
+
+def settle_by(is_mine: Callable[[Row], bool]) -> Callable[[Tx, Sequence[Settlement]], Any]:
+    """Make a settle that takes a running row for ours if *is_mine* says so of (seq, worker)."""
+
+    async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
+        seqs = [each.token.seq for each in settlements]
+        sql = "SELECT seq, worker FROM holdfast_job WHERE seq $any(seqs: bigint) AND status = 'running'"
+        mine = {row[0] for row in await tx.fetch_all(sql, seqs=seqs) if is_mine(row)}
+        held = {each.token.seq: each for each in map(settling.held_of, await tx.fetch_all(settling.HOLD, seqs=seqs))}
+        ours = {each.token.seq: each for each in settlements if each.token.seq in mine}
+        await settling.leave(tx, [(held[seq], replace(each, token=held[seq].token)) for seq, each in ours.items()])
+        lost = {each.token: Hold.TAKEN for each in settlements if each.token.seq not in mine}
+        return Settled([each.token for each in ours.values()], lost, [])
+
+    return settle
+
+
+@mutant("no token in the WHERE", "I-13")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settling, "settle", settle_by(lambda row: True))
+
+
+@mutant("fenced by worker id only", "I-13")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settling, "settle", settle_by(lambda row: row[1] == worker_here()))
+
+
+@mutant("expired, unreaped lease treated as lost", "I-14")
+def _(patch: pytest.MonkeyPatch) -> None:
+    look = jobs.look
+    change_sql(patch, settling, "HOLD", "= 'running'", "= 'running' AND lease_until >= $now")
+
+    async def pessimist(tx: Tx, tokens: Any) -> dict[Any, Hold]:
+        return {token: Hold.TAKEN if hold is Hold.HELD else hold for token, hold in (await look(tx, tokens)).items()}
+
+    patch.setattr(settling, "look", pessimist)
+
+
+@mutant("reaper reads, then writes in a second transaction", "I-16")
+def _(patch: pytest.MonkeyPatch) -> None:
+    reap = reaping.reap
+    change_sql(patch, reaping, "EXPIRED", "AND coalesce(lease_until, $now) < $now", "AND lease_until IS NOT NULL")
+    found: dict[Any, list[Row]] = {}
+
+    async def read_then_write(tx: Tx, *args: Any, **kwargs: Any) -> Any:
+        process, fetch = here(), tx.fetch_all
+        now, before = await fetch(reaping.FIND, quiet_ms=2**53, spared=[], most=50), found.get(process, [])
+
+        class Late:
+            database = tx.database
+            execute = tx.execute
+
+            async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+                return before if sql == reaping.FIND else await fetch(sql, **values)
+
+        found[process] = now
+        return await reap(Late(), *args, **kwargs)
+
+    patch.setattr(reaping, "reap", read_then_write)
+
+
+@mutant("reaper by host clock", "I-17")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, reaping, "FIND", "lease_until < $now", "lease_until < $now + 86400000")
+    change_sql(patch, reaping, "EXPIRED", "< $now", "< $now + 86400000")
+
+
+@mutant("no self-fence", "I-20", "outage_of_one")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases.Leases, "_fence", lambda self: None)
+
+
+@mutant("waiting for the write lock counted as a loss", "I-20", "stranger")
+def _(patch: pytest.MonkeyPatch) -> None:
+    failing = leases.Leases._failing
+
+    def blind(self: leases.Leases, error: Exception) -> None:
+        failing(self, error)
+        self._is_queueing = False
+
+    patch.setattr(leases.Leases, "_failing", blind)
+
+
+@mutant("renewal loop ends at an error", "I-21")
+def _(patch: pytest.MonkeyPatch) -> None:
+    step, failing = leases.Leases.step, leases.Leases._failing
+    ended: set[int] = set()
+
+    def fail(self: leases.Leases, error: Exception) -> None:
+        ended.add(id(self))
+        failing(self, error)
+
+    patch.setattr(leases.Leases, "_failing", fail)
+    patch.setattr(leases.Leases, "step", lambda self: None if id(self) in ended else step(self))
+
+
+@mutant("renewal stops when a cancel arrives", "I-21", "slowness")
+def _(patch: pytest.MonkeyPatch) -> None:
+    abort_all = worker.Worker._abort_all
+
+    def forget(self: worker.Worker, reasons: Any) -> None:
+        abort_all(self, reasons)
+        for token in reasons:
+            self._leases.drop(token)
+
+    patch.setattr(worker.Worker, "_abort_all", forget)
+
+
+@mutant("reaper without hold-off", "I-22")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(upkeep.Upkeep, "_quiet_ms", lambda self, now: upkeep.NO_OUTAGE)
+    patch.setattr(upkeep.Upkeep, "_expected_ms", lambda self, now: None)
+
+
+@mutant("reaper does not write while no lease is over", "I-22", "stranger")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, reaping, "PEEK", "lease_until IS NOT NULL", "lease_until < $now")
+
+
+@mutant("a job is run beside an earlier attempt of its own", "I-23", "outage_of_one", "freeze_one")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(worker.Worker, "_put_off", worker.Worker._start)
+
+
+@mutant("crashes not counted", "I-24")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, settling, "LEAVE", "crashes = crashes + given.crashed", "crashes = crashes")
+
+
+@mutant("suspects run beside others", "I-24")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(worker, "is_suspect", lambda job: False)
+
+
+@mutant("what the other loop has claimed joins a suspect", "I-24", "kill_one")
+def _(patch: pytest.MonkeyPatch) -> None:
+    begin = worker.Worker._begin
+
+    def crowd(self: worker.Worker, claimed: Any, sent: float) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(worker.Worker, "_runs_suspect", False)
+            begin(self, claimed, sent)
+
+    patch.setattr(worker.Worker, "_begin", crowd)
+
+
+@mutant("reap forgets a requested cancel", "I-25")
+def _(patch: pytest.MonkeyPatch) -> None:
+    as_requested = settling.as_requested
+    patch.setattr(
+        settling, "as_requested", lambda job, outcome: outcome if outcome.is_crash else as_requested(job, outcome)
+    )
+
+
+@mutant("cancel of a failed job leaves its lane halted", "I-27")
+def _(patch: pytest.MonkeyPatch) -> None:
+    kept = "head = CASE status WHEN 'failed' THEN head ELSE 0 END"
+    change_sql(patch, steering, "CANCEL", "head = 0", kept)
+
+
+@mutant("claim from a paused lane", "I-27")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, settling.lanes, "PROMOTE", "AND lane $any(running: text)", "AND (1 OR lane $any(running: text))")
+
+
+@mutant("lane place given at start, not when runnable", "I-28")
+def _(patch: pytest.MonkeyPatch) -> None:
+    early = "(wake_at <= $now OR (lane IS NOT NULL AND place IS NULL AND status = 'pending'))"
+    change_sql(patch, admission, "ARRIVALS", "wake_at <= $now", early)
+
+
+@mutant("shutdown leaves the lane halted", "I-30")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(settling.LEADS_TO, Kind.GIVE_BACK, (Status.PAUSED, "job:paused"))
+
+
+@mutant("an error forgets the cancel request, and the claim clears it", "I-31")
+def _(patch: pytest.MonkeyPatch) -> None:
+    as_requested = settling.as_requested
+    forgets = (Kind.RETRY, Kind.LOST, Kind.RESCHEDULE, Kind.GIVE_BACK)
+
+    def forget(job: Held, outcome: Outcome) -> Outcome:
+        return outcome if outcome.kind in forgets else as_requested(job, outcome)
+
+    patch.setattr(settling, "as_requested", forget)
+    change_sql(patch, jobs, "CLAIM", "nonce = :nonce", "nonce = :nonce, cancel_requested_at = NULL")
+
+
+@mutant("resume leaves an old request standing", "I-31")
+def _(patch: pytest.MonkeyPatch) -> None:
+    for name in ("RESUME", "RETRY"):
+        change_sql(patch, steering, name, "cancel_requested_at = NULL, pause_requested_at = NULL,", "")
+
+
+@mutant("complete ignores the cancel request", "I-32")
+def _(patch: pytest.MonkeyPatch) -> None:
+    as_requested = settling.as_requested
+
+    def ignore(job: Held, outcome: Outcome) -> Outcome:
+        return outcome if outcome.kind is Kind.COMPLETE else as_requested(job, outcome)
+
+    patch.setattr(settling, "as_requested", ignore)
+    change_sql(patch, settling, "LEAVE", guard(Change.COMPLETE), guard(Change.FAIL))
+
+
+@mutant("unblock twice", "I-38")
+def _(patch: pytest.MonkeyPatch) -> None:
+    one_less = blockers._one_less
+    patch.setattr(
+        blockers, "_one_less", lambda seq, opened, policy, ends: one_less(seq, max(opened - 1, len(ends)), policy, ends)
+    )
+
+
+@mutant("a blocker is counted off before it was counted", "I-38")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, blockers, "LOCK_DEPENDENTS", "on_blocker_failure, gate", "on_blocker_failure, NULL")
+
+
+@mutant("retry of a blocker leaves dependents failed", "I-39")
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def leave_them(tx: Tx, chain_ids: Any) -> set[str]:
+        return set()
+
+    patch.setattr(blockers, "block_again", leave_them)
+
+
+@mutant("the hint is the only wake-up", "I-45")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hearing.Hearing, "seconds", lambda self: 3600.0)
+
+
+@mutant("lost COMMIT answer counted as failure", "I-55", "lost_answers")
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def believe(self: worker.Worker) -> None:
+        self._doubts.clear()
+
+    patch.setattr(worker.Worker, "_resolve_doubts", believe)
+
+
+@mutant("an answer that cannot be read back forgets what has ended", "I-55", "lost_answers", "errors")
+def _(patch: pytest.MonkeyPatch) -> None:
+    resolve = worker.Worker._resolve_doubts
+
+    async def forget(self: worker.Worker) -> None:
+        ended, self._ended = self._ended, []
+        await resolve(self)
+        self._ended += ended
+
+    patch.setattr(worker.Worker, "_resolve_doubts", forget)
+
+
+@mutant("nonce cleared when settled", "I-55")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, settling, "LEAVE", "worker = NULL,", "worker = NULL, nonce = NULL,")
+
+
+@mutant("batched completion announced before its commit", "I-56")
+def _(patch: pytest.MonkeyPatch) -> None:
+    exchange = worker.exchange
+
+    async def hasty(tx: Tx, *args: Any) -> Any:
+        settled, claims = await exchange(tx, *args)
+        here().hear(worker.exchange, (settled, claims))
+        return settled, claims
+
+    patch.setattr(worker, "exchange", hasty)
+
+
+@mutant("one failing part fails its whole batch", "I-64")
+def _(patch: pytest.MonkeyPatch) -> None:
+    together = WriteConnection._together
+
+    async def all_or_nothing(self: WriteConnection, turns: Any, tx: Tx) -> None:
+        await together(self, turns, tx)
+        error = next((turn.error for turn in turns if turn.error is not None), None)
+        if error is not None:
+            for turn in turns:
+                turn.error = error
+            raise error
+
+    def write_group(self: WriteConnection, turns: Any, wanted: Any) -> None:
+        try:
+            self.commit_after(lambda tx: self._together(turns, tx))
+        except BaseException as error:  # noqa: BLE001 - as ours does
+            for turn in turns:
+                turn.error = error
+
+    patch.setattr(WriteConnection, "_together", all_or_nothing)
+    patch.setattr(WriteConnection, "write_group", write_group)
+
+
+@mutant("missing lock file taken for a dead worker", "I-69")
+def _(patch: pytest.MonkeyPatch) -> None:
+    take_of_the_dead = proof.take_of_the_dead
+
+    def credulous(path: str, device: int, inode: int) -> HeldLock | None:
+        found = take_of_the_dead(path, device, inode)
+        if found is None and not importlib.import_module("os").path.exists(path):
+            return importlib.import_module("holdfast.store.sqlite.lifelock").take(path, model=WORLD[0].disk.path)
+        return found
+
+    patch.setattr(proof, "take_of_the_dead", credulous)
+
+
+ALL_STATUSES = tuple(Status)
+
+
+def without_guard(patch: pytest.MonkeyPatch, change: Change, module: Any, name: str) -> None:
+    """Take a change's rule out of the law, and out of the statement that was made from it."""
+    change_sql(patch, module, name, guard(change), "1")
+    patch.setitem(MOVES, change, Move(ALL_STATUSES, MOVES[change].targets))
+
+
+@mutant("guard of pause", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, Change.PAUSE, steering, "PAUSE")
+
+
+@mutant("guard of cancel", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, Change.CANCEL, steering, "CANCEL")
+
+
+@mutant("guard of resume", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, Change.RESUME, steering, "RESUME")
+
+
+@mutant("guard of retry", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, Change.RETRY, steering, "RETRY")
+
+
+@mutant("guard of reschedule", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, Change.RESCHEDULE, steering, "RESCHEDULE")
+
+
+@mutant("guard of claim, and the look before it", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, jobs, "CLAIM", guard(Change.CLAIM), "1")
+    change_sql(patch, jobs, "CLAIM", "ready.gate = 'ready'", "ready.sort_key IS NOT NULL")
+    change_sql(patch, jobs, "PEEK", "gate = 'ready'", "sort_key IS NOT NULL")
+
+
+@mutant("guard of settling, and the look before it", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "1")
+    change_sql(patch, settling, "HOLD", "AND coalesce(status, '') = 'running'", "")
+
+
+@mutant("guard of requests, and the look before it", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, steering, "REQUEST_CANCEL", guard(Change.REQUEST), "1")
+
+    async def ask_anyone(tx: Tx, ids: Any, asked: Any) -> list[Any]:
+        named = await steering.lock(tx, ids)
+        await steering._request(tx, named, steering.REQUEST_CANCEL, "job:cancelling", asked)
+        return []
+
+    patch.setattr(steering, "cancel", ask_anyone)
+
+
+@mutant("guard of unblocking and failing by a blocker, and the look before it", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, blockers, "MOVE", guard(Change.UNBLOCK), "1")
+    change_sql(patch, blockers, "LOCK_DEPENDENTS", "SELECT seq, status,", "SELECT seq, 'blocked',")
+
+
+@mutant("guard of blocking again, and the look before it", "I-08")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, blockers, "BLOCK_AGAIN", guard(Change.BLOCK_AGAIN), "1")
+    change_sql(patch, blockers, "LOCK_FAILED", "SELECT seq, status,", "SELECT seq, 'failed',")

@@ -1,0 +1,8 @@
+"""The real engine on virtual time, over a real SQLite file, with faults drawn from a seed.
+
+virtual   clock, event loops and threads of the simulated machine
+disk      the SQLite file as a simulated process sees it: latency, errors, a stranger's lock
+process   a simulated process: the real Holdfast and Worker, built from constructor arguments
+checker   looks at the tables after every commit
+world     actors, faults, and one run from a seed
+"""

@@ -1,0 +1,382 @@
+"""Looks at the tables after every commit and says what must never be.
+
+Triggers of ours write every move of a job down, inside the transaction that makes it, so the history is as committed
+as the moves. The law of states stands here once more, by hand, from DESIGN §3: a mistake in `states.py` is to be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.store.jobs import Token
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+# event → the moves that it may tell of
+LEGAL: dict[str, set[tuple[str | None, str]]] = {
+    "job:enqueued": {(None, "pending"), (None, "blocked"), (None, "paused")},
+    "job:started": {("pending", "running")},
+    "job:completed": {("running", "completed")},
+    "job:retrying": {("running", "pending")},
+    "job:rescheduled": {("running", "pending"), ("pending", "pending")},
+    "job:reaped": {("running", "pending")},
+    "job:failed": {("running", "failed"), ("blocked", "failed")},
+    "job:paused": {("running", "paused"), ("pending", "paused"), ("blocked", "paused")},
+    "job:cancelled": {(old, "cancelled") for old in ("running", "blocked", "pending", "paused", "failed")},
+    "job:cancelling": {("running", "running")},
+    "job:pausing": {("running", "running")},
+    "job:progress": {("running", "running")},
+    "job:blocked": {("blocked", "blocked"), ("failed", "blocked")},
+    "job:unblocked": {("blocked", "pending")},
+    "job:resumed": {(old, new) for old in ("paused", "failed", "cancelled") for new in ("pending", "blocked")},
+}
+BLOCKED_AGAIN = "job:resumed by its blocker"
+LEGAL[BLOCKED_AGAIN] = {("failed", "blocked")}
+TERMINAL = ("completed", "failed", "cancelled")
+
+WATCHED = (
+    "status", "attempt", "nonce", "worker", "lease_until", "cancel_requested_at", "pause_requested_at", "version",
+    "head", "place", "crashes", "used", "closed_as", "open_blockers",
+)  # fmt: skip
+CONSTANT = (
+    "seq",
+    "id",
+    "task",
+    "lane",
+    "unique_key",
+    "on_blocker_failure",
+    "run_at",
+    "reason",
+    "output",
+    "error",
+    "lease_ms",
+)
+
+NEW = ", ".join(f"NEW.{name}" for name in (*CONSTANT, *WATCHED))
+OLD = ", ".join(f"OLD.{name}" for name in WATCHED)
+COLUMNS = ", ".join((*CONSTANT, *WATCHED, *(f"old_{name}" for name in WATCHED)))
+CHANGED = " OR ".join(f"OLD.{name} IS NOT NEW.{name}" for name in WATCHED if name != "lease_until")
+AUDIT = f"""
+CREATE TABLE sim_audit (n INTEGER PRIMARY KEY, at, {COLUMNS});
+CREATE TRIGGER sim_inserted AFTER INSERT ON holdfast_job BEGIN
+    INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {", ".join("NULL" for _ in WATCHED)}); END;
+CREATE TRIGGER sim_updated AFTER UPDATE ON holdfast_job WHEN {CHANGED} BEGIN
+    INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {OLD}); END;
+CREATE TRIGGER sim_deleted AFTER DELETE ON holdfast_job BEGIN
+    SELECT RAISE(ABORT, 'nothing is deleted in the simulation'); END;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write to a job's row; `old_status` None is its insert."""
+
+    n: int
+    at: int
+    seq: int
+    id: str
+    task: str
+    lane: str | None
+    unique_key: str | None
+    on_blocker_failure: str
+    run_at: int
+    reason: str | None
+    output: str | None
+    error: str | None
+    lease_ms: int | None
+    status: str
+    attempt: int
+    nonce: str | None
+    worker: str | None
+    lease_until: int | None
+    cancel_requested_at: int | None
+    pause_requested_at: int | None
+    version: int
+    head: int
+    place: int | None
+    crashes: int
+    used: int
+    closed_as: str | None
+    open_blockers: int
+    old_status: str | None
+    old_attempt: int
+    old_nonce: str | None
+    old_worker: str | None
+    old_lease_until: int | None
+    old_cancel_requested_at: int | None
+    old_pause_requested_at: int | None
+    old_version: int
+    old_head: int
+    old_place: int | None
+    old_crashes: int
+    old_used: int
+    old_closed_as: str | None
+    old_open_blockers: int
+
+
+assert [each.name for each in fields(Change)][2:] == COLUMNS.split(", ")
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+class Checker:
+    """Reads what each commit has added."""
+
+    def __init__(self, world: World, path: str) -> None:
+        self._world = world
+        self._rows = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._seen_change = self._seen_event = 0
+        self._nonces: set[tuple[int, str]] = set()
+        self._unhappy: set[str] = set()
+        """The chains that were closed otherwise than by completing, though they may be open again."""
+        self.commits = 0
+        self.reached: Counter[str] = Counter()
+
+    def look(self, committer: Process) -> None:
+        """Look at what *committer* has just committed."""
+        self.commits += 1
+        changes = [
+            Change(*row) for row in self.ask(f"SELECT n, at, {COLUMNS} FROM sim_audit WHERE n > ?", self._seen_change)
+        ]
+        events = self.ask(
+            "SELECT seq, job, name, status, version, attempt, facts FROM holdfast_event WHERE seq > ?", self._seen_event
+        )
+        if events:
+            self._seen_event = events[-1][0]
+        self._match(
+            changes,
+            [(job, version, named(name, facts)) for _, job, name, _, version, _, facts in events if name in LEGAL],
+        )
+        if not changes:
+            return
+        self._seen_change = changes[-1].n
+        self._unhappy |= {each.id for each in changes if each.closed_as in ("failed", "cancelled")}
+        for each in changes:
+            self._world.note(
+                f"{each.at} {committer.name}: {each.seq} {each.old_status} -> {each.status} attempt {each.attempt} lane {each.lane} head {each.head} place {each.place} {each.reason or ''}"
+            )
+            self._look_at(each, committer)
+        self._look_at_lanes({each.lane for each in changes if each.lane is not None})
+        self._look_at_keys({(each.task, each.unique_key) for each in changes if each.unique_key is not None})
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._rows.close()
+
+    def ask(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Look into the tables."""
+        return self._rows.execute(sql, values).fetchall()
+
+    def _match(self, changes: list[Change], events: list[tuple[int, int, str]]) -> None:
+        """I-12: every move has its event in the same commit, and every event its move. I-08: the move is legal."""
+        told = {(job, version): name for job, version, name in events}
+        if len(told) != len(events):
+            raise Violation(f"I-12: two events tell of one move: {events}")
+        for each in changes:
+            name = told.pop((each.seq, each.version), None) if each.version != each.old_version else None
+            if name is None:
+                if each.status != each.old_status:
+                    raise Violation(f"I-12: no event in the commit of {show(each)}")
+            elif (each.old_status, each.status) not in LEGAL[name]:
+                raise Violation(f"I-08: {name} tells of {show(each)}")
+            elif name in ("job:cancelling", "job:pausing"):
+                self.reached["cancel while running" if name == "job:cancelling" else "pause while running"] += 1
+        if told:
+            raise Violation(f"I-12: events without a move in their commit: {told}")
+
+    def _look_at(self, each: Change, committer: Process) -> None:
+        if each.old_status is not None and each.status != each.old_status and each.version != each.old_version + 1:
+            raise Violation(f"a move that leaves the version alone: {show(each)}")
+        if each.attempt != (each.old_attempt or 0) and (each.status, each.attempt) != ("running", each.old_attempt + 1):
+            raise Violation(f"I-10: the attempt number goes from {each.old_attempt} to {each.attempt} at {show(each)}")
+        if each.old_nonce is not None and each.nonce is None:
+            raise Violation(f"I-55: the nonce is gone at {show(each)}")
+        if (each.status in TERMINAL) != (each.closed_as is not None):
+            raise Violation(f"I-36: job {each.seq} is {each.status} and closed as {each.closed_as}")
+        if each.status in ("completed", "cancelled") and each.head:
+            raise Violation(f"I-27: the ended job {each.seq} holds its lane")
+        if each.place is not None and each.old_place is None and (each.run_at > each.at or each.status != "pending"):
+            raise Violation(f"I-28: job {each.seq} was given a place before it could run")
+        if each.old_place is not None and each.place not in (None, each.old_place):
+            raise Violation(f"I-28: job {each.seq} lost its place: {each.old_place} to {each.place}")
+        self._look_at_requests(each)
+        if each.status == "running" and each.old_status != "running":
+            self._look_at_claim(each)
+        elif each.old_status == "running" and each.status != "running":
+            self._look_at_end(each, committer)
+        elif each.old_status == "blocked" and each.status in ("pending", "failed"):
+            self._look_at_blockers(each)
+
+    def _look_at_requests(self, each: Change) -> None:
+        """I-31: an accepted request is erased by resume and retry only."""
+        for kind, old, new in (
+            ("cancel", each.old_cancel_requested_at, each.cancel_requested_at),
+            ("pause", each.old_pause_requested_at, each.pause_requested_at),
+        ):
+            opened = each.old_status in ("paused", "failed", "cancelled") and each.status in ("pending", "blocked")
+            if old is not None and new is None and not opened:
+                raise Violation(f"I-31: a requested {kind} was erased by {show(each)}")
+            if opened and new is not None:
+                raise Violation(f"I-31: resume or retry left a requested {kind} standing on job {each.seq}")
+
+    def _look_at_claim(self, each: Change) -> None:
+        if each.worker is None or each.lease_until is None or each.nonce is None or each.attempt < 1:
+            raise Violation(f"I-09: running without worker, lease or token: {show(each)}")
+        if each.lease_until <= each.at or each.lease_until - each.at > (each.lease_ms or 0):
+            raise Violation(f"I-09: a lease of {each.lease_until - each.at} ms at {show(each)}")
+        if (each.seq, each.nonce) in self._nonces:
+            raise Violation(f"I-10: two claims of job {each.seq} have one nonce")
+        self._nonces.add((each.seq, each.nonce))
+        if each.crashes >= 3:
+            raise Violation(f"I-24: job {each.seq} was claimed after {each.crashes} crashes")
+        if each.used != each.old_used + 1:
+            raise Violation(f"I-42: a claim uses up {each.used - each.old_used} attempts at {show(each)}")
+        if each.lane is not None:
+            self._look_at_turn(each)
+        self._world.claimed(each)
+
+    def _look_at_turn(self, each: Change) -> None:
+        """I-28: of those that have a place in the lane the first one runs. I-27: but none while the lane is paused."""
+        ((first, paused),) = self.ask(
+            """SELECT (SELECT min(place) FROM holdfast_job WHERE lane = ?1 AND place IS NOT NULL),
+                (SELECT paused_at FROM holdfast_lane WHERE key = ?1)""",
+            each.lane,
+        )
+        if each.place is None or (first is not None and first < each.place):
+            raise Violation(
+                f"I-28: job {each.seq} of lane {each.lane} starts at place {each.place} before place {first}"
+            )
+        if paused is not None:
+            raise Violation(f"I-27: job {each.seq} starts although its lane {each.lane} is paused")
+
+    def _look_at_end(self, each: Change, committer: Process) -> None:
+        if each.status == "completed" and each.old_cancel_requested_at is not None:
+            raise Violation(f"I-32: job {each.seq} completed after a cancel was accepted")
+        if each.old_cancel_requested_at is not None and each.status != "cancelled":
+            raise Violation(f"I-25: a requested cancel was passed over by {show(each)}")
+        if each.old_pause_requested_at is not None and each.status == "pending":
+            raise Violation(f"I-25: a requested pause was passed over by {show(each)}")
+        is_asked = each.old_pause_requested_at is not None or each.task == "elsewhere"
+        if each.status == "paused" and each.reason == "shutdown" and not is_asked:
+            raise Violation(f"I-30: shutdown left job {each.seq} paused")
+        if each.used < 0 or each.used > each.old_used:
+            raise Violation(f"I-42: used attempts go from {each.old_used} to {each.used} at {show(each)}")
+        if committer.worker is not None and each.old_worker == committer.worker.id and each.crashes == each.old_crashes:
+            self._look_at_settlement(each)
+        else:
+            self._look_at_reap(each, committer)
+        self._world.ended(each)
+
+    def _look_at_settlement(self, each: Change) -> None:
+        """I-13: what is written is what this very attempt came to."""
+        if each.status == "completed" and json.loads(each.output or "null") != each.attempt:
+            raise Violation(f"I-13: attempt {each.output} of job {each.seq} completed while {each.attempt} held it")
+
+    def _look_at_reap(self, each: Change, committer: Process) -> None:
+        self.reached["reaped"] += 1
+        if each.status == "completed":
+            raise Violation(f"I-13: {committer.name} completed job {each.seq}, which {each.old_worker} holds")
+        owner = self._world.owner(each.old_worker)
+        is_dead = owner is not None and not owner.is_alive
+        if (each.old_lease_until or 0) >= each.at and not is_dead:
+            raise Violation(
+                f"I-16: a live lease of job {each.seq} was reaped {each.old_lease_until - each.at} ms early"
+            )
+        blamed = each.crashes - each.old_crashes
+        if blamed != 1 and (blamed != 0 or self._world.has_begun(each.id, each.attempt)):
+            raise Violation(f"I-24: the crash of job {each.seq} was counted {blamed} times")
+        if (each.reason == "poison") != (each.crashes >= 3) and each.status == "failed":
+            raise Violation(f"I-24: crash {each.crashes} of job {each.seq} ends as {each.reason}")
+        if each.crashes >= 3 and each.status == "pending":
+            raise Violation(f"I-24: job {each.seq} goes on after {each.crashes} crashes")
+        if each.reason == "poison":
+            self.reached["poison"] += 1
+        self._world.reaped(each, committer, owner)
+
+    def _look_at_blockers(self, each: Change) -> None:
+        """I-38, I-39: who leaves `blocked` has a reason to."""
+        ends = self.ask(
+            """SELECT chain_id, (SELECT closed_as FROM holdfast_job WHERE id = holdfast_blocker.chain_id)
+                FROM holdfast_blocker WHERE job = ?""",
+            each.seq,
+        )
+        if each.status == "failed":
+            self.reached["failed by a blocker"] += 1
+            if not {id_ for id_, _ in ends} & self._unhappy:
+                raise Violation(f"I-39: job {each.seq} failed by blockers that ended {ends}")
+            return
+        self.reached["unblocked"] += 1
+        if any(
+            end != "completed" and not (each.on_blocker_failure == "ignore" and id_ in self._unhappy)
+            for id_, end in ends
+        ):
+            raise Violation(f"I-38: job {each.seq} was let go by blockers that stand {ends}")
+
+    def _look_at_lanes(self, lanes: set[str]) -> None:
+        """I-26: one running or halting job in a lane, and that is its head."""
+        for lane in lanes:
+            holders = self.ask(
+                "SELECT seq, status, head FROM holdfast_job WHERE lane = ? AND (status = 'running' OR head = 1)", lane
+            )
+            if len(holders) > 1 or any(not head for _, _, head in holders):
+                raise Violation(f"I-26: lane {lane} is held by {holders}")
+            if holders and holders[0][1] in ("paused", "failed"):
+                self.reached["lane halted"] += 1
+            if not holders:
+                self._look_at_waiting(lane)
+
+    def _look_at_waiting(self, lane: str) -> None:
+        """I-12: a lane that is free is passed on in the commit that frees it, or left to admission."""
+        ((waiting, left),) = self.ask(
+            """SELECT (SELECT count(*) FROM holdfast_job WHERE lane = ?1 AND gate = 'lane'),
+                (SELECT count(*) FROM holdfast_job WHERE lane = ?1 AND gate = 'arrival'
+                    AND status IN ('completed', 'failed', 'cancelled', 'paused'))""",
+            lane,
+        )
+        if waiting and not left:
+            raise Violation(f"I-12: lane {lane} is free, {waiting} jobs wait in it and nobody was promoted")
+
+    def look_at_answer(self, token: Token, is_done: bool) -> None:
+        """I-14, I-56: what a worker hears of a settlement is so, once it has heard it."""
+        ((held,),) = self.ask(
+            "SELECT count(*) FROM holdfast_job WHERE seq = ? AND attempt = ? AND nonce = ? AND status = 'running'",
+            *token.values(),
+        )
+        if held:
+            heard = "was written" if is_done else "was lost"
+            raise Violation(f"I-14: a worker heard that attempt {token.attempt} of job {token.seq} {heard}; it is held")
+
+    def look_at_the_end(self) -> str | None:
+        """I-39: who failed by a blocker that is tried again does not stay so."""
+        left = self.ask(
+            """SELECT link.job, other.seq FROM holdfast_blocker AS link JOIN holdfast_job AS other ON other.id = link.chain_id
+                JOIN holdfast_job AS waiting ON waiting.seq = link.job
+                WHERE link.state = 'failed' AND waiting.status = 'failed' AND other.closed_as = 'completed'"""
+        )
+        return f"I-39: failed by a blocker that has completed since: {left}" if left else None
+
+    def _look_at_keys(self, keys: set[tuple[str, str]]) -> None:
+        """I-05: one open chain for a key."""
+        for task, key in keys:
+            ((opened,),) = self.ask(
+                "SELECT count(*) FROM holdfast_job WHERE task = ? AND unique_key = ? AND closed_as IS NULL", task, key
+            )
+            if opened > 1:
+                raise Violation(f"I-05: {opened} open chains of {task} have the key {key}")
+
+
+def named(event: str, facts: str | None) -> str:
+    """Give the name of an event; that a job is blocked again has none of its own."""
+    return BLOCKED_AGAIN if event == "job:resumed" and '"by"' not in (facts or "") else event
+
+
+def show(each: Change) -> str:
+    """Write a change in one line."""
+    return f"job {each.seq} ({each.task}, attempt {each.attempt}) {each.old_status} -> {each.status} ({each.reason})"

@@ -1,0 +1,209 @@
+"""A simulated process: the real Holdfast, and in most of them the real Worker, on a loop and a disk that can be taken away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, cast
+
+from holdfast import Holdfast
+from holdfast.errors import Busy, NotFound, StoreError, Unavailable, UnknownOutcome
+from holdfast.settings import Settings
+from holdfast.store import chains, holds, steering
+from holdfast.store.dialect import SqliteDialect
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.writer import Writer
+from holdfast.store.tx import Operation, P, R
+from holdfast.surroundings import Shell, Surroundings, Threads
+from holdfast.tasks import Tasks
+from holdfast.worker.worker import Worker
+from tests.simulation.disk import Disk, VirtualFile, VirtualFileLock
+from tests.simulation.virtual import Machine, VirtualEvent, VirtualLoop, VirtualShell, VirtualThreads
+
+DIALECT = SqliteDialect(now="holdfast_now()")
+"""Shared, for it remembers what it has translated."""
+
+
+class VirtualStore(SqliteStore):
+    """The real store; only its file, its lock between processes and some of its answers are not."""
+
+    def __init__(self, disk: Disk, process: Process, surroundings: Surroundings) -> None:
+        self._disk = disk
+        self._process = process
+        super().__init__(disk.path, settings=Settings(deadline_seconds=5), surroundings=surroundings, clock=disk.clock)
+        self.dialect = DIALECT
+        self.file = VirtualFile(disk, process)
+        self._file = self.file
+        self._here = self._begin_here()
+
+    def _begin_here(self) -> Any:
+        here = super()._begin_here()
+        lock = cast("Any", VirtualFileLock(self._disk, self._process.loop))
+        here.lock, here.writer = lock, Writer(here.connection, lock, self._surroundings, self._seconds)
+        self._count_groups(here.connection)
+        return here
+
+    def _count_groups(self, connection: Any) -> None:
+        write_group, write_alone = connection.write_group, connection.write_alone
+        groups: list[object] = []
+
+        def group(*args: Any) -> None:
+            groups.append(args)
+            try:
+                write_group(*args)
+            finally:
+                groups.clear()
+
+        def alone(*args: Any) -> Any:
+            if groups:
+                self._disk.reached("batch redone alone")
+            return write_alone(*args)
+
+        connection.write_group, connection.write_alone = group, alone
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction; now and then nobody learns what became of it."""
+        is_lost = self._disk.loses_answer()
+        if not is_lost or self._disk.machine.chance.random() < 0.7:
+            value = await self._judged(super().run(operation, *args, **kwargs), operation)
+            self._process.hear(operation, value)
+            if not is_lost:
+                return value
+        self._disk.reached("unknown commit")
+        raise UnknownOutcome("the answer to COMMIT was lost")
+
+    async def _judged(self, running: Coroutine[Any, Any, R], operation: Any) -> R:
+        """I-64: nobody hears of another's error."""
+        try:
+            return await running
+        except StoreError:
+            raise
+        except Exception as error:
+            if operation is not steering.at_once and operation not in (holds.skip, chains.start):
+                self._disk.machine.errors.append(f"I-64: {operation.__name__} raised {error!r}")
+            elif operation is chains.start and not isinstance(error, NotFound):
+                self._disk.machine.errors.append(f"I-64: a start raised {error!r}")
+            raise
+
+    def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction, blocking; now and then nobody learns what became of it."""
+        try:
+            value = super().run_sync(operation, *args, **kwargs)
+        except Exception as error:
+            if not isinstance(error, Busy):  # a wait for the right to write is no reason to give a job up
+                self._process.trouble_at = self._disk.machine.now
+            raise
+        if self._disk.loses_answer():
+            self._process.trouble_at = self._disk.machine.now
+            raise UnknownOutcome("the answer to COMMIT was lost")
+        return value
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads."""
+        self._refuse_in_outage()
+        return await super().read(operation, *args, **kwargs)
+
+    def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, blocking."""
+        self._refuse_in_outage()
+        return super().read_sync(operation, *args, **kwargs)
+
+    def close_sync(self) -> None:
+        """Do nothing: a process that is gone has nothing left to close."""
+
+    def _refuse_in_outage(self) -> None:
+        if self._disk.is_out(self._process):
+            raise Unavailable("the disk cannot be read")
+
+
+class Process:
+    """One process; it is born, and may be frozen, killed or told to stop."""
+
+    def __init__(self, name: str, machine: Machine, disk: Disk, tasks: Tasks, wall_offset_ms: int = 0) -> None:
+        self.name = name
+        self.machine = machine
+        self.disk = disk
+        self.loop = VirtualLoop(machine)
+        self.loop.process = self  # type: ignore[attr-defined]
+        self.born_at = machine.now
+        self.outage_until = 0.0
+        self.trouble_at = float("-inf")
+        """When a renewal failed last, or its answer was lost."""
+        self.thawed_at = float("-inf")
+        self.hear: Callable[[Any, Any], None] = lambda operation, value: None
+        """Is told what each write has answered."""
+        self.worker: Worker | None = None
+        self._look: Callable[[], float | None] | None = None
+        self.surroundings = Surroundings(
+            wall_ms=lambda: disk.clock() + wall_offset_ms,
+            monotonic=self.loop.time,
+            chance=Random(machine.chance.getrandbits(64)),
+            sleep=asyncio.sleep,
+            sleep_blocking=disk.pause,
+            shell=self._shell,
+            file_mark=lambda path: disk.commits,
+            signal=lambda: VirtualEvent(machine),
+            threads=cast("Threads", VirtualThreads(self.loop, disk.latency, never_waits=lambda: True)),
+        )
+        self.store = VirtualStore(disk, self, self.surroundings)
+        self.hf = Holdfast(
+            settings=Settings(database=disk.path), tasks=[tasks], store=self.store, surroundings=self.surroundings
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether it was not killed."""
+        return not self.loop.is_dead
+
+    def could_act(self, since: float) -> bool:
+        """Tell whether it lived, was not frozen and could renew its leases, all the time since the instant *since*."""
+        return self.is_alive and max(self.loop.frozen_until, self.trouble_at, self.outage_until) < since
+
+    def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
+        """Run a coroutine in the process."""
+        return self.loop.create_task(coroutine)
+
+    def kill(self) -> None:
+        """Kill it: no cleanup runs, the kernel takes back its locks, SQLite forgets what it had not committed."""
+        if self.is_alive:
+            self.loop.is_dead = True
+            self.store.file.cut()
+            self._free_life_lock()
+            self.loop.kill()
+            VirtualFileLock(self.disk, self.loop).release()
+
+    def _free_life_lock(self) -> None:
+        proof = self.worker._proof if self.worker is not None else None
+        if proof is not None:
+            for lock in (proof._own, *proof._dead.values()):
+                if lock is not None:
+                    lock.close()
+
+    def freeze(self, seconds: float) -> None:
+        """Stop it for a while, wherever it is."""
+        self.loop.freeze(seconds)
+
+    def hint(self) -> None:
+        """Let it see that the log file has grown."""
+        if self._look is not None:
+            self.loop.call_soon(self._look)
+            self.loop.call_later(0.02, self._look)
+
+    def _shell(self, step: Callable[[], float | None], name: str) -> Shell:
+        if name == "holdfast-hints":  # looks every 20 ms, nearly always in vain; here it looks when it is told to
+            self._look = step
+            return NoShell()
+        if name == "holdfast-writer":
+            return VirtualShell(self.loop, self.disk.latency, step, never_waits=self.disk.is_free)
+        return VirtualShell(self.loop, self.disk.latency, step)
+
+
+class NoShell:
+    """The shell of a step that the simulation calls itself."""
+
+    def wake(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,651 @@
+"""One run from a seed: processes, people, faults; first safety, then liveness."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from holdfast.errors import HoldfastError, UnknownOutcome
+from holdfast.ids import IdMaker
+from holdfast.store import holds, settling, steering
+from holdfast.store.steering import Asked
+from holdfast.worker import worker
+from holdfast.worker.context import AbortReason, Context
+from tests.simulation.checker import AUDIT, Change, Checker, Violation
+from tests.simulation.disk import Disk
+from tests.simulation.handlers import ALL, LONGEST_LEASE, TASKS, WORLD, Run
+from tests.simulation.process import Process
+from tests.simulation.virtual import Machine
+
+SAFETY_SECONDS = 240.0
+LIVENESS_SECONDS = 3 * LONGEST_LEASE + 10
+EPOCH_MS = 1_700_000_000_000
+LANES = ("a", "b", "c")
+KEYS = ("k", "l")
+FAULTS = (
+    "kill_one", "freeze_one", "outage", "outage_of_one", "errors", "lost_answers", "slowness", "deafness", "stranger",
+    "remove_life_lock",
+)  # fmt: skip
+OPERATOR = Asked("operator", "to see what happens")
+
+
+class World:
+    """A simulated machine with its processes, its people and its bad luck."""
+
+    def __init__(self, seed: int, folder: Path, template: Path) -> None:
+        self.seed = seed
+        self.machine = Machine(Random(seed))
+        self.chance = self.machine.chance
+        path = folder / f"{seed}.db"
+        path.write_bytes(template.read_bytes())
+        self.path = path
+        self.clock_step_ms = 0
+        self.disk = Disk(str(path), self.machine, self.store_ms, self._committed)
+        self.checker = Checker(self, str(path))
+        self.disk.reached = self._reach
+        self.is_calm = False
+        self.hints = True
+        self.workers: dict[str, Process] = {}
+        self.processes: list[Process] = []
+        self.runs: list[Run] = []
+        self.begun: set[tuple[str, int]] = set()
+        self.fates: dict[UUID, list[str]] = {}
+        self.acknowledged: set[UUID] = set()
+        self.jobs: list[UUID] = []
+        self.outages: list[tuple[float, float, Process | None]] = []
+        self.lockouts: list[tuple[float, float, Process | None]] = []
+        """When somebody else had the write lock."""
+        self.trouble_at = float("-inf")
+        """Until when all had trouble to write: an outage, a stranger's lock, a step of the clock."""
+        self.slow_at = self.stepped_at = self.locked_at = float("-inf")
+        """Until when the clock of the store was not where it had been, or somebody had the write lock for long."""
+        self.history: list[str] = []
+        self.people = Process("people", self.machine, self.disk, TASKS)
+        self.fate_loop = Process("fate", self.machine, self.disk, TASKS)
+        self._new_id = IdMaker(self.store_ms, self.chance)
+
+    @property
+    def reached(self) -> Counter[str]:
+        """Count what the run came across."""
+        return self.checker.reached
+
+    def _reach(self, what: str) -> None:
+        self.checker.reached[what] += 1
+
+    def store_ms(self) -> int:
+        """Read the database's clock."""
+        return EPOCH_MS + self.clock_step_ms + round(self.machine.now * 1000)
+
+    def note(self, line: str) -> None:
+        """Write the history down."""
+        self.history.append(f"{self.machine.now:8.3f} {line}")
+
+    def _committed(self, process: Any) -> None:
+        try:
+            self.checker.look(process)
+        except Violation as violation:
+            self.machine.errors.append(str(violation))
+            return
+        if self.hints and not self.is_hinting:
+            self.is_hinting = True
+            self.fate_loop.loop.call_later(0.02 + self.chance.random() * 0.3, self._hint)
+
+    is_hinting = False
+
+    def _hint(self) -> None:
+        self.is_hinting = False
+        for each in self.processes:
+            if self.chance.random() < 0.7:
+                each.hint()
+
+    # what the checker asks
+
+    def owner(self, worker: str | None) -> Process | None:
+        """Give the process of a worker."""
+        return self.workers.get(worker or "")
+
+    def has_begun(self, job: str, attempt: int) -> bool:
+        """Tell whether a handler has seen this attempt."""
+        return (job, attempt) in self.begun
+
+    def claimed(self, change: Change) -> None:
+        """I-20: while a job is claimed anew, nobody who could know better still runs it."""
+        for run in self.runs:
+            if str(run.context.job.id) == change.id and not run.context.aborted.is_set():
+                # a lease that could not be renewed because nobody could write is no loss, and no reason to stop
+                stalled = max(run.process.loop.frozen_until + 4, self.stepped_at + 4, self.locked_at + 2)
+                if run.process.is_alive and self.machine.now > stalled:
+                    raise Violation(
+                        f"I-20: job {change.seq} was claimed while {run.process.name} runs it and is not told"
+                    )
+
+    def ended(self, change: Change) -> None:
+        """Count how an attempt ended."""
+        if change.status == "pending" and change.reason == "shutdown":
+            self._reach("given back")
+
+    def reaped(self, change: Change, committer: Process, owner: Process | None) -> None:
+        """I-21, I-22: nobody is robbed who could have renewed, and nobody robs right after an outage."""
+        lease = (change.lease_ms or 0) / 1000
+        now = self.machine.now
+        if owner is not None and owner.could_act(now - lease - 2) and self.trouble_at < now - lease - 2:
+            raise Violation(f"I-21: job {change.seq} was reaped from {owner.name}, which could have kept it")
+        if owner is not None and not owner.is_alive:
+            return
+        for start, end, whose in (*self.outages, *self.lockouts):
+            lived = whose in (None, committer) and committer.born_at < start and committer.loop.frozen_until < start
+            if lived and end - start > 11:
+                self._reach("hold-off used")
+                if end <= now < end + lease - 0.5:
+                    raise Violation(f"I-22: {committer.name} reaped job {change.seq} {now - end:.1f} s after an outage")
+
+    def heard(self, operation: Any, value: Any) -> None:
+        """See that what a worker was answered is so."""
+        settled = value[0] if operation is worker.exchange else value if operation is settling.settle else None
+        try:
+            for token in settled.done if settled is not None else ():
+                self.checker.look_at_answer(token, is_done=True)
+            for token in settled.lost if settled is not None else ():
+                self._reach("zombie refused")
+                self.checker.look_at_answer(token, is_done=False)
+        except Violation as violation:
+            self.machine.errors.append(str(violation))
+
+    # what handlers ask
+
+    def fate(self, job: UUID) -> str | None:
+        """Say what a job that was born unlucky does next."""
+        left = self.fates.get(job)
+        return left.pop(0) if left else None
+
+    @contextmanager
+    def running(self, ctx: Context, *, is_deaf: bool) -> Iterator[None]:
+        """Keep book of a handler under way."""
+        process: Process = asyncio.get_running_loop().process  # type: ignore[attr-defined]
+        run = Run(process, ctx, is_suspect=ctx.job.crashes >= 2, is_deaf=is_deaf)
+        self.note(
+            f"{process.name} runs {ctx.job.id} attempt {ctx.job.attempt} crashes {ctx.job.crashes} {ctx.job.task}"
+        )
+        self._look_at_start(run)
+        self.begun.add((str(ctx.job.id), ctx.job.attempt))
+        self.runs.append(run)
+        try:
+            yield
+        finally:
+            if run in self.runs:
+                self.note(f"{process.name} is done with {ctx.job.id} {ctx.abort_reason}")
+                self.runs.remove(run)
+                self._look_at_stop(run)
+
+    def _look_at_start(self, run: Run) -> None:
+        beside = [each for each in self.runs if each.process is run.process]
+        job = run.context.job
+        if any(each.context.job.id == job.id for each in beside):
+            self.machine.errors.append(f"I-23: {run.process.name} runs job {job.id} twice")
+        if self.has_begun(str(job.id), job.attempt):
+            self.machine.errors.append(
+                f"I-23: attempt {job.attempt} of job {job.id} is run twice, by {run.process.name}"
+            )
+        if beside and (run.is_suspect or any(each.is_suspect for each in beside)):
+            self.machine.errors.append(f"I-24: {run.process.name} runs a suspect beside others")
+        if run.is_suspect:
+            self._reach("suspect alone")
+
+    def _look_at_stop(self, run: Run) -> None:
+        """I-20: that nobody can write is no reason to stop a handler."""
+        if run.context.abort_reason is AbortReason.ERROR:
+            self._reach("fenced")
+            since = self.machine.now - LONGEST_LEASE - 20
+            is_fast = self.slow_at < since and self.disk.weather.slow < 0.1
+            if is_fast and run.process.could_act(since) and all(end < since for _, end, _ in self.outages):
+                self.machine.errors.append(f"I-20: {run.process.name} stopped job {run.context.job.id} without need")
+
+    def crash(self, ctx: Context) -> None:
+        """Take the process of this handler down."""
+        process: Process = asyncio.get_running_loop().process  # type: ignore[attr-defined]
+        self.note(f"{process.name} dies of job {ctx.job.id}")
+        self._kill(process)
+
+    def hang(self, ctx: Context) -> None:
+        """Stop the process of this handler for longer than its lease."""
+        process: Process = asyncio.get_running_loop().process  # type: ignore[attr-defined]
+        self._freeze(process, 3 + self.chance.random() * 20)
+
+    # faults
+
+    def _kill(self, process: Process) -> None:
+        if process.is_alive:
+            self.runs = [run for run in self.runs if run.process is not process]
+            self.processes.remove(process)
+            process.kill()
+            self.fate_loop.loop.call_later(0.2 + self.chance.random() * 8, self.give_birth)
+
+    def _freeze(self, process: Process, seconds: float) -> None:
+        self.note(f"{process.name} stands still for {seconds:.1f} s")
+        process.freeze(seconds)
+        if self.disk.holder is process.loop or any(fibre.loop is process.loop for fibre in self.disk.queue):
+            self._reach("stopped with the right to write")
+            self.trouble_at = max(self.trouble_at, process.loop.frozen_until)
+            self.locked_at = max(self.locked_at, process.loop.frozen_until)
+
+    def give_birth(self) -> None:
+        """Start a worker process, unless there are enough."""
+        if len(self.processes) >= self.most:
+            return
+        offset = self.chance.choice((0, 0, 86_400_000, -86_400_000))
+        process = Process(f"p{len(self.workers)}", self.machine, self.disk, TASKS, offset)
+        self.processes.append(process)
+        process.hear = self.heard
+        process.worker = process.hf.worker(concurrency=self.chance.choice((1, 2, 3)), grace=2.0, poll=4.0)
+        self.workers[process.worker.id] = process
+        process.spawn(self._live(process))
+
+    async def _live(self, process: Process) -> None:
+        assert process.worker is not None
+        while True:
+            try:
+                await process.hf.open()
+                break
+            except HoldfastError:
+                await asyncio.sleep(1)
+        async with process.worker:
+            await asyncio.sleep(20 + self.chance.random() * 120 if not self.is_calm else 10_000)
+            self.note(f"{process.name} is told to stop")
+        self.note(f"{process.name} has stopped")
+        self._kill(process)
+
+    async def _bad_luck(self) -> None:
+        while not self.is_calm:
+            await asyncio.sleep(0.5 + self.chance.random() * 7)
+            if not self.is_calm:
+                await self.chance.choice(self.faults)()
+
+    async def _kill_one(self) -> None:
+        if self.processes:
+            process = self.chance.choice(self.processes)
+            self.note(f"{process.name} is killed")
+            self._kill(process)
+
+    async def _freeze_one(self) -> None:
+        if self.processes:
+            self._freeze(
+                self.chance.choice(self.processes), self.chance.choice((1, 3, 8, 15)) * (0.5 + self.chance.random())
+            )
+
+    async def _outage(self) -> None:
+        seconds = self.chance.choice((1, 4, 10, 20, 25))
+        self.note(f"outage of {seconds} s")
+        start = self.machine.now
+        self.disk.weather.outage_until = max(self.disk.weather.outage_until, start + seconds)
+        self.trouble_at = max(self.trouble_at, start + seconds)
+        self.outages.append((start, start + seconds, None))
+
+    async def _outage_of_one(self) -> None:
+        if self.processes:
+            process = self.chance.choice(self.processes)
+            seconds = self.chance.choice((3, 10, 20))
+            self.note(f"outage of {seconds} s for {process.name}")
+            process.outage_until = max(process.outage_until, self.machine.now + seconds)
+            self.outages.append((self.machine.now, self.machine.now + seconds, process))
+
+    async def _errors(self) -> None:
+        self.disk.weather.fails = 0.15
+        await asyncio.sleep(3 + self.chance.random() * 10)
+        self.disk.weather.fails = 0.0
+
+    async def _lost_answers(self) -> None:
+        self.disk.weather.lost_answers = 0.2
+        await asyncio.sleep(3 + self.chance.random() * 10)
+        self.disk.weather.lost_answers = 0.0
+
+    async def _slowness(self) -> None:
+        self.disk.weather.slow = 0.5
+        await asyncio.sleep(3 + self.chance.random() * 6)
+        self.disk.weather.slow = 0.05
+        self.slow_at = self.machine.now
+
+    async def _deafness(self) -> None:
+        self.hints = False
+        await asyncio.sleep(5 + self.chance.random() * 20)
+        self.hints = True
+
+    async def _stranger(self) -> None:
+        await self._hold_write_lock(self.chance.choice((0.5, 3, 6, 11.5, 13, 20)))
+
+    async def _hold_write_lock(self, seconds: float) -> None:
+        with suppress(sqlite3.OperationalError):
+            connection = self._connect()
+            connection.execute("BEGIN IMMEDIATE")
+            self.note(f"a stranger has the write lock for {seconds} s")
+            await self._hold_up_all(seconds)
+            connection.close()
+
+    async def _hold_up_all(self, seconds: float) -> None:
+        self.trouble_at = max(self.trouble_at, self.machine.now + seconds)
+        if seconds > 1:
+            self.locked_at = max(self.locked_at, self.machine.now + seconds)
+        self.lockouts.append((self.machine.now, self.machine.now + seconds, None))
+        self.disk.strangers += 1
+        await asyncio.sleep(seconds)
+        self.disk.strangers -= 1
+        self.trouble_at = max(self.trouble_at, self.machine.now)
+
+    async def _remove_life_lock(self) -> None:
+        """Remove the file by whose lock a worker is known to live: that proves nothing."""
+        if self.processes:
+            process = self.chance.choice(self.processes)
+            proof = process.worker._proof if process.worker is not None else None
+            if proof is not None and proof._own is not None:
+                self.note(f"the life lock of {process.name} is removed")
+                Path(proof._own.path).unlink(missing_ok=True)
+
+    async def _clock_step(self) -> None:
+        step = self.chance.choice((-30_000, -3_000, 2_000, 15_000, 60_000))
+        self.note(f"the store's clock steps by {step} ms")
+        self.clock_step_ms += step
+        self.stepped_at = self.trouble_at = max(self.trouble_at, self.machine.now + abs(step) / 1000)
+
+    # people
+
+    async def _produce(self) -> None:
+        while not self.is_calm:
+            await asyncio.sleep(self.chance.random() * 3.0)
+            with suppress(HoldfastError):
+                if self.chance.random() < 0.2:
+                    await self._start_in_own_transaction()
+                else:
+                    await self._start()
+
+    def _call(self, job_id: UUID) -> Any:
+        chance = self.chance
+        options: dict[str, Any] = {"id": job_id, "priority": chance.choice((0, 0, 0, 5, -5))}
+        if chance.random() < 0.6:
+            options["lane"] = chance.choice(LANES)
+        if chance.random() < 0.25:
+            options["delay"] = chance.random() * 15
+        if chance.random() < 0.15:
+            options["unique"] = chance.choice(KEYS)
+        if chance.random() < 0.25 and self.jobs:
+            options["blockers"] = [chance.choice(self.jobs[-8:]) for _ in range(chance.choice((1, 2)))]
+            options["on_blocker_failure"] = chance.choice(("fail", "fail", "ignore", "wait"))
+        if chance.random() < 0.03:
+            options["paused"] = True
+        if chance.random() < 0.06:
+            self.fates[job_id] = chance.choice((["crash"] * 3, ["crash", "crash", "well"], ["crash", "hang", "crash"]))
+        return chance.choice(ALL)(n=len(self.jobs)).options(**options)
+
+    async def _start(self) -> None:
+        job_id = self._new_id()
+        call = self._call(job_id)
+        for _ in range(20):
+            try:
+                chain = await self.people.hf.start(call)
+            except UnknownOutcome:
+                continue  # again, with the same id
+            if chain.id != job_id:
+                self._reach("key conflict")
+            self.acknowledged.add(chain.id)
+            self.jobs.append(chain.id)
+            return
+
+    async def _start_in_own_transaction(self) -> None:
+        job_ids = [self._new_id() for _ in range(self.chance.choice((1, 1, 3)))]
+        calls = [self._call(job_id) for job_id in job_ids]
+        seconds = self.chance.choice((0, 0.2, 1, 4))
+        commits = self.chance.random() < 0.7
+        connection = self._connect()
+        try:
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    break
+                except sqlite3.OperationalError:
+                    await asyncio.sleep(0.1 + self.chance.random())
+            self.disk.strangers += 1
+            try:
+                chains = await self.people.surroundings.threads.call(
+                    lambda: self.people.hf.sync.start_many(calls, connection=connection)
+                )
+            finally:
+                self.disk.strangers -= 1
+            await self._hold_up_all(seconds)
+            connection.execute("COMMIT" if commits else "ROLLBACK")
+        finally:
+            connection.close()
+        self.disk.committed(self.people)
+        if commits:
+            self._reach("admitted late")
+            self.acknowledged |= {chain.id for chain in chains}
+            self.jobs += [chain.id for chain in chains]
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        connection.create_function("holdfast_now", 0, self.store_ms)
+        return connection
+
+    async def _operate(self) -> None:
+        while not self.is_calm:
+            await asyncio.sleep(0.2 + self.chance.random() * 2.5)
+            if self.jobs:
+                with suppress(HoldfastError):
+                    await self.chance.choice(self.verbs)()
+
+    def _some(self) -> list[UUID]:
+        return [self.chance.choice(self.jobs[-25:]) for _ in range(self.chance.choice((1, 1, 2)))]
+
+    def _statuses(self, *statuses: str) -> list[UUID]:
+        rows = self.checker.ask(
+            f"SELECT id FROM holdfast_job WHERE status IN ({', '.join('?' * len(statuses))})", *statuses
+        )
+        return [UUID(id_) for (id_,) in rows]
+
+    async def _steer(self, verb: Any, ids: list[UUID], *args: Any) -> Any:
+        return await self.people.store.run(steering.at_once, verb, ids, *args, OPERATOR)
+
+    async def _cancel(self) -> None:
+        for answer in await self._steer(steering.cancel, self._some()):
+            self._reach(f"cancel answered {answer}")
+
+    async def _cancel_running(self) -> None:
+        """Cancel somebody who runs, rather one that will not hear of it."""
+        if self.runs:
+            run = self.chance.choice([each for each in self.runs if each.is_deaf] or self.runs)
+            await self._steer(steering.cancel, [run.context.job.id])
+
+    async def _give_up(self) -> None:
+        await self._steer(steering.cancel, self._one_of("failed"))
+
+    async def _pause(self) -> None:
+        await self._steer(steering.pause, self._some())
+
+    async def _resume(self) -> None:
+        await self._steer(steering.resume, self._one_of("paused"))
+
+    async def _retry(self) -> None:
+        await self._steer(steering.retry, self._one_of("failed", "cancelled"))
+
+    async def _retry_blocker(self) -> None:
+        """Retry a job by which others have failed."""
+        blocking = self.checker.ask("SELECT chain_id FROM holdfast_blocker WHERE state = 'failed'")
+        if blocking:
+            await self._steer(steering.retry, [UUID(self.chance.choice(blocking)[0])])
+
+    async def _trigger(self) -> None:
+        await self._steer(steering.reschedule, self._one_of("pending"), 0, self.chance.choice((0, 5_000)))
+
+    def _one_of(self, *statuses: str) -> list[UUID]:
+        """Name a job in one of these statuses, or now and then just any job."""
+        found = self._statuses(*statuses)
+        return [self.chance.choice(found)] if found and self.chance.random() < 0.8 else self._some()
+
+    async def _skip(self) -> None:
+        if await self.people.store.run(holds.skip, self.chance.choice(LANES), OPERATOR) is not None:
+            self._reach("skipped")
+
+    async def _pause_lane(self) -> None:
+        await self.people.store.run(holds.pause_lane, self.chance.choice(LANES), OPERATOR)
+
+    async def _resume_lane(self) -> None:
+        await self.people.store.run(holds.resume_lane, self.chance.choice(LANES), OPERATOR)
+
+    async def _pause_queue(self) -> None:
+        await self.people.store.run(holds.pause_queue, "other", None, OPERATOR)
+
+    async def _resume_queue(self) -> None:
+        await self.people.store.run(holds.resume_queue, "other", OPERATOR)
+
+    # the run
+
+    def play(self, safety_seconds: float = SAFETY_SECONDS, faults: Sequence[str] = FAULTS) -> str | None:
+        """Play the whole run; say what went wrong, or None."""
+        WORLD[:] = [self]
+        chance = self.chance
+        self.most = chance.choice((2, 3, 4))
+        self.faults: list[Callable[[], Any]] = [getattr(self, f"_{name}") for name in faults]
+        if chance.random() < 0.2 and faults is FAULTS:
+            self.faults.append(self._clock_step)
+        self.verbs: list[Callable[[], Any]] = [
+            self._cancel, self._cancel_running, self._cancel_running, self._give_up, self._pause, self._resume,
+            self._resume, self._retry, self._retry_blocker, self._trigger, self._skip, self._pause_lane, self._resume_lane, self._resume_lane, self._pause_queue, self._resume_queue,
+        ]  # fmt: skip
+        for _ in range(self.most):
+            self.give_birth()
+        self.fate_loop.spawn(self._bad_luck())
+        self.people.spawn(self._produce())
+        self.people.spawn(self._produce())
+        self.people.spawn(self._operate())
+        self.machine.run(safety_seconds)
+        if self.machine.errors:
+            return self.machine.errors[0]
+        return self._live_on(safety_seconds)
+
+    def _live_on(self, since: float) -> str | None:
+        """Stop the faults, resume what halts, and see that everything ends."""
+        self.is_calm = True
+        self.disk.weather.fails = self.disk.weather.lost_answers = 0.0
+        self.disk.weather.slow = 0.05
+        self.disk.weather.outage_until = 0.0
+        self.outages = [(start, min(end, since), whose) for start, end, whose in self.outages]
+        self.lockouts = [(start, min(end, since), whose) for start, end, whose in self.lockouts]
+        self.hints = False  # the poll alone must do
+        for process in self.processes:
+            process.outage_until = 0.0
+            process.loop.frozen_until = min(process.loop.frozen_until, since)
+        for _ in range(self.most):
+            self.give_birth()
+        self.people.spawn(self._relieve())
+        self.machine.run(since + LIVENESS_SECONDS)
+        if self.machine.errors:
+            return self.machine.errors[0]
+        stuck = self.checker.ask(
+            "SELECT seq, task, status, gate, lane, head, place, run_at - ?, attempt, worker, lease_until - ?, open_blockers, wake_at - ?"
+            " FROM holdfast_job WHERE closed_as IS NULL",
+            *[self.store_ms()] * 3,
+        )
+        if stuck:
+            return (
+                f"liveness: {len(stuck)} jobs are not terminal {LIVENESS_SECONDS:g} s after the last fault: {stuck[:5]}"
+            )
+        there = {UUID(id_) for (id_,) in self.checker.ask("SELECT id FROM holdfast_job")}
+        if lost := self.acknowledged - there:
+            return f"I-01: acknowledged starts are lost: {lost}"
+        return self.checker.look_at_the_end()
+
+    async def _relieve(self) -> None:
+        """Do what a person would do to get everything going again."""
+        store = self.people.store
+        while True:
+            with suppress(HoldfastError):
+                for lane in LANES:
+                    await store.run(holds.resume_lane, lane, OPERATOR)
+                    with suppress(HoldfastError):
+                        await store.run(holds.skip, lane, OPERATOR)
+                await store.run(holds.resume_queue, "other", OPERATOR)
+                for job in self._statuses("paused"):
+                    with suppress(HoldfastError):
+                        await self._steer(steering.resume, [job])
+                for job in self._hopeless():
+                    await self._steer(steering.cancel, [job])
+            await asyncio.sleep(1)
+
+    def _hopeless(self) -> list[UUID]:
+        """Name the jobs that wait for a blocker that has failed for good."""
+        rows = self.checker.ask(
+            """SELECT id FROM holdfast_job WHERE status = 'blocked' AND on_blocker_failure = 'wait'
+                AND EXISTS (SELECT 1 FROM holdfast_blocker JOIN holdfast_job AS other ON other.id = holdfast_blocker.chain_id
+                    WHERE holdfast_blocker.job = holdfast_job.seq AND other.closed_as IN ('failed', 'cancelled'))"""
+        )
+        return [UUID(id_) for (id_,) in rows]
+
+    def close(self) -> None:
+        """Drop everything; what the dead processes would still like to do is not listened to."""
+        for process in [*self.workers.values(), self.people, self.fate_loop]:
+            process.loop.is_dead = True
+            process.store.file.cut()
+            for fibre in list(process.loop.waiting):
+                fibre.doom()
+        self.checker.close()
+        self.machine.close()
+
+
+def make_template(folder: Path) -> Path:
+    """Make the file that every run begins with: the migrated schema, and the triggers that keep the history."""
+    from holdfast import Holdfast
+
+    path = folder / "template.db"
+    hf = Holdfast(str(path), tasks=[TASKS])
+    with hf.sync:
+        pass
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(AUDIT)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    violation: str | None
+    reached: Counter[str]
+    commits: int
+    turns: int
+    seconds: float
+    history: list[str]
+
+
+def play(
+    seed: int, folder: Path, template: Path, safety_seconds: float = SAFETY_SECONDS, faults: Sequence[str] = FAULTS
+) -> Outcome:
+    """Play one run in *folder*, on a copy of *template*."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what was killed protests when it is collected
+    gc.disable()
+    gc.freeze()
+    world = World(seed, folder, template)
+    try:
+        violation = world.play(safety_seconds, faults)
+        machine, checker = world.machine, world.checker
+        return Outcome(seed, violation, checker.reached, checker.commits, machine.turns, machine.now, world.history)
+    finally:
+        world.close()
+        WORLD.clear()
+        del world
+        for _ in range(4):  # what is dropped while it waits goes on to its next await
+            gc.collect()
+        gc.unfreeze()
+        gc.enable()
+        sys.unraisablehook = hook
+        for path in folder.glob(f"{seed}.db*"):
+            path.unlink()

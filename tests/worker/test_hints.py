@@ -1,0 +1,618 @@
+"""Hints: who listens is told that something grew, at once; with every hint lost the poll finds it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, Tasks
+from holdfast.settings import SCHEMA_NAME
+from holdfast.store import events, hints, workers
+from holdfast.store.dialect import channel
+from holdfast.store.events import Fact
+from holdfast.store.hints import Hints, Horizon, Rest
+from holdfast.store.postgres.listener import NoListener
+from holdfast.store.workers import Member
+from holdfast.surroundings import Surroundings
+from tests.conditions import until
+from tests.conftest import SCHEMA
+from tests.factories import TASKS, greet
+from tests.fault_proxy import FaultProxy
+from tests.store import engine
+from tests.ways import Way
+
+SLEEPER = Member("sleeper-1", None, "host", 7)
+CHANNEL = f"holdfast_{SCHEMA}"
+
+NewHoldfast = Callable[..., Holdfast]
+
+
+class Ear:
+    """Counts the hints that a store gives."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self.heard = 0
+
+    def __call__(self) -> None:
+        self.heard += 1
+
+    @property
+    def is_listening(self) -> bool:
+        return self.watch.is_listening
+
+    def __enter__(self) -> Ear:
+        self.watch = self._hf.store.watch(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.watch.stop()
+
+    async def settle_down(self) -> None:
+        """Wait until the line works and its own beginning has been told."""
+        if self._hf.store.database == "postgres":
+            await until(lambda: self.is_listening and self.heard > 0, "the listener hears itself")
+        self.heard = 0
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> str:
+    """Run on both databases."""
+    return str(request.param)
+
+
+@contextmanager
+def stranger(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+def listeners(connection: psycopg.Connection[Any]) -> list[int]:
+    """Give the server processes that listen for our hints."""
+    sql = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^(LISTEN|NOTIFY)'"
+    return [pid for (pid,) in connection.execute(sql)]
+
+
+async def test_a_commit_is_heard_by_whoever_listens_in_this_process_and_in_others(
+    database: str, new_holdfast: NewHoldfast
+) -> None:
+    here, there = new_holdfast(database, tasks=[TASKS]), new_holdfast(database, tasks=[TASKS])
+    async with here, there:
+        with Ear(here) as near, Ear(there) as far:
+            await near.settle_down()
+            await far.settle_down()
+            await here.store.run(workers.asleep, SLEEPER)
+            before = near.heard, far.heard
+
+            await here.start(greet(name="Ada"))
+
+            await until(lambda: near.heard > before[0], "its own process hears it", timeout=5)
+            await until(lambda: far.heard > before[1], "the other process hears it", timeout=5)
+
+
+async def test_a_callers_transaction_is_heard_when_it_commits(database: str, new_holdfast: NewHoldfast) -> None:
+    hf = new_holdfast(database, tasks=[TASKS])
+    async with hf:
+        connection: Any = (
+            psycopg.connect(hf.settings.database)
+            if database == "postgres"
+            else sqlite3.connect(hf.settings.database, isolation_level=None)
+        )
+        with Ear(hf) as ear:
+            await hf.store.run(workers.asleep, SLEEPER)
+            await ear.settle_down()
+            connection.execute("BEGIN")
+            hf.sync.start(greet(name="Ada"), connection=connection)
+            before = ear.heard
+
+            connection.commit()
+
+            await until(lambda: ear.heard > before, "the commit is heard", timeout=5)
+        connection.close()
+
+
+async def test_nothing_is_sent_while_nobody_sleeps(empty_url: str, new_holdfast: NewHoldfast) -> None:
+    hf = new_holdfast("postgres", tasks=[TASKS])
+    with stranger(empty_url) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        async with hf:
+            await hf.start(greet(name="Ada"))
+            await hf.store.run(workers.asleep, SLEEPER)
+            await hf.store.run(workers.awake, SLEEPER.id)
+            await hf.start(greet(name="Bob"))
+
+            assert list(connection.notifies(timeout=0.1)) == []
+
+            await hf.store.run(workers.asleep, SLEEPER)
+            await hf.start(greet(name="Eve"))
+
+            (heard,) = connection.notifies(timeout=5, stop_after=1)
+    assert (heard.channel, heard.payload) == (CHANNEL, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_asleep", "is_heard"),
+    [
+        ("job:enqueued", True, True),
+        ("job:completed", True, True),
+        ("job:completed", False, False),
+        ("job:started", True, False),
+        ("job:cancelling", False, True),
+        ("job:pausing", False, True),
+    ],
+)
+async def test_what_grows_is_told_to_sleepers_and_what_is_asked_to_all(
+    name: Any, is_asleep: bool, is_heard: bool, empty_url: str, new_holdfast: NewHoldfast
+) -> None:
+    store = new_holdfast("postgres").store
+    with stranger(empty_url) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        if is_asleep:
+            await store.run(workers.asleep, SLEEPER)
+
+        await store.run(events.append, [Fact(1, name), Fact(2, "job:started")])
+        await store.close()
+
+        assert bool(list(connection.notifies(timeout=0.1))) is is_heard
+        assert connection.execute(f"SELECT count(*) FROM {SCHEMA}.holdfast_event").fetchone() == (2,)
+
+
+async def test_to_send_a_hint_takes_no_statement_and_no_lock(empty_url: str, new_holdfast: NewHoldfast) -> None:
+    hf = new_holdfast("postgres", tasks=[TASKS])
+    with FaultProxy(empty_url) as proxy, stranger(empty_url) as other:
+        counted = Holdfast(proxy.url, schema_name=SCHEMA, tasks=[TASKS])
+        counted.sync.open()
+        counted.sync.start(greet(name="Ada"))
+        proxy.round_trips = 0
+        counted.sync.start(greet(name="Ada"))
+        without = proxy.round_trips
+        hf.store.run_sync(workers.asleep, SLEEPER)
+        proxy.round_trips = 0
+        counted.sync.start(greet(name="Ada"))
+        assert proxy.round_trips == without
+        counted.sync.close()
+
+        with psycopg.connect(empty_url) as caller:
+            caller.execute("SELECT 1")
+            hf.sync.start(greet(name="Bob"), connection=caller)
+            other.execute("SET lock_timeout = '1s'")
+            other.execute(f"UPDATE {SCHEMA}.holdfast_worker SET asleep_at = NULL")
+            other.execute("SELECT pg_notify('anything', '')")
+            caller.rollback()
+
+
+async def test_a_terminated_listener_listens_again_before_it_is_read_again(
+    empty_url: str, new_holdfast: NewHoldfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = new_holdfast("postgres", tasks=[TASKS])
+    async with hf:
+        with Ear(hf) as ear, stranger(empty_url) as connection:
+            await ear.settle_down()
+            await hf.store.run(workers.asleep, SLEEPER)
+            (pid,) = listeners(connection)
+
+            connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+            await until(lambda: ear.heard >= 2, "its end and its return are told as hints")
+            assert ear.is_listening
+            before = ear.heard
+            begun = time.monotonic()
+            await hf.start(greet(name="Ada"))
+            await until(lambda: ear.heard > before, "a hint after the return")
+            assert time.monotonic() - begun < 1
+    assert [record.message for record in caplog.records] == ["hints_lost", "hints_again"]
+
+
+async def test_a_line_that_falls_silent_is_known_and_replaced(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.store.postgres.listener.BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.store.postgres.listener.DEAF_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.store.postgres.listener.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("holdfast.store.postgres.listener.DEAF_PAUSE", 0.2)
+    with FaultProxy(empty_url) as proxy:
+        hf = Holdfast(empty_url, schema_name=SCHEMA, listen_url=proxy.url)
+        with Ear(hf) as ear:
+            await ear.settle_down()
+
+            proxy.fall_silent()
+
+            await until(lambda: not ear.is_listening, "the silence is noticed")
+            proxy.speak()
+            await until(lambda: ear.is_listening, "the line is back")
+        await hf.close()
+
+
+async def test_a_listener_that_cannot_hear_itself_says_so_once_and_all_poll(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from holdfast.store.postgres import listener
+
+    monkeypatch.setattr(listener, "DEAF_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "DEAF_PAUSE", 0.1)
+    tried = []
+    send = listener.Line._send
+
+    def as_a_pooler_does(line: Any, text: str) -> None:
+        tried.append(text)
+        send(line, text.replace("LISTEN", "SELECT 1 --"))  # it succeeds, and nothing ever comes
+
+    monkeypatch.setattr(listener.Line, "_send", as_a_pooler_does)
+    hf = Holdfast(empty_url, schema_name=SCHEMA)
+    with Ear(hf) as ear:
+        await until(lambda: len(tried) >= 3, "it is tried again")
+
+        assert not ear.is_listening
+        assert ear.heard == 0
+    await hf.close()
+    assert [record.message for record in caplog.records] == ["hints_lost"]
+
+
+async def test_behind_a_known_pooler_nobody_listens_unless_there_is_a_direct_line(
+    empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    polls = Holdfast(empty_url, schema_name=SCHEMA, transaction_pooler=True)
+    direct = Holdfast(empty_url, schema_name=SCHEMA, transaction_pooler=True, listen_url=empty_url)
+
+    with Ear(polls) as deaf, Ear(direct) as ear, stranger(empty_url) as connection:
+        await until(lambda: ear.is_listening, "the direct line works")
+        assert not deaf.is_listening
+        assert len(listeners(connection)) == 1
+    with Ear(polls):
+        pass
+
+    assert [record.message for record in caplog.records] == ["hints_lost"]
+    assert empty_url.rpartition("@")[0] not in caplog.text
+
+
+async def test_all_who_listen_share_one_line_and_the_last_one_ends_it(
+    empty_url: str, new_holdfast: NewHoldfast
+) -> None:
+    hf = new_holdfast("postgres")
+    with stranger(empty_url) as connection:
+        with Ear(hf) as first, Ear(hf):
+            await until(lambda: first.is_listening, "the line works")
+            assert len(listeners(connection)) == 1
+        await until(lambda: listeners(connection) == [], "the line is closed")
+    assert "holdfast-hints" not in {each.name for each in threading.enumerate()}
+
+
+async def test_two_commits_in_one_tick_of_the_files_clock_give_two_hints(tmp_path: Any) -> None:
+    frozen = Surroundings(file_mark=lambda path: "the same mark")
+    hf = Holdfast(str(tmp_path / "jobs.db"), tasks=[TASKS], surroundings=frozen)
+    hf.sync.start(greet(name="Ada"))
+    with Ear(hf) as ear:
+        hf.sync.start(greet(name="Bob"))
+        assert ear.heard == 1
+        await until(lambda: ear.heard == 2, "the echo, for what the clock could not show")
+    hf.sync.close()
+
+
+async def test_to_claim_in_vain_on_sqlite_is_no_hint(new_holdfast: NewHoldfast) -> None:
+    hf = new_holdfast("sqlite", tasks=[TASKS])
+    way = Way(hf, is_async=True)
+    async with hf:
+        with Ear(hf) as ear:
+            await engine.claim(way)
+            await engine.claim(way)
+
+            assert ear.heard == 0
+
+
+def test_the_longest_schema_name_makes_a_channel_that_the_server_takes() -> None:
+    longest = "a" * 41
+
+    assert SCHEMA_NAME.fullmatch(longest)
+    assert not SCHEMA_NAME.fullmatch(longest + "a")
+    assert len(channel(longest)) < 64
+
+
+class Clock:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Line:
+    """A source of hints that works, or does not."""
+
+    is_listening = True
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+def a_rest(line: Line, clock: Clock) -> Rest:
+    return Rest(Hints(lambda tell: line).watch(lambda: None), clock, poll=2)
+
+
+def test_a_sleeper_sleeps_long_only_when_every_transaction_has_seen_its_mark() -> None:
+    rest = a_rest(Line(), Clock())
+    assert rest.wants_to_sleep
+    assert rest.seconds() == 2
+
+    rest.has_marked()
+    rest.has_looked(Horizon(oldest=90, newest=100))
+    assert rest.seconds() == 2
+    rest.has_looked(Horizon(oldest=99, newest=120))
+    assert rest.seconds() == 2
+    rest.has_looked(Horizon(oldest=100, newest=130))
+
+    assert rest.seconds() == hints.SELDOM_SECONDS
+
+
+def test_a_sleeper_without_a_line_looks_often_and_says_nothing() -> None:
+    line = Line()
+    rest = a_rest(line, Clock())
+    rest.has_marked()
+    rest.has_looked(Horizon(100, 100))
+
+    line.is_listening = False
+
+    assert rest.seconds() == 2
+    assert not a_rest(line, Clock()).wants_to_sleep
+
+
+def test_a_sleeper_that_is_woken_too_often_looks_for_itself_for_a_second() -> None:
+    clock = Clock()
+    rest = a_rest(Line(), clock)
+    rest.has_marked()
+    rest.has_looked(Horizon(100, 100))
+
+    for _ in range(hints.MOST_HINTS):
+        rest.hear()
+    assert not rest.wants_to_wake
+    rest.hear()
+
+    assert rest.wants_to_wake
+    rest.has_unmarked()
+    assert not rest.wants_to_sleep
+    assert rest.seconds() == hints.GLANCE_SECONDS
+    clock.now += 1.01
+    assert rest.wants_to_sleep
+
+
+def handlers(ran: list[int]) -> Tasks:
+    tasks = Tasks()
+
+    @tasks.task(name="note")
+    async def note(number: int) -> None:
+        ran.append(number)
+
+    return tasks
+
+
+async def test_an_idle_worker_is_woken_by_a_start_in_another_process(database: str, new_holdfast: NewHoldfast) -> None:
+    ran: list[int] = []
+    tasks = handlers(ran)
+    here, there = new_holdfast(database, tasks=[tasks]), new_holdfast(database, tasks=[tasks])
+    async with here, there, there.worker(poll=60) as worker:
+        await until(lambda: is_asleep(worker), "the worker sleeps")
+
+        await here.start(tasks.get("note")(number=1))
+
+        await until(lambda: ran == [1], "the first start was hinted at", timeout=5)
+        await until(lambda: is_asleep(worker), "the worker sleeps again")
+
+        await here.start(tasks.get("note")(number=2))
+
+        await until(lambda: ran == [1, 2], "the second start was hinted at", timeout=5)
+
+
+def is_asleep(worker: Any) -> bool:
+    """Tell whether a worker has nothing to do, and whoever makes something will hint at it."""
+    hearing = getattr(worker, "_hearing", None)
+    if hearing is None:  # its task has not begun
+        return False
+    has_said = hearing.is_asleep or worker._store.database == "sqlite"
+    return has_said and not worker._is_hungry and not hearing.is_due
+
+
+async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: NewHoldfast) -> None:
+    ran: list[int] = []
+    tasks = handlers(ran)
+    deaf = Surroundings(file_mark=lambda path: None)
+    here = new_holdfast(database, tasks=[tasks])
+    there = new_holdfast(database, tasks=[tasks], surroundings=deaf, transaction_pooler=True)
+    async with here, there, there.worker(poll=0.3) as worker:
+        await until(lambda: not worker._is_hungry, "the worker has looked")
+
+        await here.start(tasks.get("note")(number=1))
+
+        await until(lambda: ran == [1], "the poll found it", timeout=5)
+
+
+async def test_a_job_whose_caller_commits_after_the_worker_fell_asleep_is_found_within_the_short_poll(
+    empty_url: str, new_holdfast: NewHoldfast
+) -> None:
+    ran: list[int] = []
+    tasks = handlers(ran)
+    hf = new_holdfast("postgres", tasks=[tasks])
+    async with hf:
+        with psycopg.connect(empty_url) as caller:
+            caller.execute("SELECT 1")
+            hf.sync.start(tasks.get("note")(number=1), connection=caller)  # before there is a mark: no hint
+            async with hf.worker(poll=0.3) as worker:
+                await until(lambda: is_asleep(worker), "the worker sleeps")
+
+                caller.commit()
+
+                await until(lambda: ran == [1], "it was found", timeout=5)
+                await until(lambda: worker._hearing._rest.seconds() == 30, "nothing old is open any more")
+
+
+async def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(
+    database: str, new_holdfast: NewHoldfast
+) -> None:
+    ran: list[int] = []
+    tasks = handlers(ran)
+    hf = new_holdfast(database, tasks=[tasks])
+    async with hf, hf.worker(poll=60) as worker:
+        await until(lambda: is_asleep(worker), "the worker sleeps")
+
+        await hf.start(tasks.get("note")(number=1), delay=0.3)
+
+        await until(lambda: ran == [1], "the job ran", timeout=5)
+
+
+@pytest.mark.parametrize("has_hints", [True, False])
+async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_hints_within_three(
+    has_hints: bool, database: str, new_holdfast: NewHoldfast
+) -> None:
+    tasks = Tasks()
+    stopped: list[float] = []
+    running = asyncio.Event()
+
+    @tasks.task(name="endless")
+    async def endless() -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(time.monotonic())
+
+    here = new_holdfast(database, tasks=[tasks])
+    deaf = {} if has_hints else {"surroundings": Surroundings(file_mark=lambda path: None), "transaction_pooler": True}
+    there = new_holdfast(database, tasks=[tasks], **deaf)
+    async with here, there, there.worker():
+        chain = await here.start(endless())
+        await asyncio.wait_for(running.wait(), 10)
+        if has_hints and database == "postgres":
+            await until(lambda: there.store._hints.is_listening, "the line works")  # type: ignore[attr-defined]
+
+        asked = time.monotonic()
+        await here.cancel(chain)
+
+        await until(lambda: bool(stopped), "the handler was told")
+        assert stopped[0] - asked < (1 if has_hints else 3)
+        with pytest.raises(Exception, match="cancelled"):
+            await chain.result(timeout=10)
+
+
+@pytest.mark.parametrize("has_line", [True, False])
+async def test_an_idle_process_issues_less_than_one_statement_a_second(
+    has_line: bool, empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = 12
+    with FaultProxy(empty_url) as proxy:
+        hf = Holdfast(proxy.url, schema_name=SCHEMA, tasks=[TASKS])
+        if not has_line:
+            hf.store._source = hf.store._hints._source = NoListener()  # type: ignore[attr-defined]
+        async with hf, hf.worker() as worker:
+            await until(lambda: has_looked(worker, has_line), "the worker sleeps")
+            await asyncio.sleep(0.5)  # what belongs to the beginning
+            proxy.round_trips = 0
+            await asyncio.sleep(seconds)
+            assert proxy.round_trips < seconds
+        await hf.close()
+
+
+def has_looked(worker: Any, has_line: bool) -> bool:
+    if has_line:
+        return is_asleep(worker) and bool(worker._hearing._rest.seconds() == 30)
+    return hasattr(worker, "_hearing") and not worker._is_hungry and not worker._reserved
+
+
+async def test_a_worker_leaves_no_row_no_thread_and_no_line_behind(
+    database: str, new_holdfast: NewHoldfast, empty_url: str
+) -> None:
+    hf = new_holdfast(database, tasks=[TASKS])
+    async with hf:
+        async with hf.worker(name="ada") as worker:
+            await until(lambda: is_asleep(worker), "the worker sleeps")
+            rows = await hf.store.read(_names)
+        assert rows == ["ada"]
+        assert await hf.store.read(_names) == []
+    names = {each.name for each in threading.enumerate()}
+    assert not {"holdfast-hints", "holdfast-leases", "holdfast-waiter"} & names
+    with stranger(empty_url) as connection:
+        await until(lambda: listeners(connection) == [], "no line is open")
+
+
+async def _names(tx: Any) -> list[str]:
+    return [name for (name,) in await tx.fetch_all("SELECT name FROM holdfast_worker")]
+
+
+async def test_a_fork_takes_neither_the_line_nor_the_waiter_with_it(
+    database: str, new_holdfast: NewHoldfast, tmp_path: Any
+) -> None:
+    script = tmp_path / "forking.py"
+    script.write_text(FORK_SCRIPT)
+    hf = new_holdfast(database)
+    await hf.open()
+
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(script), hf.settings.database, hf.settings.schema_name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (ran.stdout.split(), ran.stderr) == (["child", "parent"], "")
+    await hf.close()
+
+
+FORK_SCRIPT = """
+import os, sys, time, warnings
+from holdfast import Holdfast, Tasks, WaitTimeout
+from holdfast.store import workers
+from holdfast.store.workers import Member
+
+hf = Holdfast(sys.argv[1], schema_name=sys.argv[2])
+
+@hf.task(name="note")
+def note() -> None: ...
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+def does_not_end(chain):
+    try:
+        chain.result(timeout=0.2)
+    except WaitTimeout:
+        return True
+
+heard = []
+watch = hf.store.watch(lambda: heard.append(os.getpid()))
+if hf.store.database == "postgres":
+    wait_for(lambda: watch.is_listening)
+hf.store.run_sync(workers.asleep, Member("sleeper", None, "host", 1))
+chain = hf.sync.start(note())
+assert does_not_end(chain)
+child = os.fork()
+if child == 0:
+    own = hf.sync.start(note())
+    assert does_not_end(own)
+    hf.sync.close()
+    print("child", flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+wait_for(lambda: heard)
+heard.clear()
+hf.sync.start(note())
+wait_for(lambda: heard)
+assert does_not_end(chain)
+watch.stop()
+hf.sync.close()
+print("parent", flush=True)
+"""

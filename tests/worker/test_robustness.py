@@ -1,0 +1,400 @@
+"""A worker whose handlers do everything that handlers do: each ends its own attempt only, and frees its slot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast import Context, Holdfast, Tasks
+from holdfast.errors import UnknownOutcome
+from holdfast.outcomes import Reschedule, Retry
+from holdfast.store import settling
+from holdfast.worker import worker as worker_module
+from holdfast.worker.context import BlockingContext
+from tests.conditions import until
+
+ONCE = Retry.never()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def hf(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+    """A face on each database."""
+    made = new_holdfast(request.param)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def status_of(hf: Holdfast, job: Any) -> str:
+    return str((await hf.get_job(job)).status)
+
+
+async def until_status(hf: Holdfast, job: Any, status: str, timeout: float = 10) -> None:
+    async def holds() -> bool:
+        return await status_of(hf, job) == status
+
+    await until(holds, f"the job is {status}", timeout)
+
+
+async def rows(hf: Holdfast, sql: str, **values: object) -> list[tuple[Any, ...]]:
+    async def fetch(tx: Any) -> list[tuple[Any, ...]]:
+        return list(await tx.fetch_all(sql, **values))
+
+    return await hf.store.read(fetch)
+
+
+async def test_middleware_wraps_like_an_onion_worker_registry_task(new_holdfast: Callable[..., Holdfast]) -> None:
+    passed: list[str] = []
+
+    def layer(name: str) -> Any:
+        async def middleware(ctx: Any, following: Any) -> Any:
+            passed.append(f"{name} in")
+            ctx.state[name] = True
+            try:
+                return await following() + f" {name}"
+            finally:
+                passed.append(f"{name} out")
+
+        return middleware
+
+    tasks = Tasks(middleware=[layer("registry")])
+
+    @tasks.task(name="peel", middleware=[layer("task")])
+    async def peel(ctx: Context) -> str:
+        passed.append("handler")
+        return " ".join(ctx.state)
+
+    hf = new_holdfast("sqlite", tasks=[tasks])
+    async with hf, hf.worker(middleware=[layer("worker")]):
+        chain = await hf.start(peel())
+        output = await chain.result(timeout=10)
+
+    assert output == "worker registry task task registry worker"
+    assert passed == ["worker in", "registry in", "task in", "handler", "task out", "registry out", "worker out"]
+
+
+ODD: dict[str, Callable[[], object]] = {}
+
+
+def odd(function: Callable[[], object]) -> Callable[[], object]:
+    ODD[function.__name__] = function
+    return function
+
+
+@odd
+def keyboard_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@odd
+def system_exit() -> None:
+    raise SystemExit(3)
+
+
+@odd
+def generator_exit() -> None:
+    raise GeneratorExit
+
+
+@odd
+def stop_iteration() -> None:
+    raise StopIteration(1)
+
+
+@odd
+def cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+@odd
+def memory_error() -> None:
+    raise MemoryError
+
+
+@odd
+def recursion() -> object:
+    return recursion()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Chatty(Exception):
+    def __str__(self) -> str:
+        return "x" * 100_000_000
+
+
+@odd
+def mute() -> None:
+    raise Mute
+
+
+@odd
+def chatty() -> None:
+    raise Chatty
+
+
+@odd
+def unstorable() -> None:
+    raise ValueError("\x00\ud800")
+
+
+@odd
+def a_time_that_is_none() -> None:
+    raise Reschedule(after=float("nan"))
+
+
+@pytest.mark.parametrize("colour", ["async", "thread"])
+async def test_an_odd_exception_ends_its_attempt_and_frees_the_slot(hf: Holdfast, colour: str) -> None:
+    @hf.task(name="odd_async", retry=ONCE)
+    async def odd_async(kind: str) -> None:
+        ODD[kind]()
+
+    @hf.task(name="odd_thread", retry=ONCE)
+    def odd_thread(kind: str) -> None:
+        ODD[kind]()
+
+    task = odd_async if colour == "async" else odd_thread
+    async with hf.worker(concurrency=1):
+        chains = {kind: await hf.start(task(kind=kind)) for kind in ODD}
+        for chain in chains.values():
+            await until_status(hf, chain, "failed")
+
+    jobs = {kind: await hf.get_job(chain) for kind, chain in chains.items()}
+    assert all(job.error is not None for job in jobs.values())
+    assert all(len(json.dumps(dict(job.error))) < 20_000 for job in jobs.values() if job.error is not None)
+
+
+async def test_a_hundred_memory_errors_leave_every_slot_free(hf: Holdfast) -> None:
+    @hf.task(name="greedy", retry=ONCE)
+    async def greedy(n: int) -> None:
+        raise MemoryError
+
+    @hf.task(name="fine")
+    async def fine() -> str:
+        return "fine"
+
+    async with hf.worker(concurrency=5):
+        await hf.start_many([greedy(n=n) for n in range(100)])
+        assert await (await hf.start(fine(), priority=-100)).result(timeout=20) == "fine"
+
+
+async def test_a_time_out_ends_a_coroutine_and_is_in_the_history(hf: Holdfast) -> None:
+    @hf.task(name="endless", timeout=0.1, retry=ONCE)
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    async with hf.worker():
+        chain = await hf.start(endless())
+        await until_status(hf, chain, "failed")
+
+    error = (await hf.get_job(chain)).error
+    assert error is not None
+    assert dict(error)["type"] == "TimeoutError"
+    assert "asyncio.Event().wait()" in dict(error)["traceback"]
+
+
+async def test_a_thread_past_its_time_keeps_the_job_until_it_really_ends(hf: Holdfast) -> None:
+    gate, told = threading.Event(), threading.Event()
+
+    @hf.task(name="stuck", timeout=0.1, retry=ONCE)
+    def stuck(ctx: BlockingContext) -> None:
+        ctx.aborted.wait(10)
+        told.set()
+        gate.wait(10)
+        ctx.raise_if_aborted()
+
+    async with hf.worker():
+        chain = await hf.start(stuck())
+        await until(told.is_set, "the handler is told")
+        running = await status_of(hf, chain)
+        gate.set()
+        await until_status(hf, chain, "failed")
+
+    assert running == "running"
+
+
+async def test_fail_from_beside_the_handler_stops_and_fails_it_for_good(hf: Holdfast) -> None:
+    stopped = []
+
+    @hf.task(name="watched")
+    async def watched(ctx: Context) -> None:
+        asyncio.get_running_loop().call_later(0.05, ctx.fail, "over budget")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(ctx.abort_reason)
+
+    async with hf.worker():
+        chain = await hf.start(watched())
+        await until_status(hf, chain, "failed")
+
+    assert stopped == ["failed"]
+    assert (await hf.get_job(chain)).reason == "over budget"
+
+
+async def test_a_result_after_fail_counts_for_nothing(hf: Holdfast) -> None:
+    @hf.task(name="undecided")
+    async def undecided(ctx: Context) -> str:
+        ctx.fail("no good")
+        return "all is well"
+
+    async with hf.worker():
+        chain = await hf.start(undecided())
+        await until_status(hf, chain, "failed")
+
+    assert (await hf.get_job(chain)).reason == "no good"
+
+
+async def test_progress_is_written_at_once_then_seldom_and_last_with_the_end(hf: Holdfast) -> None:
+    gate = asyncio.Event()
+
+    @hf.task(name="chatter")
+    async def chatter(ctx: Context) -> None:
+        ctx.progress(1, "first")
+        await gate.wait()
+        for n in range(1000):
+            ctx.progress(n / 10, f"step {n}")
+        ctx.progress(250, "last")
+
+    async with hf.worker():
+        chain = await hf.start(chatter())
+
+        async def is_told() -> bool:
+            return (await hf.get_job(chain)).progress == 1
+
+        await until(is_told, "the first report is written while the handler runs")
+        gate.set()
+        await chain.result(timeout=10)
+
+    job = await hf.get_job(chain)
+    told = await rows(hf, "SELECT facts FROM holdfast_event WHERE name = 'job:progress' ORDER BY seq")
+    assert (job.progress, job.message) == (100, "last")
+    assert 2 <= len(told) <= 4
+    assert json.loads(told[0][0]) == {"progress": 1, "message": "first"}
+
+
+async def test_a_handler_that_ignores_a_cancel_keeps_lease_slot_and_lane(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_module, "STUBBORN_SECONDS", 0.1)
+    gate = threading.Event()
+
+    @hf.task(name="deaf", lease=1)
+    def deaf() -> None:
+        gate.wait(20)
+
+    @hf.task(name="next_in_lane")
+    async def next_in_lane() -> str:
+        return "ran"
+
+    async with hf.worker(concurrency=2) as worker:
+        one = await hf.start(deaf(), lane="a")
+        await until_status(hf, one, "running")
+        other = await hf.start(next_in_lane(), lane="a")
+        await hf.cancel(one)
+        await until(lambda: worker.stubborn == [str(one.id)], "the worker says that it does not stop", 6)
+        began = time.monotonic()
+        await until(lambda: time.monotonic() - began > 2.5, "two leases pass")
+        standing = (await status_of(hf, one), await status_of(hf, other))
+        gate.set()
+        await other.result(timeout=10)
+
+    assert standing == ("running", "pending")
+    assert await status_of(hf, one) == "cancelled"
+    assert [each.message for each in caplog.records].count("handler_does_not_stop") == 1
+
+
+class Forgetful:
+    """A store that commits, and then loses the answer, as often as it is told."""
+
+    def __init__(self, store: Any, times: int) -> None:
+        self._store = store
+        self.times = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run it, and forget the result of an exchange that claimed or settled something."""
+        result = await self._store.run(operation, *args, **kwargs)
+        if operation is worker_module.exchange and self.times and (result[0].done or result[1].jobs):
+            self.times -= 1
+            raise UnknownOutcome("the answer was lost")
+        return result
+
+
+async def test_lost_answers_are_looked_up_and_nothing_runs_or_completes_twice(hf: Holdfast) -> None:
+    ran: list[int] = []
+
+    @hf.task(name="counted")
+    async def counted(n: int) -> int:
+        ran.append(n)
+        return n
+
+    chains = await hf.start_many([counted(n=n) for n in range(5)])
+    worker = hf.worker(concurrency=2, poll=0.1)
+    worker._store = forgetful = Forgetful(hf.store, times=4)
+    async with worker:
+        for chain in chains:
+            await until_status(hf, chain, "completed")
+
+    assert forgetful.times == 0
+    assert sorted(ran) == [0, 1, 2, 3, 4]
+    assert await rows(hf, "SELECT count(*) FROM holdfast_event WHERE name = 'job:completed'") == [(5,)]
+
+
+async def test_an_outcome_that_cannot_be_written_fails_alone(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "holdfast.worker.worker")
+    honest = settling.settle
+
+    async def picky(tx: Any, settlements: Any) -> Any:
+        if any(each.outcome.output == '"bad"' for each in settlements):
+            raise RuntimeError("this cannot be written")
+        return await honest(tx, settlements)
+
+    monkeypatch.setattr(settling, "settle", picky)
+
+    @hf.task(name="says")
+    async def says(word: str) -> str:
+        return word
+
+    async with hf.worker():
+        good = await hf.start_many([says(word="good") for _ in range(5)])
+        bad = await hf.start(says(word="bad"))
+        await until_status(hf, bad, "failed")
+        for chain in good:
+            await until_status(hf, chain, "completed")
+
+    assert (await hf.get_job(bad)).reason == "its outcome could not be written"
+
+
+async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) -> None:
+    cleaned: list[UUID] = []
+
+    @hf.task(name="long")
+    async def long(ctx: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(ctx.job.id)
+
+    async with hf.worker(grace=0.05):
+        chain = await hf.start(long())
+        await until_status(hf, chain, "running")
+
+    job = await hf.get_job(chain)
+    assert (str(job.status), job.used, job.attempt) == ("pending", 0, 1)
+    assert cleaned == [chain.id]
