@@ -1,140 +1,335 @@
-"""What exists today, at work on a SQLite file: `python3 dev.py demo`.
+"""A small shop at work on a SQLite file: `python3 dev.py demo`. What you see is read live from Holdfast's own log.
 
-Nothing here runs a job: the engine that does comes next. What you see is everything before it: jobs that commit with
-your data, and how they are found again.
+A worker with eight slots runs the shop's jobs in this process; for a while a second one runs in another, and is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import shutil
 import sqlite3
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from holdfast import ChainNotFound, Holdfast, Job, StillReferenced, Unique
+from holdfast import ChainCancelled, ChainNotFound, Context, Holdfast, Retry, Tasks
 
-console = Console(highlight=False)
-COLOURS = {"pending": "green", "scheduled": "cyan", "blocked": "yellow", "paused": "magenta"}
+SECONDS = 10
+"""How long the demo waits for anything before it gives up, instead of hanging."""
+
+STYLES = {
+    "job:completed": "green", "job:retrying": "yellow", "job:reaped": "yellow", "job:failed": "red",
+    "job:cancelling": "magenta", "job:cancelled": "magenta", "job:paused": "magenta", "job:resumed": "magenta",
+    "lane:paused": "magenta", "lane:resumed": "magenta", "job:blocked": "cyan", "job:unblocked": "cyan",
+}  # fmt: skip
+
+console = Console(highlight=False, soft_wrap=True)
+logging.getLogger("holdfast").setLevel(logging.ERROR)  # a worker found dead is a warning; here it is the show
+tasks = Tasks()
 
 
-async def main(directory: Path) -> None:
+# The shop's handlers. Where a real one would work, these sleep.
+
+
+@tasks.task(name="send_receipt")
+async def send_receipt(order_id: int) -> str:
+    """Run in the event loop, as every `async def` does."""
+    return f"receipt for order {order_id}"
+
+
+@tasks.task(name="charge", retry=Retry(attempts=4, first=0.2, jitter=0))
+async def charge(ctx: Context, order_id: int) -> str:
+    """Raise twice, and be tried again: after 0.2 seconds, then after 0.4."""
+    if ctx.job.attempt < 3:
+        raise ConnectionError("the card terminal does not answer")
+    return f"order {order_id} is paid"
+
+
+@tasks.task(name="pack")
+async def pack(order_id: int) -> None:
+    """Keep a robot busy; its lane sees to it that it packs one order at a time."""
+    await asyncio.sleep(0.08)
+
+
+@tasks.task(name="fetch_price")
+def fetch_price(file: str, item: str) -> int:
+    """Run in a thread, as every plain `def` does, and write to the shop's own table."""
+    time.sleep(0.15)
+    cents = 100 * len(item)
+    with sqlite3.connect(file, timeout=SECONDS) as shop:
+        shop.execute("INSERT INTO prices VALUES (?, ?)", [item, cents])
+    shop.close()
+    return cents
+
+
+@tasks.task(name="price_list")
+def price_list(file: str) -> str:
+    """Read what the fetches have written."""
+    shop = sqlite3.connect(file)
+    rows = shop.execute("SELECT item, cents FROM prices ORDER BY item").fetchall()
+    shop.close()
+    return ", ".join(f"{item} {cents / 100:.2f}" for item, cents in rows)
+
+
+@tasks.task(name="stocktake")
+async def stocktake(ctx: Context, shelves: int) -> int:
+    """Take far longer than anybody wants to wait, and say how far it is."""
+    for shelf in range(shelves):
+        ctx.progress(100 * shelf / shelves, f"shelf {shelf} of {shelves}")
+        await asyncio.sleep(0.1)
+    return shelves
+
+
+@tasks.task(name="deliver", queue="road")
+async def deliver(ctx: Context, order_id: int) -> str:
+    """Never arrive in the first attempt: its process is killed on the way."""
+    ctx.progress(50, "half way")
+    if ctx.job.attempt == 1:
+        await ctx.aborted
+    return f"order {order_id} is delivered, in attempt {ctx.job.attempt}"
+
+
+# The demo itself.
+
+
+async def main(path: Path) -> None:
     """Show it, a step at a time."""
-    path = directory / "shop.db"
-    hf = Holdfast(str(path))
-
-    @hf.task(name="send_receipt")
-    async def send_receipt(order_id: int) -> str:
-        return f"receipt for order {order_id}"
-
-    @hf.task(name="pack", queue="warehouse")
-    async def pack(order_id: int) -> None:
-        return None
-
-    @hf.task(name="report")
-    async def report(day: str) -> str:
-        return f"report of {day}"
-
-    console.print(f"[bold]Holdfast[/] on SQLite {sqlite3.sqlite_version}, in [bold]{path}[/]", soft_wrap=True)
+    hf = Holdfast(str(path), tasks=[tasks])
+    console.print(f"[bold]Holdfast[/] on SQLite {sqlite3.sqlite_version}: a shop, and a worker with eight slots")
     async with hf:  # opened before your own transaction: the first use of a new file creates its tables
         shop = sqlite3.connect(path, isolation_level=None)
         shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")
-
-        async with step("An order and its job, in one transaction of yours"):
-            shop.execute("BEGIN IMMEDIATE")
-            shop.execute("INSERT INTO orders (id, item) VALUES (1, 'kettle')")
-            chain = hf.sync.start(send_receipt(order_id=1), connection=shop)
-            console.print(f"  before COMMIT, others see the job: {await exists(hf, chain.id)}")
-            shop.execute("COMMIT")
-            console.print(f"  after COMMIT,  others see the job: {await exists(hf, chain.id)}")
-
-        async with step("The same, rolled back: there was never a job"):
-            shop.execute("BEGIN IMMEDIATE")
-            shop.execute("INSERT INTO orders (id, item) VALUES (2, 'teapot')")
-            ghost = hf.sync.start(send_receipt(order_id=2), connection=shop)
-            shop.execute("ROLLBACK")
-            console.print(f"  the job is there: {await exists(hf, ghost.id)}")
-
-        async with step("64 callers at once share their commits; each returns when its own is on disk"):
-            started = time.perf_counter()
-            await asyncio.gather(*(hf.start(pack(order_id=n)) for n in range(64)))
-            console.print(f"  64 durable starts in {(time.perf_counter() - started) * 1000:.0f} ms")
-
-        async with step("A unique key: the second start is given the chain of the first"):
-            first = await hf.start(report(day="monday"), unique="monday")
-            again = await hf.start(report(day="monday"), unique=Unique("monday", within=3600))
-            console.print(f"  same chain: {first.id == again.id}, deduplicated: {again.deduplicated}")
-
-        async with step("Blockers, a delay, a lane, a job that waits for a person"):
-            await hf.start(report(day="tuesday"), blockers=[chain, first])
-            await hf.start(report(day="next week"), delay=7 * 24 * 3600, tags=["weekly"])
-            await hf.start(pack(order_id=1), lane="robot-7", priority=10)
-            await hf.start(pack(order_id=1), paused=True)
-            console.print(jobs_table(list(await hf.list_jobs(limit=6))), "", sep="\n")
-            scheduled = await hf.list_jobs(status="scheduled")
-            console.print(f"  of these, scheduled: {[job.input.day for job in scheduled]}")
-
-        async with step("Deleting: whole chains, and never one that others wait for"):
-            try:
-                await hf.delete(first)
-            except StillReferenced as error:
-                console.print(f"  refused, {len(error.references)} job waits for it")
-            dependent = (await hf.list_jobs(status="blocked")).items[0]
-            gone = await hf.delete_many([dependent, first])
-            console.print(f"  deleted together: {len(gone)} chains")
-
-        async with step("The log was written in the same commits"):
-            rows = shop.execute("SELECT name, count(*) FROM holdfast_event GROUP BY name ORDER BY 2 DESC")
-            for name, count in rows:
-                console.print(f"  {name:<14}{count:>4}")
+        shop.execute("CREATE TABLE prices (item TEXT PRIMARY KEY, cents INTEGER NOT NULL)")
+        async with Log(path) as log, hf.worker(queues=["default"], concurrency=8, name="till"):
+            async with log.step("An order and its job, in one transaction of the shop's own"):
+                await commit_together(hf, log, shop)
+            async with log.step("An error: tried again, a little later each time"):
+                paid = await hf.start(charge(order_id=1))
+                log.say(await paid.result(SECONDS))
+            async with log.step("Two robots, a lane each: jobs of a lane run one at a time, in order"):
+                calls = [pack(order_id=n).options(lane=f"robot-{n % 2 + 1}") for n in range(1, 7)]
+                await hf.wait(await hf.start_many(calls), timeout=SECONDS)
+            async with log.step("A robot is paused: what stands in its lane waits until it is resumed"):
+                await pause_a_robot(hf, log)
+            async with log.step("Blockers: the list waits until every price is fetched"):
+                fetches = [fetch_price(file=str(path), item=item) for item in ("kettle", "teapot", "cup")]
+                prices = await hf.start(price_list(file=str(path)), blockers=await hf.start_many(fetches))
+                log.say(await prices.result(SECONDS))
+            async with log.step("A unique key: the second start is given the chain of the first"):
+                await start_twice(hf, log)
+            async with log.step("A running job says how far it is, and is cancelled"):
+                await cancel_while_it_runs(hf, log)
+            async with log.step("kill -9: a worker in another process dies, another one takes its job over"):
+                await kill_a_worker(hf, log, path)
+        print_summary(shop)
         shop.close()
 
-    console.print(
-        "\nNothing has run: the engine that runs jobs comes next. Until then they wait, durably.", soft_wrap=True
-    )
+
+async def commit_together(hf: Holdfast, log: Log, shop: sqlite3.Connection) -> None:
+    """Write an order with its job, twice: committed, and rolled back."""
+    shop.execute("BEGIN IMMEDIATE")
+    shop.execute("INSERT INTO orders VALUES (1, 'kettle')")
+    chain = hf.sync.start(send_receipt(order_id=1), connection=shop)
+    log.say(f"before COMMIT, others see the job: {await is_there(hf, chain.id)}")
+    shop.execute("COMMIT")
+    log.say(f"after COMMIT,  others see the job: {await is_there(hf, chain.id)}")
+    await hf.wait([chain], timeout=SECONDS)
+
+    shop.execute("BEGIN IMMEDIATE")
+    shop.execute("INSERT INTO orders VALUES (2, 'teapot')")
+    ghost = hf.sync.start(send_receipt(order_id=2), connection=shop)
+    shop.execute("ROLLBACK")
+    log.say(f"after ROLLBACK of another one:     {await is_there(hf, ghost.id)}, it never was")
 
 
-@asynccontextmanager
-async def step(title: str) -> AsyncIterator[None]:
-    """Print *title* over what follows."""
-    console.print(f"\n[bold blue]*[/] {title}", soft_wrap=True)
-    yield
-
-
-async def exists(hf: Holdfast, chain_id: object) -> str:
+async def is_there(hf: Holdfast, chain_id: UUID) -> str:
     """Ask on a connection of its own whether the chain is there."""
     try:
-        await hf.get_chain(str(chain_id))
+        await hf.get_chain(chain_id)
     except ChainNotFound:
         return "[red]no[/]"
     return "[green]yes[/]"
 
 
-def jobs_table(jobs: list[Job]) -> Table:
-    """Make a table of *jobs*."""
-    table = Table("seq", "task", "input", "state", "queue", "lane", "run at", box=None, padding=(0, 1))
-    for job in jobs:
-        arguments = ", ".join(f"{name}={value}" for name, value in asdict(job.input).items())
-        state = f"[{COLOURS.get(job.state, 'white')}]{job.state}[/]"
-        run_at = f"{job.run_at:%d %b %H:%M}"
-        table.add_row(str(job.seq), job.task, arguments, state, job.queue, job.lane or "", run_at)
-    return table
+async def pause_a_robot(hf: Holdfast, log: Log) -> None:
+    """Pause a lane that is empty, give it a job, and resume it."""
+    robot = hf.lane("robot-1")
+    await robot.pause(by="ada", why="a new battery")
+    packed = await hf.start(pack(order_id=7), lane="robot-1")
+    overtaken = await hf.start(pack(order_id=8), lane="robot-2")
+    await overtaken.result(SECONDS)
+    info = await robot.info()
+    log.say(f"robot-1 was paused by {info.paused_by} for {info.reason}; its job is {(await hf.get_job(packed)).state}")
+    await robot.resume(by="ada")
+    await packed.result(SECONDS)
+
+
+async def start_twice(hf: Holdfast, log: Log) -> None:
+    """Start one thing twice; the job is paused, so that it is surely still open at the second start."""
+    first = await hf.start(send_receipt(order_id=1), unique="order-1", paused=True)
+    again = await hf.start(send_receipt(order_id=1), unique="order-1")
+    log.say(f"the same chain: {first.id == again.id}, deduplicated: {again.deduplicated}")
+    await hf.resume(first, by="ada")
+    await again.result(SECONDS)
+
+
+async def cancel_while_it_runs(hf: Holdfast, log: Log) -> None:
+    """Cancel a job whose handler has begun."""
+    count = await hf.start(stocktake(shelves=40))
+    await log.until("job:progress", count.id, times=3)
+    log.say(f"cancel is answered with: {await hf.cancel(count, by='ada', why='the shop opens')}")
+    try:
+        await count.result(SECONDS)
+    except ChainCancelled:
+        log.say("and whoever waits for its result is told so")
+
+
+async def kill_a_worker(hf: Holdfast, log: Log, path: Path) -> None:
+    """Kill the process that runs a job, and have another worker go on."""
+    parcel = await hf.start(deliver(order_id=1))
+    van = await asyncio.create_subprocess_exec(sys.executable, __file__, "--van", str(path))
+    try:
+        await log.until("job:progress", parcel.id)
+    finally:
+        van.kill()
+        await van.wait()
+    log.say("the process is gone; nobody has said goodbye")
+    async with hf.worker(queues=["road"], concurrency=1, name="bicycle"):
+        log.say(await parcel.result(SECONDS))
+
+
+async def drive_the_van(path: str) -> None:
+    """Be the worker that is killed."""
+    hf = Holdfast(path, tasks=[tasks])
+    async with hf, hf.worker(queues=["road"], concurrency=1, name="van"):
+        await asyncio.Event().wait()
+
+
+# What is printed: the log as it grows, and the demo's own words.
+
+
+class Log:
+    """Prints what is new in the log, for as long as it is entered, and knows what has been there."""
+
+    NEW = """
+        SELECT event.seq, event.at, event.name, event.attempt, event.facts, job.id, job.task, job.input, job.lane
+        FROM holdfast_event AS event LEFT JOIN holdfast_job AS job ON job.seq = event.job
+        WHERE event.seq > ? ORDER BY event.seq"""
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(path)
+        self._began: int | None = None
+        self._last = 0
+        self._grown = asyncio.Event()
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    async def __aenter__(self) -> Log:
+        self._follower = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._follower.cancel()
+        self._database.close()
+
+    @asynccontextmanager
+    async def step(self, title: str) -> AsyncIterator[None]:
+        """Print *title* over what follows, and all of that before the next one."""
+        console.print(f"\n[bold blue]*[/] [bold]{title}[/]")
+        yield
+        self._print_new()
+
+    def say(self, text: str) -> None:
+        """Print what the demo itself has to say, after what has led to it."""
+        self._print_new()
+        console.print(f"         [bold]{text}[/]")
+
+    async def until(self, name: str, job_id: UUID, times: int = 1) -> None:
+        """Wait until the log has event *name* of a job, so many *times*."""
+        async with asyncio.timeout(SECONDS):
+            while self._seen[name, str(job_id)] < times:
+                self._grown.clear()
+                await self._grown.wait()
+
+    async def _follow(self) -> None:
+        while True:
+            self._print_new()
+            await asyncio.sleep(0.02)  # by SQL one has to look; a feed that wakes its reader comes later
+
+    def _print_new(self) -> None:
+        rows = self._database.execute(self.NEW, [self._last])
+        for seq, at, name, attempt, facts, job_id, task, arguments, lane in rows:
+            self._began = self._began or at
+            self._last = seq
+            self._seen[name, str(job_id)] += 1
+            self._grown.set()
+            if name == "chain:completed":  # every chain here has one job
+                continue
+            known = json.loads(facts or "{}")
+            what = f"{task} {order_of(arguments)}" if task else str(known.get("lane", ""))
+            told = explain(name, attempt, known, lane)
+            style = STYLES.get(name, "none")
+            line = f"  {(at - self._began) / 1000:5.2f}  [{style}]{name:<15}[/] {escape(what):<20} {escape(told)}"
+            console.print(line.rstrip())
+
+
+def order_of(arguments: str) -> str:
+    """Give the one argument of a job that tells it from others."""
+    given: dict[str, Any] = json.loads(arguments)
+    return " ".join(str(value) for name, value in given.items() if name != "file")
+
+
+def explain(name: str, attempt: int, facts: dict[str, Any], lane: str | None) -> str:
+    """Say in a few words what an event tells."""
+    match name:
+        case "job:started":
+            where = f", {lane}" if lane else ""
+            return f"attempt {attempt}, by {str(facts['worker']).partition('-')[0]}{where}"
+        case "job:progress":
+            return f"{facts['progress']:>3} %  {facts['message']}"
+        case "job:retrying":
+            return f"{facts['error']['type']}: {facts['error']['message']}"
+        case _:
+            return " ".join(f"{key}={facts[key]}" for key in ("by", "reason") if facts.get(key))
+
+
+def print_summary(shop: sqlite3.Connection) -> None:
+    """Print what the log tells of the whole, by task."""
+    rows = shop.execute("""
+        SELECT job.task, count(DISTINCT job.seq), sum(event.name = 'job:started'), sum(event.name = 'job:retrying'),
+            sum(event.name = 'job:reaped'), sum(event.name = 'job:completed'), sum(event.name = 'job:cancelled')
+        FROM holdfast_event AS event JOIN holdfast_job AS job ON job.seq = event.job
+        GROUP BY job.task ORDER BY min(job.seq)""")
+    table = Table(box=None, padding=(0, 2, 0, 0), title="From the log", title_justify="left", title_style="bold")
+    table.add_column("task")
+    for head in ("jobs", "attempts", "retried", "taken over", "completed", "cancelled"):
+        table.add_column(head, justify="right")
+    for row in rows:
+        table.add_row(*(str(value or "") for value in row))
+    ((count,),) = shop.execute("SELECT count(*) FROM holdfast_event")
+    console.print("", table, f"\n{count} events, each in the same commit as the change that it tells of.", sep="\n")
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--van"]:
+        asyncio.run(drive_the_van(sys.argv[2]))
+        sys.exit()
     keep = "--keep" in sys.argv[1:]
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
-        asyncio.run(main(folder))
+        asyncio.run(main(folder / "shop.db"))
     finally:
         if not keep:
             shutil.rmtree(folder)
-    console.print(f"Kept: {folder}" if keep else "The file is removed again; --keep keeps it.", soft_wrap=True)
+    console.print(f"Kept: {folder}" if keep else "The file is removed again; --keep keeps it.")
