@@ -240,9 +240,7 @@ class ChainFailed(NoResult):
         known = error or {}
         what = ": ".join(str(known[key]) for key in ("type", "message") if known.get(key))
         why = "; ".join(each for each in (reason, what) if each) or "no reason is given"
-        super().__init__(
-            f"chain {chain_id} has failed ({why}); look at job {job_id}, mend it, and retry()"
-        )
+        super().__init__(f"chain {chain_id} has failed ({why}); look at job {job_id}, mend it, and retry()")
         self.chain_id = chain_id
         self.job_id = job_id
         self.reason = reason

@@ -7,16 +7,22 @@ decides about jobs; these clocks measure waiting and stamp ids.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 R = TypeVar("R")
+
+AFTER_FAILURE_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class Shell(Protocol):
@@ -84,7 +90,12 @@ class ThreadShell:
             self._woken.clear()
             if self._stopped:
                 return
-            seconds = self._step()
+            try:
+                seconds = self._step()
+            except Exception:  # leases are kept and results waited for by such a thread: it may not end unheard
+                seconds = AFTER_FAILURE_SECONDS
+                with suppress(Exception):  # it may be the application's logging that has failed
+                    logger.exception("step_failed", extra={"shell": self._thread.name})
 
 
 class Threads:

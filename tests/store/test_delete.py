@@ -9,7 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import ChainNotFound, JobNotFound, Status, StillReferenced
-from holdfast.store import deletes
+from holdfast.store import deletes, steering
+from holdfast.store.tx import Tx
 from tests.factories import (
     block,
     continue_chain,
@@ -20,6 +21,7 @@ from tests.factories import (
     seq_of,
     whole_store,
 )
+from tests.store.engine import admit, claim_one
 from tests.ways import Way
 
 
@@ -335,3 +337,20 @@ async def test_a_head_with_phases_and_links_keeps_none(way: Way) -> None:
     await way.face.delete(head)
 
     assert await way.rows("SELECT 1 FROM holdfast_phase") == []
+
+
+async def test_who_has_just_left_its_lane_stays_until_admission_has_promoted_the_next(way: Way) -> None:
+    first, second = [await way.face.start(greet(name=name), lane="vm-7") for name in ("Ada", "Bob")]
+    await admit(way)
+
+    await way.call(_cancel_and_delete, [first.id])
+    await admit(way)
+
+    assert await remaining(way) == {second.id}
+    assert UUID((await claim_one(way)).id) == second.id
+
+
+async def _cancel_and_delete(tx: Tx, ids: list[UUID]) -> None:
+    """Do as a caller may in one transaction, where the lane is left to admission."""
+    await steering.cancel(tx, ids, steering.Asked())
+    await deletes.delete(tx, ids)

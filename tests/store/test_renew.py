@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -49,7 +48,7 @@ async def test_renewal_tells_how_each_claim_stands(way: Way) -> None:
     await way.face.pause(chains[2])
     await settle(way, (done, DONE))
     await way.face.delete(chains[4])
-    other = replace(held, nonce="zombie")
+    other = held._replace(nonce="zombie")
 
     holds = await way.call(jobs.renew, [held, cancelled, paused, done, gone, other])
 
@@ -57,6 +56,15 @@ async def test_renewal_tells_how_each_claim_stands(way: Way) -> None:
         held: Hold.HELD, cancelled: Hold.CANCEL, paused: Hold.PAUSE, done: Hold.COMPLETED, gone: Hold.GONE,
         other: Hold.TAKEN,
     }  # fmt: skip
+
+
+async def test_the_deleted_head_of_a_lane_is_gone_for_who_runs_it(way: Way) -> None:
+    chain = await way.face.start(greet(name="x"), lane="vm-7")
+    job = await claim_one(way)
+
+    await way.face.delete(chain)
+
+    assert await way.call(jobs.renew, [job.token]) == {job.token: Hold.GONE}
 
 
 async def test_a_job_that_is_to_be_cancelled_is_renewed_until_its_handler_has_ended(way: Way) -> None:
@@ -76,7 +84,7 @@ async def test_a_wrong_token_renews_nothing(way: Way, forged: dict[str, object])
     job = await claim_one(way)
     before = await whole_store(way)
 
-    holds = await way.call(jobs.renew, [replace(job.token, **forged)])  # type: ignore[arg-type]
+    holds = await way.call(jobs.renew, [job.token._replace(**forged)])  # type: ignore[arg-type]
 
     assert list(holds.values()) == [Hold.TAKEN]
     assert await whole_store(way) == before

@@ -146,7 +146,7 @@ async def test_a_token_that_is_wrong_in_one_part_settles_nothing(way: Way, forge
     wrong: dict[str, Any] = {"attempt": 7, "nonce": "other", "seq": token.seq + 1}
     before = await whole_store(way)
 
-    settled = await settle(way, (replace(token, **{forged: wrong[forged]}), DONE))
+    settled = await settle(way, (token._replace(**{forged: wrong[forged]}), DONE))
 
     assert (settled.done, settled.busy, len(settled.lost)) == ([], [], 1)
     assert await whole_store(way) == before
@@ -191,7 +191,7 @@ async def test_a_list_loses_only_its_lost(way: Way) -> None:
     await way.face.start_many([greet(name=str(n)) for n in range(5)])
     jobs = await claim(way)
     gone = Token(10_000, 1, "nonce-1")
-    stale = replace(jobs[2].token, nonce="other")
+    stale = jobs[2].token._replace(nonce="other")
     ends = [(job.token, DONE) for job in jobs if job is not jobs[2]]
 
     settled = await settle(way, *ends[:2], (gone, DONE), (stale, DONE), *ends[2:])

@@ -24,6 +24,7 @@ from holdfast import (
     UniqueConflict,
 )
 from holdfast.store import steering
+from holdfast.store.tx import Tx
 from tests.conditions import until
 from tests.factories import (
     TASKS,
@@ -607,3 +608,20 @@ async def test_ids_are_uuids(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
     assert isinstance((await way.face.trigger(chain)).id, UUID)
+
+
+async def test_a_head_that_is_cancelled_retried_and_paused_in_one_transaction_passes_its_lane_on(way: Way) -> None:
+    first, second = [await way.face.start(greet(name=name), lane="vm-7") for name in ("Ada", "Bob")]
+    await admit(way)
+
+    await way.call(_cancel_retry_and_pause, [first.id])
+    await admit(way)
+
+    assert UUID((await claim_one(way)).id) == second.id
+    assert (await way.face.get_job(first)).status == "paused"
+
+
+async def _cancel_retry_and_pause(tx: Tx, ids: list[UUID]) -> None:
+    """Do as a caller may in one transaction, where the lane is left to admission."""
+    for verb in (steering.cancel, steering.retry, steering.pause):
+        await verb(tx, ids, steering.Asked())

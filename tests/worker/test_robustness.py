@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Tasks
-from holdfast.errors import UnknownOutcome
+from holdfast.errors import Misuse, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
-from holdfast.store import settling
+from holdfast.store import jobs, settling, workers
 from holdfast.worker import worker as worker_module
 from holdfast.worker.context import BlockingContext
 from tests.conditions import until
@@ -398,3 +399,132 @@ async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) 
     job = await hf.get_job(chain)
     assert (str(job.status), job.used, job.attempt) == ("pending", 0, 1)
     assert cleaned == [chain.id]
+
+
+# ---- how a worker is made, started and stopped
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"poll": 0},
+        {"poll": float("nan")},
+        {"grace": -1},
+        {"queues": "mail"},
+        {"queues": ["mail", ""]},
+    ],
+)
+async def test_options_that_cannot_work_are_refused_when_the_worker_is_made(hf: Holdfast, options: Any) -> None:
+    with pytest.raises(UsageError):
+        hf.worker(**options)
+
+
+async def test_a_worker_that_is_run_is_stopped_like_any_other(hf: Holdfast) -> None:
+    @hf.task(name="long")
+    async def long() -> None:
+        await asyncio.Event().wait()
+
+    worker = hf.worker(grace=0.05)
+    running = asyncio.create_task(worker.run())
+    chain = await hf.start(long())
+    await until_status(hf, chain, "running")
+    await asyncio.wait_for(worker.stop(), 10)
+    await asyncio.wait_for(running, 10)
+
+    job = await hf.get_job(chain)
+    assert (str(job.status), job.used) == ("pending", 0)
+
+
+async def test_a_run_that_is_cancelled_gives_its_jobs_back(hf: Holdfast) -> None:
+    @hf.task(name="long")
+    async def long() -> None:
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(hf.worker(grace=0.05).run())
+    chain = await hf.start(long())
+    await until_status(hf, chain, "running")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 10)
+
+    job = await hf.get_job(chain)
+    assert (str(job.status), job.used) == ("pending", 0)
+
+
+async def test_a_worker_is_started_once(hf: Holdfast) -> None:
+    async with hf.worker() as worker:
+        with pytest.raises(Misuse):
+            await asyncio.wait_for(worker.run(), 10)
+        with pytest.raises(Misuse):
+            await worker.__aenter__()
+
+
+async def test_what_goes_wrong_beside_the_jobs_does_not_end_the_worker(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(tx: Any, *args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError
+
+    write = jobs.progress
+
+    async def refuse_reports(tx: Any, reports: Any) -> None:
+        await (refuse(tx) if reports and not reports[0].percent else write(tx, reports))
+
+    monkeypatch.setattr(workers, "beat", refuse)
+    monkeypatch.setattr(jobs, "progress", refuse_reports)
+
+    @hf.task(name="chatty")
+    async def chatty(ctx: Context) -> str:
+        ctx.progress(0, flush=True)
+        await asyncio.sleep(0.3)
+        ctx.progress(50)
+        return "done"
+
+    async with hf.worker() as worker:
+        chain = await hf.start(chatty())
+        assert await chain.result(timeout=10) == "done"
+        assert not worker.ended.done()
+
+
+async def test_a_row_that_a_stranger_has_locked_is_not_asked_for_without_pause(
+    new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = new_holdfast("postgres")
+    run = hf.store.run
+    ended: dict[Any, float] = {}
+    pauses: list[float] = []
+
+    def timed(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        loop = asyncio.current_task()
+        if operation is worker_module.exchange and loop in ended:
+            pauses.append(time.monotonic() - ended.pop(loop))
+
+        async def call() -> Any:
+            try:
+                return await run(operation, *args, **kwargs)
+            finally:
+                ended[loop] = time.monotonic()
+
+        return call()
+
+    gate = asyncio.Event()
+
+    @hf.task(name="gated")
+    async def gated() -> str:
+        await gate.wait()
+        return "done"
+
+    async with hf, hf.worker(), await psycopg.AsyncConnection.connect(hf.settings.database) as stranger:
+        chain = await hf.start(gated())
+        await until_status(hf, chain, "running")
+        lock = f'SELECT seq FROM "{hf.settings.schema_name}".holdfast_job FOR NO KEY UPDATE'
+        await stranger.execute(lock)
+        monkeypatch.setattr(hf.store, "run", timed)
+        gate.set()
+        await until(lambda: len(pauses) > 5, "the settlement was tried again and again")
+        tried = list(pauses)
+        await stranger.rollback()
+        assert await chain.result(timeout=10) == "done"
+
+    assert min(tried) > worker_module.BUSY_SECONDS * 0.8

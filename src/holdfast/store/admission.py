@@ -78,16 +78,25 @@ async def admit_named(tx: Tx, ids: Sequence[str]) -> None:
 
 
 async def _take_up(tx: Tx, arrived: Sequence[Arrival]) -> None:
-    later = await _block_again(tx, [each for each in arrived if each.is_opened_again])
-    now = [each for each in arrived if each.seq not in later]
-    later |= await _count_blockers(tx, [each for each in now if each.status == Status.BLOCKED])
-    pending = [each for each in now if each.status == Status.PENDING]
+    """Take up arrivals; chains that are open again come last, for they may block one that ended among the others."""
+    opened = [each for each in arrived if each.is_opened_again]
+    later = await _admit(tx, [each for each in arrived if not each.is_opened_again])
+    if opened:
+        left = await _block_again(tx, opened)
+        later |= left | await _admit(tx, [each for each in opened if each.seq not in left])
+    await arrivals.leave(tx, sorted(later), arrivals.AGAIN_MS)
+
+
+async def _admit(tx: Tx, arrived: Sequence[Arrival]) -> set[int]:
+    """Let arrivals go where they belong; answer which must be looked at again."""
+    later = await _count_blockers(tx, [each for each in arrived if each.status == Status.BLOCKED])
+    pending = [each for each in arrived if each.status == Status.PENDING]
     await _make_ready(tx, [each for each in pending if each.lane is None])
-    ended = [each for each in now if each.status in ENDED]
+    ended = [each for each in arrived if each.status in ENDED]
     later |= await _move_lanes(tx, [each for each in pending if each.lane is not None], ended)
     later |= await _release(tx, ended)
     await _finish(tx, [each for each in ended if each.seq not in later])
-    await arrivals.leave(tx, sorted(later), arrivals.AGAIN_MS)
+    return later
 
 
 ENDED = (*TERMINAL, Status.PAUSED)

@@ -1,8 +1,9 @@
 """Deleting whole chains, with everything of theirs, in one transaction.
 
-A delete may run in a caller's transaction, so it locks only the rows of the chains that it names. A job that holds
-its lane cannot simply vanish: nobody would promote the next. It stays as a *tombstone* (cancelled, an arrival,
-emptied, under an id that nobody can ask for) until admission has promoted its lane.
+A delete may run in a caller's transaction, so it locks only the rows of the chains that it names. A job that holds its
+lane, or has just left it and may still have to pass it on, cannot simply vanish: nobody would promote the next. It
+stays as a *tombstone* (cancelled, an arrival, emptied, under an id that nobody can ask for) until admission has
+promoted its lane.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ async def _refuse_referenced(tx: Tx, chains: Sequence[str]) -> None:
         raise StillReferenced(outside)
 
 
-DELETE = """DELETE FROM holdfast_job WHERE seq $any(seqs: bigint) AND head = 0"""
+# an arrival of a lane may be one that was cancelled a moment ago, perhaps in this very transaction
+DELETE = """
+    DELETE FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND head = 0 AND (lane IS NULL OR coalesce(gate, '') <> 'arrival')"""
 BURY = f"""
     UPDATE holdfast_job
     SET status = 'cancelled', gate = 'arrival', wake_at = $now, head = 0, place = NULL,

@@ -12,18 +12,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from holdfast.crashpoints import reach
 from holdfast.outcomes import MOST_CRASHES
 from holdfast.states import Change, Status, guard
 from holdfast.store import admission, events
+from holdfast.store.deletes import TOMBSTONE
 from holdfast.store.tx import Row, Tx, repeatable
 
 LOWEST = -(2**62)
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """The right to run a job: proof of one claim of it."""
 
     seq: int
@@ -32,7 +33,7 @@ class Token:
 
     def values(self) -> tuple[int, int, str]:
         """Give it as a row of a list parameter."""
-        return self.seq, self.attempt, self.nonce
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,7 @@ class Want:
     lease_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A job that this worker may run now."""
 
     token: Token
@@ -120,7 +120,8 @@ async def claim(
     if rows:
         reach("claim.after_update")
     claimed = sorted((_claimed(row, nonce) for row in rows), key=lambda each: (each.sort_key, each.token.seq))
-    await events.append(tx, [_started(each, worker) for each in claimed])
+    facts = json.dumps({"worker": worker})
+    await events.append(tx, [_started(each, facts) for each in claimed])
     return claimed
 
 
@@ -145,8 +146,7 @@ def _claimed(row: Row, nonce: str) -> Claimed:
     return Claimed(token, id_, chain_id, chain_index, task, queue, lane, input_, used, crashes, sort_key, version)
 
 
-def _started(job: Claimed, worker: str) -> events.Fact:
-    facts = json.dumps({"worker": worker})
+def _started(job: Claimed, facts: str) -> events.Fact:
     return events.Fact(job.token.seq, "job:started", Status.RUNNING, job.version, job.token.attempt, facts)
 
 
@@ -221,9 +221,9 @@ class Hold(StrEnum):
     GONE = "gone"
 
 
-LOOK = """
+LOOK = f"""
     SELECT seq, attempt, nonce, status, cancel_requested_at, pause_requested_at FROM holdfast_job
-    WHERE seq $any(seqs: bigint)"""
+    WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'"""
 
 
 async def look(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from holdfast.crashpoints import is_armed, reach
 from holdfast.models import EventName
@@ -39,8 +40,7 @@ class Settled:
     busy: list[Settlement]
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A running row that we have locked."""
 
     token: Token
@@ -155,6 +155,11 @@ def as_requested(job: Held, outcome: Outcome) -> Outcome:
     return replace(outcome, kind=Kind.PAUSE) if job.is_pause_requested and goes_on else outcome
 
 
+def _as_requested(job: Held, settlement: Settlement) -> Settlement:
+    outcome = as_requested(job, settlement.outcome)
+    return settlement if outcome is settlement.outcome else replace(settlement, outcome=outcome)
+
+
 LEAVE = f"""
     UPDATE holdfast_job
     SET status = given.status, gate = given.gate, head = given.head,
@@ -182,7 +187,7 @@ async def leave(tx: Tx, ending: Sequence[tuple[Held, Settlement]]) -> None:
     """Move rows that we have locked out of `running`, with all that follows from it."""
     if not ending:
         return
-    decided = [(job, replace(each, outcome=as_requested(job, each.outcome))) for job, each in ending]
+    decided = [(job, _as_requested(job, each)) for job, each in ending]
     passing = {job.lane for job, each in decided if job.lane is not None and not _keeps_lane(job, each)}
     mine = await lanes.lock(tx, passing)
     versions: dict[int, int] = dict(await tx.fetch_all(LEAVE, given=[_values(job, each) for job, each in decided]))
@@ -247,7 +252,7 @@ def _facts(job: Held, settlement: Settlement, version: int) -> Iterator[events.F
     seq, attempt = job.token.seq, job.token.attempt
     yield events.Fact(seq, name, status, version, attempt, json.dumps(facts) if facts else None)
     if status is Status.COMPLETED:
-        yield events.Fact(seq, "chain:completed", status, version, attempt, json.dumps({"chain": job.chain_id}))
+        yield events.Fact(seq, "chain:completed", status, version, attempt, f'{{"chain": "{job.chain_id}"}}')
     if job.lane is not None and job.head and status in HALTING and _keeps_lane(job, settlement):
         yield lanes.halted(job.lane, job.id, outcome.reason)
 

@@ -231,10 +231,12 @@ async def _announce(
     await events.append(tx, [events.Fact(j.seq, name, status, versions[j.seq], j.attempt, facts) for j in done])
 
 
-# in its place behind the head it stays in the lane's index, so that the lane halts when its turn comes
+# in its place behind the head it stays in the lane's index, so that the lane halts when its turn comes; an arrival that
+# has no place may have been the head until it was cancelled and retried, and its lane is still to be passed on
 PAUSE = f"""
     UPDATE holdfast_job
-    SET status = 'paused', gate = CASE gate WHEN 'lane' THEN 'lane' END, reason = :reason, version = version + 1
+    SET status = 'paused', reason = :reason, version = version + 1,
+        gate = CASE WHEN gate = 'lane' OR (gate = 'arrival' AND lane IS NOT NULL AND place IS NULL) THEN gate END
     WHERE seq $any(seqs: bigint) AND {guard(Change.PAUSE)}
     RETURNING seq, version"""
 

@@ -12,6 +12,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -49,7 +50,8 @@ class Attempt:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         kind = Context if self.task.signature.is_async else BlockingContext
-        self.context = kind(_facts_of(self.job), AbortSignal(self._loop), self._fail, self.tell)
+        facts = partial(_facts_of, self.job)
+        self.context = kind(self.job.id, facts, AbortSignal(self._loop), self._fail, self.tell)
 
     async def run(self) -> Outcome | None:
         """Run the handler to its end and say what the attempt came to."""

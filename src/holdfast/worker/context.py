@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 from uuid import UUID
 
@@ -57,31 +58,41 @@ class Aborted(Exception):
         self.reason = reason
 
 
+_MAKING = threading.Lock()
+
+
 class AbortSignal:
     """Says that a handler is to stop: `is_set()`, `await` it in the loop, `wait()` for it in a thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._event = threading.Event()
+        self._is_set = False
+        self._event: threading.Event | None = None  # made when a thread waits: 5 µs, and most handlers never do
         self._waiting: list[asyncio.Future[None]] = []
 
     def is_set(self) -> bool:
         """Tell whether the handler is to stop."""
-        return self._event.is_set()
+        return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the handler is to stop, or *timeout* seconds have passed; tell which."""
-        return self._event.wait(timeout)
+        with _MAKING:
+            event = self._event = self._event or threading.Event()
+        if self._is_set:  # looked at after the event can be seen: whoever sets the one sees the other
+            event.set()
+        return event.wait(timeout)
 
     def __await__(self) -> Generator[Any, None, None]:
-        if not self._event.is_set():
+        if not self._is_set:
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(future)
             yield from future.__await__()
 
     def set(self) -> None:
         """Raise the signal; in the loop only."""
-        self._event.set()
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
@@ -91,18 +102,29 @@ class AbortSignal:
 class _Base:
     """What both contexts have."""
 
-    def __init__(self, job: RunningJob, aborted: AbortSignal, fail: Callable[[str], None], tell: Tell) -> None:
+    def __init__(
+        self,
+        idempotency_key: str,
+        facts: Callable[[], RunningJob],
+        aborted: AbortSignal,
+        fail: Callable[[str], None],
+        tell: Tell,
+    ) -> None:
+        self._facts = facts
         self._fail = fail
         self._tell = tell
-        self.job = job
-        """The job as it was claimed."""
         self.aborted = aborted
         """Set when the handler is to stop; `abort_reason` says why."""
         self.abort_reason: AbortReason | None = None
-        self.idempotency_key = str(job.id)
+        self.idempotency_key = idempotency_key
         """The same text in every attempt of this job, for services that take such a key."""
         self.state: dict[str, Any] = {}
         """A place for what middleware and handler hand to each other in this attempt; it is not stored."""
+
+    @cached_property
+    def job(self) -> RunningJob:
+        """The job as it was claimed."""
+        return self._facts()
 
     def raise_if_aborted(self) -> None:
         """Leave the handler, if it is to stop."""

@@ -85,7 +85,7 @@ class Hearing:
     async def run(self) -> None:
         """Say every now and then that we live, and forget those that are silent; until cancelled."""
         while True:
-            with suppress(StoreError):  # the worker itself says that the store is in trouble
+            with suppress(Exception):  # the worker itself says that the store is in trouble
                 await self._store.run(_beat, self._member, is_asleep=self._rest.is_marked)
             await self._surroundings.sleep(BEAT_SECONDS * (0.9 + 0.2 * self._surroundings.chance.random()))
 

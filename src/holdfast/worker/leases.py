@@ -13,6 +13,7 @@ again every two seconds. Nor is it a loss when SQLite's right to write cannot be
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +58,11 @@ class Lease:
         return now - self.sent > self.seconds - margin(self.seconds)
 
 
+def _due_at(leases: Iterable[Lease]) -> float:
+    """Say when to renew them all: a claim that had to wait for its commit may need it at once."""
+    return min(lease.sent + lease.seconds / 3 for lease in leases)
+
+
 def margin(seconds: float) -> float:
     """Say how long before the end of a lease of *seconds* it is given up."""
     return min(MARGIN_SECONDS, seconds / 6)
@@ -71,14 +77,15 @@ class Leases:
         self._watcher = watcher
         self._held: dict[Token, Lease] = {}
         self._locked: set[Token] = set()
-        self._renewed = self._monotonic()
-        self._looked = self._renewed - HINTED_SECONDS
+        self._looked = self._monotonic() - HINTED_SECONDS
         self._is_failing = False
         self._is_queueing = False
         self._shell: Shell = surroundings.shell(self.step, "holdfast-leases")
 
     def add(self, tokens: dict[Token, float], sent: float) -> None:
         """Keep the leases of jobs that were claimed by a call that was sent at *sent*; seconds by token."""
+        if not tokens:
+            return
         self._held |= {token: Lease(seconds, sent) for token, seconds in tokens.items()}
         self._shell.wake()
 
@@ -111,12 +118,13 @@ class Leases:
             return None
         now = self._monotonic()
         third = min(lease.seconds for lease in held.values()) / 3
-        early = min(self._looked + HINTED_SECONDS, self._renewed + third) - now
+        due_at = _due_at(held.values())
+        early = min(self._looked + HINTED_SECONDS, due_at) - now
         if early > 0 and not self._is_failing:
             return early
         self._looked = now
         try:
-            self._watcher.holds(self._ask(held, now, is_due=now - self._renewed >= third or self._is_failing))
+            self._watcher.holds(self._ask(held, now, is_due=now >= due_at or self._is_failing))
         except Exception as error:  # noqa: BLE001 - no error ends the renewal
             is_first = not self._is_failing
             self._failing(error)
@@ -124,7 +132,7 @@ class Leases:
                 return 0.0
         if not self._is_queueing:
             self._fence()
-        until_due = third if self._is_failing else self._renewed + third - self._monotonic()
+        until_due = third if self._is_failing else _due_at(held.values()) - self._monotonic()
         return min(LOOK_SECONDS, max(until_due, SHORTEST_SECONDS))
 
     def _ask(self, held: dict[Token, Lease], now: float, *, is_due: bool) -> dict[Token, Hold]:
@@ -138,13 +146,12 @@ class Leases:
         for lease in due.values():
             lease.sent, lease.is_fenced = max(lease.sent, now), False
         if is_due:
-            self._succeeded(now)
+            self._succeeded()
             return holds
         rest = [token for token in held if token not in due]
         return holds | (self._store.read_sync(jobs.look, rest) if rest else {})
 
-    def _succeeded(self, sent: float) -> None:
-        self._renewed = sent
+    def _succeeded(self) -> None:
         self._is_queueing = False
         if self._is_failing:
             self._is_failing = False

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from holdfast.crashpoints import reach
-from holdfast.errors import HoldfastError
 from holdfast.store import jobs
 from holdfast.store.jobs import Report, Token
 from holdfast.store.tx import Store
@@ -81,7 +80,7 @@ class Progress:
             last.is_written, last.due = True, now + INTERVAL_SECONDS
         try:
             await self._store.run(jobs.progress, [last.report for last in due if last.report is not None])
-        except HoldfastError:
+        except Exception:
             logger.debug("progress_not_written", exc_info=True)
             for last in due:
                 last.is_written, last.due = False, now + TROUBLE_SECONDS

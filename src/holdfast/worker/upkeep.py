@@ -90,7 +90,8 @@ class Upkeep:
 
     async def _reap(self) -> Reaped:
         now = self._surroundings.monotonic()
-        if self._is_failing and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS):
+        was_out = self._is_failing and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS)
+        if was_out:
             self._quiet_since = now
         expected_ms = self._expected_ms(now)
         reaped = await self._store.read(reaping.peek, expected_ms)
@@ -99,10 +100,10 @@ class Upkeep:
             reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
         if reaped.count:
             reach("reap.after_commit")
-        if reaped.is_late:
+        if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
             self._quiet_since = self._surroundings.monotonic()
         self._worked, self._is_failing = (self._surroundings.monotonic(), reaped.now_ms), False
-        self._spared |= {seq: _Spared(lease_ms / 1000, now) for seq, lease_ms in reaped.locked.items()}
+        self._spared |= {seq: _Spared(lease_ms / 1000, self._worked[0]) for seq, lease_ms in reaped.locked.items()}
         self._tell_taken(reaped.count)
         return reaped
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypedDict
 
+from holdfast.calls import check_queue
 from holdfast.crashpoints import reach
-from holdfast.errors import Busy, HoldfastError, Misuse, Unavailable, UnknownOutcome
+from holdfast.errors import Busy, HoldfastError, InvalidSettings, Misuse, Unavailable, UnknownOutcome
 from holdfast.outcomes import MOST_CRASHES, Facts, Kind, Outcome, describe
 from holdfast.store import jobs, settling
 from holdfast.store.jobs import Claimed, Claims, Hold, Report, Token, Want
@@ -45,6 +46,7 @@ DOUBT_SECONDS = 10.0
 STUBBORN_SECONDS = 10.0
 LAST_SECONDS = 4.0
 PUT_OFF_MS = 1_000
+BUSY_SECONDS = 0.025  # until a settlement is tried again whose row somebody has locked
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,16 @@ class WorkerOptions:
     grace: float | None = 20.0
     poll: float = 2.0
     middleware: Sequence[Middleware] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.queues, str):
+            raise InvalidSettings(f"queues is a list of names; write queues=[{self.queues!r}]")
+        for each in self.queues or ():
+            check_queue(each)
+        if self.concurrency < 1 or not self.poll > 0 or not (self.grace is None or self.grace >= 0):
+            raise InvalidSettings(
+                "a worker takes a concurrency of at least 1, poll > 0 and grace >= 0, or None to wait"
+            )
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -134,7 +146,11 @@ class Worker:
         self._proof = make_proof(self.id)
 
     async def run(self) -> None:
-        """Work until `stop` is called; give back what is not done in the grace time."""
+        """Work until `stop` is called, or this is cancelled; give back what is not done in the grace time."""
+        async with self:
+            await asyncio.shield(self.ended)
+
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop_watch = LoopWatch(self._surroundings)
         self._progress = Progress(self._store, self._surroundings)
@@ -376,6 +392,8 @@ class Worker:
         else:
             self._is_hungry = True  # nobody has looked for what these ends let run
         self._begin(claims.jobs, sent)
+        if settled.busy and not settled.done and not claims.jobs:
+            await self._surroundings.sleep(BUSY_SECONDS)
 
     def _written(self, settled: Settled) -> None:
         for token in (*settled.done, *settled.lost):
@@ -422,11 +440,12 @@ class Worker:
         suspects = [each for each in claimed if is_suspect(each)]
         self._is_careful = bool(suspects) or (self._is_careful and not claimed)
         running = {each.job.token.seq: each for each in self._attempts.values()}
+        runs_suspect = self._runs_suspect
         for each in claimed:
             if (earlier := running.get(each.token.seq)) is not None:
                 earlier.abort(AbortReason.TAKEN)
                 self._put_off(each)
-            elif self._is_draining or self._runs_suspect or (is_suspect(each) and self._suspect is not None):
+            elif self._is_draining or runs_suspect or (is_suspect(each) and self._suspect is not None):
                 self._give_back(each)
             elif is_suspect(each):
                 self._suspect = each
@@ -449,7 +468,7 @@ class Worker:
     async def _try_suspect(self, job: Claimed) -> None:
         try:
             is_ours = await self._store.run(jobs.begin, job.token)
-        except HoldfastError:
+        except Exception:  # noqa: BLE001 - whatever it is, it is given back, and the worker lives on
             is_ours = False
         self._is_trying = False
         if self._suspect is not job:  # we drain, and it was given back
@@ -525,7 +544,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         if self._main is not None:
             raise Misuse("this worker has been started already; make another with hf.worker()")
-        self._main = asyncio.create_task(self.run())
+        self._main = asyncio.create_task(self._run())
         return self
 
     async def __aexit__(
