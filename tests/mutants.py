@@ -1,7 +1,7 @@
 """Wrong engines: each is ours with one rule taken away, and some test must catch it.
 
-A mutant is a name, the invariant of GUARANTEES that it breaks, and what is put in place of ours. Nothing of it is in the
-package: a test applies it to the modules of this process and takes it back.
+A mutant is a name, the invariant of GUARANTEES that it breaks, and what is put in place of ours. Nothing of it is in
+the package: a test applies it to the modules of this process and takes it back.
 
 On SQLite one transaction writes at a time, so a guard in a statement cannot be told from the look that the same
 transaction took before it: alone it would be an equal engine. Such a guard is taken away together with the look beside
@@ -395,7 +395,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     async def hasty(tx: Tx, *args: Any) -> Any:
         settled, claims = await exchange(tx, *args)
-        here().hear(worker.exchange, (settled, claims))
+        here().hear(worker.exchange, args, (settled, claims))
         return settled, claims
 
     patch.setattr(worker, "exchange", hasty)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from bench import start
+from bench import backlog, drain, lanes, latency, start, throughput
 from bench.__main__ import COMMANDS, main
 from bench.limits.sqlite import SqliteByHand
 from bench.machine import Unsuited
@@ -42,6 +44,80 @@ def test_start_measures_both_stores_and_finds_the_rows(
         for hands, ours in (((1, 1), (3, 1)), ((2, 2), (4, 2)))
     ]
     assert "commits per second" in shown
+
+
+def test_throughput_runs_every_job_on_both_stores(postgres_server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--quick"]) == 0
+
+    shown = capsys.readouterr().out
+    done = throughput.QUICK.jobs * (throughput.QUICK.rounds + 1)
+    assert first_cells(shown) == ["SQLite: one worker", "PostgreSQL: one worker"]
+    assert shown.count(f"jobs done: by hand {done:,}, ours {done:,}") == 2
+
+
+def test_lanes_runs_every_job_with_lanes_and_without(postgres_server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lanes", "--quick"]) == 0
+
+    shown = capsys.readouterr().out
+    assert first_cells(shown) == ["SQLite: 10,000 lanes", "PostgreSQL: 10,000 lanes"]
+    assert shown.count(f"jobs done: ours {2 * lanes.QUICK.jobs * (lanes.QUICK.rounds + 1):,}") == 2
+
+
+def test_latency_runs_every_job_in_one_process_and_in_two(
+    postgres_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["latency", "--quick"]) == 0
+
+    lines = [line.split("|") for line in capsys.readouterr().out.splitlines() if " process" in line]
+    kinds = ("SQLite: one process", "SQLite: two processes", "PostgreSQL: one process", "PostgreSQL: two processes")
+    assert [(line[1].strip(), line[5].strip()) for line in lines] == [
+        (kind, str(latency.QUICK.starts)) for kind in kinds
+    ]
+
+
+def test_idle_watches_a_worker_of_each_store(postgres_server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["idle", "--quick"]) == 0
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if "< 1 and" in line]
+    assert [line.split("|")[1].strip() for line in lines] == ["SQLite", "PostgreSQL"]
+
+
+def test_backlog_claims_and_drains_beside_every_kind_of_row(
+    postgres_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backlog", "--quick"]) == 0
+
+    assert first_cells(capsys.readouterr().out) == [
+        f"{store}: {kind}" for store in ("SQLite", "PostgreSQL") for kind in backlog.KINDS
+    ]
+
+
+@pytest.mark.parametrize("kind", backlog.KINDS)
+def test_a_backlog_has_the_rows_that_it_names(kind: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    with asyncio.Runner() as runner, drain.opened(path, runner) as hf:
+        backlog.write_backlog("SQLite", path, kind, 200)
+        jobs = runner.run(hf.list_jobs(limit=200))
+
+    states = {
+        "pending": {"pending": 200},
+        "future": {"pending": 200},
+        "finished": {"completed": 200},
+        "blocked": {"blocked": 200},
+        "halted": {"failed": 2, "pending": 198},
+        "unknown": {"pending": 200},
+    }
+    assert Counter(str(job.status) for job in jobs) == states[kind]
+
+
+def test_jobs_that_were_not_run_are_not_reported() -> None:
+    with pytest.raises(Unsuited, match="not done"):
+        drain.check({"ours": 5}, [("ours", Entrant("SQLite: one worker", 3, lambda _: 1.0))], rounds=1)
+
+
+def first_cells(shown: str) -> list[str]:
+    """Read the first cell of each line about a store."""
+    return [line.split("|")[1].strip() for line in shown.splitlines() if re.match(r"\| (SQLite|PostgreSQL):", line)]
 
 
 def number(sizes: start.Sizes, kinds: tuple[int, int]) -> str:

@@ -160,7 +160,9 @@ class Checker:
         self._unhappy |= {each.id for each in changes if each.closed_as in ("failed", "cancelled")}
         for each in changes:
             self._world.note(
-                f"{each.at} {committer.name}: {each.seq} {each.old_status} -> {each.status} attempt {each.attempt} lane {each.lane} head {each.head} place {each.place} {each.reason or ''}"
+                f"{each.at} {committer.name}: {each.seq} {each.old_status} -> {each.status} attempt {each.attempt} "
+                f"lane {each.lane} head {each.head} place {each.place} "
+                f"open {each.old_open_blockers}>{each.open_blockers} {each.reason or ''}"
             )
             self._look_at(each, committer)
         self._look_at_lanes({each.lane for each in changes if each.lane is not None})
@@ -353,10 +355,16 @@ class Checker:
             heard = "was written" if is_done else "was lost"
             raise Violation(f"I-14: a worker heard that attempt {token.attempt} of job {token.seq} {heard}; it is held")
 
+    def spares(self, quiet_ms: int) -> bool:
+        """Tell whether a reaper that waits for *quiet_ms* leaves an expired lease alone."""
+        now = self._world.store_ms()
+        return bool(self.ask("SELECT 1 FROM holdfast_job WHERE lease_until < ? AND lease_ms > ?", now, quiet_ms))
+
     def look_at_the_end(self) -> str | None:
         """I-39: who failed by a blocker that is tried again does not stay so."""
         left = self.ask(
-            """SELECT link.job, other.seq FROM holdfast_blocker AS link JOIN holdfast_job AS other ON other.id = link.chain_id
+            """SELECT link.job, other.seq
+                FROM holdfast_blocker AS link JOIN holdfast_job AS other ON other.id = link.chain_id
                 JOIN holdfast_job AS waiting ON waiting.seq = link.job
                 WHERE link.state = 'failed' AND waiting.status = 'failed' AND other.closed_as = 'completed'"""
         )

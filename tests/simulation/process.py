@@ -1,4 +1,4 @@
-"""A simulated process: the real Holdfast, and in most of them the real Worker, on a loop and a disk that can be taken away."""
+"""A simulated process: the real Holdfast, mostly with the real Worker, on a loop and a disk that can be taken away."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class VirtualStore(SqliteStore):
         is_lost = self._disk.loses_answer()
         if not is_lost or self._disk.machine.chance.random() < 0.7:
             value = await self._judged(super().run(operation, *args, **kwargs), operation)
-            self._process.hear(operation, value)
+            self._process.hear(operation, args, value)
             if not is_lost:
                 return value
         self._disk.reached("unknown commit")
@@ -131,8 +131,8 @@ class Process:
         self.trouble_at = float("-inf")
         """When a renewal failed last, or its answer was lost."""
         self.thawed_at = float("-inf")
-        self.hear: Callable[[Any, Any], None] = lambda operation, value: None
-        """Is told what each write has answered."""
+        self.hear: Callable[[Any, Any, Any], None] = lambda operation, args, value: None
+        """Is told what each write was asked, and what it answered."""
         self.worker: Worker | None = None
         self._look: Callable[[], float | None] | None = None
         self.surroundings = Surroundings(
@@ -150,6 +150,7 @@ class Process:
         self.hf = Holdfast(
             settings=Settings(database=disk.path), tasks=[tasks], store=self.store, surroundings=self.surroundings
         )
+        self.hf._verbs._recorded |= {task.name for task in tasks}  # they stand in the template
 
     @property
     def is_alive(self) -> bool:
@@ -194,9 +195,12 @@ class Process:
         if name == "holdfast-hints":  # looks every 20 ms, nearly always in vain; here it looks when it is told to
             self._look = step
             return NoShell()
-        if name == "holdfast-writer":
-            return VirtualShell(self.loop, self.disk.latency, step, never_waits=self.disk.is_free)
-        return VirtualShell(self.loop, self.disk.latency, step)
+        never_waits = self.disk.is_free if name == "holdfast-writer" else self._is_idle
+        return VirtualShell(self.loop, self.disk.latency, step, never_waits)
+
+    def _is_idle(self) -> bool:
+        writer = self.store._here.writer
+        return not writer._turns and not writer._right.locked() and self.disk.is_free()
 
 
 class NoShell:

@@ -21,6 +21,9 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
+MOST_AWAITS = 20
+
+
 class Killed(BaseException):
     """Raised in the threads of a process that was killed, to be rid of them."""
 
@@ -73,6 +76,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = count()
+        self._tasks: list[asyncio.Task[Any]] = []
         machine.loops.append(self)
 
     def is_ready(self, now: float) -> bool:
@@ -113,6 +117,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.machine.loops.remove(self)
         for fibre in list(self.waiting):
             fibre.doom()
+
+    def bury(self) -> None:
+        """Close what was left waiting for ever, so that it does not protest when it is collected."""
+        asyncio.events._set_running_loop(self)
+        for task in self._tasks:
+            for _ in range(MOST_AWAITS):  # whatever it still awaits while it is closed
+                try:
+                    task.get_coro().close()
+                    break
+                except BaseException:  # noqa: BLE001 - nobody is left to hear it
+                    continue
+        asyncio.events._set_running_loop(None)
 
     def thread(
         self,
@@ -185,6 +201,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Make a task."""
         task = asyncio.Task(coro, loop=self, **options)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # it may be killed
+        self._tasks.append(task)
         return task
 
     def get_debug(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import sqlite3
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from uuid import UUID
 
 from holdfast.errors import HoldfastError, UnknownOutcome
 from holdfast.ids import IdMaker
-from holdfast.store import holds, settling, steering
+from holdfast.store import holds, reaping, settling, steering
 from holdfast.store.steering import Asked
 from holdfast.worker import worker
 from holdfast.worker.context import AbortReason, Context
@@ -72,7 +71,7 @@ class World:
         self.history: list[str] = []
         self.people = Process("people", self.machine, self.disk, TASKS)
         self.fate_loop = Process("fate", self.machine, self.disk, TASKS)
-        self._new_id = IdMaker(self.store_ms, self.chance)
+        self.new_id = IdMaker(self.store_ms, self.chance)
 
     @property
     def reached(self) -> Counter[str]:
@@ -144,13 +143,13 @@ class World:
             return
         for start, end, whose in (*self.outages, *self.lockouts):
             lived = whose in (None, committer) and committer.born_at < start and committer.loop.frozen_until < start
-            if lived and end - start > 11:
-                self._reach("hold-off used")
-                if end <= now < end + lease - 0.5:
-                    raise Violation(f"I-22: {committer.name} reaped job {change.seq} {now - end:.1f} s after an outage")
+            if lived and end - start > 11 and end <= now < end + lease - 0.5:
+                raise Violation(f"I-22: {committer.name} reaped job {change.seq} {now - end:.1f} s after an outage")
 
-    def heard(self, operation: Any, value: Any) -> None:
+    def heard(self, operation: Any, args: Any, value: Any) -> None:
         """See that what a worker was answered is so."""
+        if operation is reaping.reap and self.checker.spares(quiet_ms=args[0]):
+            self._reach("hold-off used")
         settled = value[0] if operation is worker.exchange else value if operation is settling.settle else None
         try:
             for token in settled.done if settled is not None else ():
@@ -320,9 +319,10 @@ class World:
         self.hints = True
 
     async def _stranger(self) -> None:
-        await self._hold_write_lock(self.chance.choice((0.5, 3, 6, 11.5, 13, 20)))
+        await self.hold_write_lock(self.chance.choice((0.5, 3, 6, 11.5, 13, 20)))
 
-    async def _hold_write_lock(self, seconds: float) -> None:
+    async def hold_write_lock(self, seconds: float) -> None:
+        """Let a program that does not know our lock have SQLite's, for *seconds*."""
         with suppress(sqlite3.OperationalError):
             connection = self._connect()
             connection.execute("BEGIN IMMEDIATE")
@@ -380,12 +380,12 @@ class World:
             options["on_blocker_failure"] = chance.choice(("fail", "fail", "ignore", "wait"))
         if chance.random() < 0.03:
             options["paused"] = True
-        if chance.random() < 0.06:
+        if chance.random() < 0.08:
             self.fates[job_id] = chance.choice((["crash"] * 3, ["crash", "crash", "well"], ["crash", "hang", "crash"]))
         return chance.choice(ALL)(n=len(self.jobs)).options(**options)
 
     async def _start(self) -> None:
-        job_id = self._new_id()
+        job_id = self.new_id()
         call = self._call(job_id)
         for _ in range(20):
             try:
@@ -399,7 +399,7 @@ class World:
             return
 
     async def _start_in_own_transaction(self) -> None:
-        job_ids = [self._new_id() for _ in range(self.chance.choice((1, 1, 3)))]
+        job_ids = [self.new_id() for _ in range(self.chance.choice((1, 1, 3)))]
         calls = [self._call(job_id) for job_id in job_ids]
         seconds = self.chance.choice((0, 0.2, 1, 4))
         commits = self.chance.random() < 0.7
@@ -516,7 +516,8 @@ class World:
             self.faults.append(self._clock_step)
         self.verbs: list[Callable[[], Any]] = [
             self._cancel, self._cancel_running, self._cancel_running, self._give_up, self._pause, self._resume,
-            self._resume, self._retry, self._retry_blocker, self._trigger, self._skip, self._pause_lane, self._resume_lane, self._resume_lane, self._pause_queue, self._resume_queue,
+            self._resume, self._retry, self._retry_blocker, self._trigger, self._skip, self._pause_lane,
+            self._resume_lane, self._resume_lane, self._pause_queue, self._resume_queue,
         ]  # fmt: skip
         for _ in range(self.most):
             self.give_birth()
@@ -544,22 +545,21 @@ class World:
         for _ in range(self.most):
             self.give_birth()
         self.people.spawn(self._relieve())
-        self.machine.run(since + LIVENESS_SECONDS)
+        while self._open_jobs() and self.machine.now < since + LIVENESS_SECONDS and not self.machine.errors:
+            self.machine.run(self.machine.now + 2)
         if self.machine.errors:
             return self.machine.errors[0]
-        stuck = self.checker.ask(
-            "SELECT seq, task, status, gate, lane, head, place, run_at - ?, attempt, worker, lease_until - ?, open_blockers, wake_at - ?"
-            " FROM holdfast_job WHERE closed_as IS NULL",
-            *[self.store_ms()] * 3,
-        )
-        if stuck:
-            return (
-                f"liveness: {len(stuck)} jobs are not terminal {LIVENESS_SECONDS:g} s after the last fault: {stuck[:5]}"
-            )
+        if stuck := self._open_jobs():
+            return f"liveness: {len(stuck)} jobs are open {LIVENESS_SECONDS:g} s after the last fault, first {stuck[0]}"
         there = {UUID(id_) for (id_,) in self.checker.ask("SELECT id FROM holdfast_job")}
         if lost := self.acknowledged - there:
             return f"I-01: acknowledged starts are lost: {lost}"
         return self.checker.look_at_the_end()
+
+    def _open_jobs(self) -> list[tuple[Any, ...]]:
+        columns = "seq, task, status, gate, lane, head, place, open_blockers, attempt, worker"
+        times = "run_at - ?1, wake_at - ?1, lease_until - ?1"
+        return self.checker.ask(f"SELECT {columns}, {times} FROM holdfast_job WHERE closed_as IS NULL", self.store_ms())
 
     async def _relieve(self) -> None:
         """Do what a person would do to get everything going again."""
@@ -582,7 +582,8 @@ class World:
         """Name the jobs that wait for a blocker that has failed for good."""
         rows = self.checker.ask(
             """SELECT id FROM holdfast_job WHERE status = 'blocked' AND on_blocker_failure = 'wait'
-                AND EXISTS (SELECT 1 FROM holdfast_blocker JOIN holdfast_job AS other ON other.id = holdfast_blocker.chain_id
+                AND EXISTS (SELECT 1
+                    FROM holdfast_blocker JOIN holdfast_job AS other ON other.id = holdfast_blocker.chain_id
                     WHERE holdfast_blocker.job = holdfast_job.seq AND other.closed_as IN ('failed', 'cancelled'))"""
         )
         return [UUID(id_) for (id_,) in rows]
@@ -594,8 +595,12 @@ class World:
             process.store.file.cut()
             for fibre in list(process.loop.waiting):
                 fibre.doom()
+            process.loop.bury()
         self.checker.close()
         self.machine.close()
+        WORLD.clear()
+        for path in self.path.parent.glob(f"{self.path.name}*"):
+            path.unlink()
 
 
 def make_template(folder: Path) -> Path:
@@ -630,22 +635,12 @@ def play(
     seed: int, folder: Path, template: Path, safety_seconds: float = SAFETY_SECONDS, faults: Sequence[str] = FAULTS
 ) -> Outcome:
     """Play one run in *folder*, on a copy of *template*."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what was killed protests when it is collected
-    gc.disable()
-    gc.freeze()
     world = World(seed, folder, template)
+    gc.disable()  # nothing is collected in the middle of a turn
     try:
         violation = world.play(safety_seconds, faults)
         machine, checker = world.machine, world.checker
         return Outcome(seed, violation, checker.reached, checker.commits, machine.turns, machine.now, world.history)
     finally:
         world.close()
-        WORLD.clear()
-        del world
-        for _ in range(4):  # what is dropped while it waits goes on to its next await
-            gc.collect()
-        gc.unfreeze()
         gc.enable()
-        sys.unraisablehook = hook
-        for path in folder.glob(f"{seed}.db*"):
-            path.unlink()

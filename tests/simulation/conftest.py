@@ -1,0 +1,40 @@
+"""What the simulation needs: a folder that costs nothing to write to, and the file that every run begins with."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.world import make_template
+
+IN_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder in memory, where the machine has one: nobody pulls a real plug here."""
+    path = Path(
+        tempfile.mkdtemp(dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None, prefix="holdfast-simulation-")
+    )
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def template(folder: Path) -> Path:
+    """A migrated database with the triggers that keep the history."""
+    return make_template(folder)
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """Keep what the simulated workers have to say about their troubles out of the report."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
