@@ -1,10 +1,17 @@
 """Measures Holdfast beside the bare drivers and beside its peers: `python3 dev.py bench`.
 
     start       how fast jobs are started
+    throughput  how fast one worker runs them
+    latency     how long it takes from a start to its handler
+    lanes       what 10,000 lanes cost
+    idle        what a worker costs that has nothing to do
+    backlog     what rows cost that are in the way
     limits/     the bare drivers doing the same statements by hand: what no engine can be faster than
     peers/      other engines, each in an environment of its own
     rounds      everything takes its turn in every round, so that a ratio compares like with like
     report      the table
+    places      the file and the server that it is measured on
+    drain       one worker, until so many jobs are done
     machine     what the numbers were measured on
 
 Only ratios inside one run mean anything: the same thing moves up to twofold between runs on a shared machine.

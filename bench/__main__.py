@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from bench import start
+from bench import backlog, idle, lanes, latency, start, throughput
 from bench.machine import Unsuited
 
 
@@ -23,7 +23,14 @@ class Command(Protocol):
         """Measure and print; answer the exit code."""
 
 
-COMMANDS: dict[str, Command] = {"start": start}
+COMMANDS: dict[str, Command] = {
+    "start": start,
+    "throughput": throughput,
+    "latency": latency,
+    "lanes": lanes,
+    "idle": idle,
+    "backlog": backlog,
+}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.rounds import Spread, ratios, spread
 
 HEADER = ("what", "per second", "beside", "per second", "ratio", "middle half", "target", "")
+NUMBERS = ("per second", "ratio", "target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,17 @@ class Comparison:
 def table(comparisons: Sequence[Comparison], rates: Mapping[str, Sequence[float]]) -> str:
     """Write the lines of which both sides were measured, as Markdown."""
     measured = [each for each in comparisons if each.ours in rates and each.other in rates]
-    lines = [HEADER, *(line(each, rates) for each in measured)]
-    widths = [max(len(cells[column]) for cells in lines) for column in range(len(HEADER))]
-    rule = ["-" * widths[0], *(_rule(name, width) for name, width in zip(HEADER[1:], widths[1:], strict=True))]
-    return "\n".join(_row(cells, widths) for cells in (HEADER, rule, *lines[1:]))
+    return grid(HEADER, [line(each, rates) for each in measured], NUMBERS)
+
+
+def grid(header: Sequence[str], lines: Sequence[Sequence[str]], numbers: Collection[str]) -> str:
+    """Write *lines* under *header* as Markdown; columns whose heading is among *numbers* stand to the right."""
+    widths = [max(len(cells[column]) for cells in (header, *lines)) for column in range(len(header))]
+    right = [name in numbers for name in header]
+    rule = [
+        "-" * (width - 1) + ":" if is_number else "-" * width for width, is_number in zip(widths, right, strict=True)
+    ]
+    return "\n".join(_row(cells, widths, right) for cells in (header, rule, *lines))
 
 
 def line(comparison: Comparison, rates: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
@@ -56,14 +64,9 @@ def whole(rate: Spread) -> str:
     return f"{rate.middle:,.0f}"
 
 
-def _rule(name: str, width: int) -> str:
-    return "-" * (width - 1) + ":" if name in ("per second", "ratio", "target") else "-" * width
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    numbers = {index for index, name in enumerate(HEADER) if name in ("per second", "ratio", "target")}
+def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
     padded = [
-        cell.rjust(width) if index in numbers else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        cell.rjust(width) if is_number else cell.ljust(width)
+        for cell, width, is_number in zip(cells, widths, right, strict=True)
     ]
     return f"| {' | '.join(padded)} |"

@@ -10,15 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sqlite3
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 
@@ -26,10 +24,10 @@ from bench import machine
 from bench.limits.postgres import AsyncPostgresByHand, PostgresByHand
 from bench.limits.sqlite import SqliteByHand
 from bench.peers.process import HUEY, PGQUEUER, Peer, PeerProcess, PeerUnavailable, running
+from bench.places import both, database
 from bench.report import Comparison, table
 from bench.rounds import Entrant, take_turns, timed, timed_async
 from holdfast import Holdfast, Tasks
-from holdfast.testing import NotOurServer, PostgresServer, temporary_postgres
 
 TASK = "ours"
 BATCH = 1000
@@ -100,27 +98,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print; the exit code says whether it could be measured, not whether targets are met."""
     sizes = QUICK if arguments.quick else Sizes()
-    with temporary_postgres(durable=True) as server, directory_beside(server) as directory:
-        if not arguments.quick:
-            machine.require_disk(directory)
-        machine.require_durable(server.url)
-        print(machine.describe(directory, f"PostgreSQL {server.version}"), end="\n\n", flush=True)
+    with both(is_quick=arguments.quick) as places:
         if arguments.only != "postgres":
-            print(measure_sqlite(directory, sizes, arguments.peers), end="\n\n", flush=True)
+            print(measure_sqlite(places.directory, sizes, arguments.peers), end="\n\n", flush=True)
         if arguments.only != "sqlite":
-            print(measure_postgres(server.url, sizes, arguments.peers), flush=True)
+            print(measure_postgres(places.server.url, sizes, arguments.peers), flush=True)
     return 0
-
-
-@contextmanager
-def directory_beside(server: PostgresServer) -> Iterator[Path]:
-    """Make a directory on the disk that the server writes to, as far as that is ours to know."""
-    try:
-        place = server.data_directory.parents[2]
-    except NotOurServer:
-        place = Path(tempfile.gettempdir())
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=place) as directory:
-        yield Path(directory)
 
 
 def measure_sqlite(directory: Path, sizes: Sizes, with_peers: bool) -> str:
@@ -369,18 +352,6 @@ def check_rows(entrants: Sequence[Entrant], rounds: int, counted: dict[str, int]
     if counted != expected:
         raise machine.Unsuited(f"the work was not done: there should be {expected}, there are {counted}")
     return f"rows found: {', '.join(f'{name} {number:,}' for name, number in sorted(counted.items()))}"
-
-
-@contextmanager
-def database(server: str, name: str) -> Iterator[str]:
-    """Make a database called *name* on *server* and answer its address; drop it in the end."""
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    try:
-        yield urlsplit(server)._replace(path=f"/{name}").geturl()
-    finally:
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 async def connect_async(url: str) -> psycopg.AsyncConnection[Any]:

@@ -89,7 +89,8 @@ class AsyncPostgresByHand:
 
     def __init__(self, connections: Sequence[Async], text: str) -> None:
         self._text = text
-        self._connections = connections
+        self.connections = connections
+        """All of them, for who does more by hand."""
 
     @classmethod
     async def connect(cls, url: str, text: str) -> AsyncPostgresByHand:
@@ -100,17 +101,17 @@ class AsyncPostgresByHand:
     async def one_by_one(self, count: int) -> None:
         """Start *count* jobs, with a transaction each."""
         for _ in range(count):
-            await start_async(self._connections[0], self._text)
+            await start_async(self.connections[0], self._text)
 
     async def in_one_transaction(self, count: int) -> None:
         """Start *count* jobs in one transaction, statement by statement."""
-        async with self._connections[0].transaction():
+        async with self.connections[0].transaction():
             for _ in range(count):
-                await insert_async(self._connections[0], self._text)
+                await insert_async(self.connections[0], self._text)
 
     async def many_at_once(self, count: int, batch: int) -> None:
         """Start *count* jobs, *batch* in a transaction, by two statements each."""
-        connection = self._connections[0]
+        connection = self.connections[0]
         for _ in range(count // batch):
             async with connection.transaction():
                 cursor = await connection.execute(JOBS, rows(batch, self._text))
@@ -120,7 +121,7 @@ class AsyncPostgresByHand:
     async def by_tasks(self, count: int, callers: int) -> None:
         """Start *count* jobs from *callers* tasks, which share the connections."""
         free: asyncio.Queue[Async] = asyncio.Queue()
-        for each in self._connections:
+        for each in self.connections:
             free.put_nowait(each)
 
         async def call() -> None:
@@ -133,7 +134,7 @@ class AsyncPostgresByHand:
 
     async def close(self) -> None:
         """Close the connections."""
-        for each in self._connections:
+        for each in self.connections:
             await each.close()
 
 

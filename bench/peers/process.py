@@ -29,7 +29,10 @@ class Peer:
 
 
 HUEY = Peer("huey", "huey", "bench.peers.huey_start")
+HUEY_DRAIN = Peer("huey", "huey", "bench.peers.huey_drain")
 PGQUEUER = Peer("pgqueuer", "pgqueuer[asyncpg]", "bench.peers.pgqueuer_start")
+PGQUEUER_DRAIN = Peer("pgqueuer", "pgqueuer[asyncpg]", "bench.peers.pgqueuer_drain")
+PROCRASTINATE_DRAIN = Peer("procrastinate", "procrastinate", "bench.peers.procrastinate_drain")
 
 
 class PeerProcess:
@@ -42,6 +45,10 @@ class PeerProcess:
     def work(self, name: str, count: int) -> float:
         """Have it do the work called *name*; tell how many seconds it took there."""
         return float(self._ask(name, count))
+
+    def numbers(self, name: str, count: int) -> list[float]:
+        """Have it do the work called *name*; give the numbers that it answers."""
+        return [float(each) for each in self._ask(name, count).split()]
 
     def rows(self) -> int:
         """Count what it has stored."""

@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 
 
 def serve(version: str, works: Mapping[str, Callable[[int], object]], rows: Callable[[], int]) -> None:
-    """Say *version*; then, for each line such as `single 100`, do that work and say how many seconds it took."""
+    """Say *version*; then, for each line such as `single 100`, do that work and say how many seconds it took.
+
+    A work that answers with a text has its text said instead.
+    """
     print(version, flush=True)
     for line in sys.stdin:
         name, count = line.split()
@@ -16,5 +19,5 @@ def serve(version: str, works: Mapping[str, Callable[[int], object]], rows: Call
             print(rows(), flush=True)
             continue
         started = time.perf_counter()
-        works[name](int(count))
-        print(time.perf_counter() - started, flush=True)
+        answer = works[name](int(count))
+        print(answer if isinstance(answer, str) else time.perf_counter() - started, flush=True)

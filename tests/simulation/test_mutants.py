@@ -15,13 +15,33 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 MOST_SEEDS = 200
 SECONDS = 90.0
 
-# what chance shows only after many seeds
+# what chance shows only after several seeds, or after many: minutes, and so in the long part
 SELDOM = {
+    "no token in the WHERE",
     "fenced by worker id only",
+    "reaper reads, then writes in a second transaction",
+    "no self-fence",
+    "renewal stops when a cancel arrives",
+    "reaper without hold-off",
+    "reaper does not write while no lease is over",
     "a job is run beside an earlier attempt of its own",
     "what the other loop has claimed joins a suspect",
+    "reap forgets a requested cancel",
+    "cancel of a failed job leaves its lane halted",
+    "claim from a paused lane",
+    "an error forgets the cancel request, and the claim clears it",
     "a blocker is counted off before it was counted",
+    "retry of a blocker leaves dependents failed",
     "the hint is the only wake-up",
+    "lost COMMIT answer counted as failure",
+    "an answer that cannot be read back forgets what has ended",
+    "missing lock file taken for a dead worker",
+    "guard of resume",
+    "guard of retry",
+    "guard of reschedule",
+    "guard of settling, and the look before it",
+    "guard of unblocking and failing by a blocker, and the look before it",
+    "guard of blocking again, and the look before it",
 }
 CASES = [pytest.param(each, marks=pytest.mark.long) if each.name in SELDOM else pytest.param(each) for each in MUTANTS]
 

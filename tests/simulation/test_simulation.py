@@ -13,7 +13,7 @@ from tests.simulation.world import SAFETY_SECONDS, Outcome, play
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SHORT_SECONDS = 45.0
-SEEDS_TOGETHER = 50
+SEEDS_TOGETHER = 20
 
 # what a batch of seeds must have come across, or it would prove little
 REACHED = {
@@ -40,7 +40,7 @@ def play_all(first: int, folder: Path, template: Path, seconds: float) -> Counte
 
 
 @pytest.mark.parametrize(
-    "first", [0, pytest.param(25, marks=pytest.mark.long), pytest.param(50, marks=pytest.mark.long)]
+    "first", [0, pytest.param(20, marks=pytest.mark.long), pytest.param(40, marks=pytest.mark.long)]
 )
 def test_no_rule_is_broken_and_every_job_ends(first: int, folder: Path, template: Path) -> None:
     reached = play_all(first, folder, template, SHORT_SECONDS)

@@ -296,6 +296,19 @@ async def test_two_commits_in_one_tick_of_the_files_clock_give_two_hints(tmp_pat
     hf.sync.close()
 
 
+async def test_what_another_process_wrote_is_hinted_at_until_its_disk_has_surely_taken_it(tmp_path: Any) -> None:
+    marks = ["before"]
+    hf = Holdfast(str(tmp_path / "jobs.db"), surroundings=Surroundings(file_mark=lambda path: marks[0]))
+    hf.sync.open()
+    with Ear(hf) as ear:
+        marks[0] = "written, and not yet to be read: its fsync takes a while"
+        await until(lambda: ear.heard >= 1, "the hint")
+        early = ear.heard
+        await asyncio.sleep(0.1)
+        await until(lambda: ear.heard >= early + 2, "hints that come later")
+    hf.sync.close()
+
+
 async def test_to_claim_in_vain_on_sqlite_is_no_hint(new_holdfast: NewHoldfast) -> None:
     hf = new_holdfast("sqlite", tasks=[TASKS])
     way = Way(hf, is_async=True)

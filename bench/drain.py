@@ -1,0 +1,108 @@
+"""One worker, as we ship it, running jobs that do nothing until so many of them are done and written down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from bench.machine import Unsuited
+from bench.rounds import Entrant, Seconds
+from holdfast import Holdfast, Tasks
+
+TASK = "ours"
+BATCH = 1000
+TEXT = "x" * 188
+"""Makes an argument of 200 bytes: `{"text":"xxx…"}`."""
+INPUT = f'{{"text":"{TEXT}"}}'
+
+TASKS = Tasks()
+
+
+class Goal:
+    """How many handlers are still to be called."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._is_reached = asyncio.Event()
+
+    def set(self, count: int) -> None:
+        """Wait for *count* more."""
+        self._left = count
+        self._is_reached = asyncio.Event()
+
+    def count(self) -> None:
+        """Count one; called by the handler."""
+        self._left -= 1
+        if self._left == 0:
+            self._is_reached.set()
+
+    async def wait(self) -> None:
+        """Wait until all were called."""
+        await self._is_reached.wait()
+
+
+GOAL = Goal()
+
+
+@TASKS.task(name=TASK)
+async def work(text: str) -> None:
+    """Do nothing, and be counted."""
+    GOAL.count()
+
+
+@contextmanager
+def opened(url: str, runner: asyncio.Runner) -> Iterator[Holdfast]:
+    """Open an empty database."""
+    with ExitStack() as stack:
+        hf = Holdfast(url, tasks=[TASKS])
+        runner.run(hf.migrate())
+        runner.run(hf.open())
+        stack.callback(lambda: runner.run(hf.close()))
+        yield hf
+
+
+async def fill(hf: Holdfast, count: int, lanes: int = 0) -> None:
+    """Start *count* jobs, in turn in so many *lanes*."""
+    for first in range(0, count, BATCH):
+        numbers = range(first, min(first + BATCH, count))
+        calls = [work(text=TEXT) for _ in numbers]
+        if lanes:
+            calls = [call.options(lane=f"lane-{n % lanes}") for call, n in zip(calls, numbers, strict=True)]
+        await hf.start_many(calls)
+
+
+async def drain(hf: Holdfast, count: int) -> Seconds:
+    """Have one worker run *count* jobs; the time ends when all of them are written down and it has stopped."""
+    GOAL.set(count)
+    started = time.perf_counter()
+    async with hf.worker():
+        await GOAL.wait()
+    return time.perf_counter() - started
+
+
+def entrant(name: str, count: int, hf: Holdfast, runner: asyncio.Runner, lanes: int = 0) -> Entrant:
+    """Make an entrant that starts *count* jobs, and is timed while it drains them."""
+
+    async def run(count: int) -> Seconds:
+        await fill(hf, count, lanes)
+        return await drain(hf, count)
+
+    return Entrant(name, count, lambda count: runner.run(run(count)))
+
+
+COMPLETED = """
+    SELECT holdfast_job.task, count(*) FROM holdfast_job
+    JOIN holdfast_event ON holdfast_event.job = holdfast_job.seq AND holdfast_event.name = 'job:completed'
+    WHERE holdfast_job.status = 'completed' GROUP BY holdfast_job.task"""
+
+
+def check(done: dict[str, int], entrants: Sequence[tuple[str, Entrant]], rounds: int) -> str:
+    """Say how many jobs are done; raise if it is not what the rounds should have left. Names go before entrants."""
+    expected: dict[str, int] = {}
+    for name, each in entrants:
+        expected[name] = expected.get(name, 0) + each.count * (rounds + 1)
+    if done != expected:
+        raise Unsuited(f"the work was not done: there should be {expected}, there are {done}")
+    return f"jobs done: {', '.join(f'{name} {number:,}' for name, number in sorted(done.items()))}"

@@ -1,0 +1,152 @@
+"""How long it takes from the call of `start` until the handler runs, with a worker that idles, on both stores.
+
+The start is durable before the worker hears of it. *One process* is a worker in the event loop that starts the job,
+*two processes* one in another. Between two starts there is a pause, in which the worker falls asleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+from bench import worker_process
+from bench.machine import Unsuited
+from bench.peers.process import PGQUEUER_DRAIN, PeerUnavailable, running
+from bench.places import Places, both
+from bench.report import grid
+from holdfast import Holdfast, Tasks
+
+HEADER = ("start to handler", "p50 ms", "p99 ms", "longest ms", "starts", "target", "")
+NUMBERS = ("p50 ms", "p99 ms", "longest ms", "starts", "target")
+TASKS = Tasks()
+begun: asyncio.Queue[int] = asyncio.Queue()
+
+
+@TASKS.task(name="mark")
+async def mark(sent: int) -> None:
+    """Say how long it took to come here."""
+    begun.put_nowait(time.monotonic_ns() - sent)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many rounds there are, how many starts each has, and the seconds before each start and before the first."""
+
+    rounds: int = 5
+    starts: int = 40
+    pause: float = 0.03
+    sleep: float = 1.5
+
+
+QUICK = Sizes(rounds=1, starts=3, pause=0.01, sleep=0.1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("--peers", action="store_true", help="also pgqueuer, installed on first use")
+    parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print; the exit code says whether it could be measured, not whether targets are met."""
+    sizes = QUICK if arguments.quick else Sizes()
+    with both(is_quick=arguments.quick) as places, ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+        kinds: dict[str, Callable[[], list[float]]] = {}
+        for store in ("SQLite", "PostgreSQL"):
+            one = stack.enter_context(places.address(store, "one_process"))
+            two = stack.enter_context(places.address(store, "two_processes"))
+            kinds[f"{store}: one process"] = partial(in_one_process, one, sizes, runner)
+            kinds[f"{store}: two processes"] = partial(in_two_processes, two, sizes, runner)
+        if arguments.peers:
+            kinds |= stack.enter_context(peer(places, sizes))
+        found: dict[str, list[list[float]]] = {name: [] for name in kinds}
+        for _ in range(sizes.rounds):
+            for name, measure in kinds.items():
+                found[name].append(measure())
+        print(grid(HEADER, [line(name, rounds, found) for name, rounds in found.items()], NUMBERS))
+    return 0
+
+
+def in_one_process(url: str, sizes: Sizes, runner: asyncio.Runner) -> list[float]:
+    """Start jobs beside their worker; give milliseconds."""
+    return runner.run(start_beside(url, sizes))
+
+
+async def start_beside(url: str, sizes: Sizes) -> list[float]:
+    """Start jobs in the event loop of their worker."""
+    hf = Holdfast(url, tasks=[TASKS])
+    await hf.migrate()
+    milliseconds = []
+    async with hf.worker():
+        await asyncio.sleep(sizes.sleep)
+        for _ in range(sizes.starts):
+            await asyncio.sleep(sizes.pause)
+            await hf.start(mark(sent=time.monotonic_ns()))
+            milliseconds.append(await begun.get() / 1e6)
+    await hf.close()
+    return milliseconds
+
+
+def in_two_processes(url: str, sizes: Sizes, runner: asyncio.Runner) -> list[float]:
+    """Start jobs for a worker in another process; give milliseconds."""
+    hf = Holdfast(url, tasks=[worker_process.TASKS])
+    runner.run(hf.migrate())
+    milliseconds = []
+    with worker_process.worker_process(url) as worker:
+        time.sleep(sizes.sleep)
+        for _ in range(sizes.starts):
+            time.sleep(sizes.pause)
+            runner.run(start_for(hf))
+            milliseconds.append(int(worker.read()) / 1e6)
+    runner.run(hf.close())
+    return milliseconds
+
+
+async def start_for(hf: Holdfast) -> None:
+    """Start a job for the worker of another process."""
+    await hf.start(worker_process.note(sent=time.monotonic_ns()))
+
+
+@contextmanager
+def peer(places: Places, sizes: Sizes) -> Iterator[dict[str, Callable[[], list[float]]]]:
+    """Run pgqueuer; give how it is measured, or nothing with the reason printed."""
+    with ExitStack() as stack:
+        url = stack.enter_context(places.address("PostgreSQL", "pgqueuer_latency"))
+        try:
+            process = stack.enter_context(running(PGQUEUER_DRAIN, url, "x" * 200))
+        except PeerUnavailable as error:
+            print(f"pgqueuer is left out: {error}", flush=True)
+            yield {}
+            return
+        print(f"beside {process.version}", flush=True)
+        yield {"pgqueuer: one process": lambda: process.numbers("latency", sizes.starts)}
+
+
+def line(name: str, rounds: Sequence[Sequence[float]], found: dict[str, list[list[float]]]) -> tuple[str, ...]:
+    """Write the cells of one kind; raise if a job was not run."""
+    all_of_them = sorted(each for values in rounds for each in values)
+    if len({len(values) for values in rounds}) != 1 or not all_of_them:
+        raise Unsuited(f"the work was not done: {name} has {[len(values) for values in rounds]} starts")
+    p50, p99 = median(all_of_them), all_of_them[int(len(all_of_them) * 0.99)]
+    target, is_met = aim(name, p50, p99, found)
+    cells = (f"{p50:.1f}", f"{p99:.1f}", f"{all_of_them[-1]:.1f}", f"{len(all_of_them):,}")
+    return (name, *cells, target, "" if is_met is None else "✓" if is_met else "✗")
+
+
+def aim(name: str, p50: float, p99: float, found: dict[str, list[list[float]]]) -> tuple[str, bool | None]:
+    """Say what is aimed for, and whether it is reached; beside pgqueuer, if that was measured, round by round."""
+    if name == "SQLite: two processes":
+        return "p50 ≤ 15", p50 <= 15
+    if name == "PostgreSQL: one process" and (theirs := found.get("pgqueuer: one process")):
+        ratio = median(median(own) / median(other) for own, other in zip(found[name], theirs, strict=True))
+        return f"p50 ≤ 0.75 of pgqueuer (is {ratio:.2f}), p99 < 20", ratio <= 0.75 and p99 < 20
+    if name.startswith("PostgreSQL"):
+        return "p99 < 20", p99 < 20
+    return "", None

@@ -1,0 +1,50 @@
+"""huey on SQLite, consuming. Run it in huey's environment: `python -m bench.peers.huey_drain FILE TEXT`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from importlib.metadata import version
+
+from huey import SqliteHuey  # type: ignore[import-not-found]
+
+from bench.peers.serving import serve
+
+# huey's API page: "fsync: use durable writes. Slower but more resilient to corruption in the event of sudden power
+# loss. Defaults to false." So it is on, as everywhere here; the journal is a WAL by default.
+huey = SqliteHuey("bench", filename=sys.argv[1], fsync=True)
+text = sys.argv[2]
+called = threading.Semaphore(0)
+done = 0
+
+
+@huey.task()  # type: ignore[untyped-decorator]
+def work(text: str) -> None:
+    """Do nothing, and be counted; what returns nothing leaves no result behind."""
+    called.release()
+
+
+def fill(count: int) -> None:
+    """Enqueue one after the other."""
+    for _ in range(count):
+        work(text)
+
+
+def drain(count: int) -> None:
+    """Consume as the consumer's page has it: "the default is 1" worker, "the default is thread"."""
+    global done
+    consumer = huey.create_consumer(workers=1, periodic=False)
+    consumer.start()
+    for _ in range(count):
+        called.acquire()
+    done += count
+    consumer.stop_flag.set()
+
+
+def rows() -> int:
+    """Count what was run, less what is left."""
+    return done - int(huey.pending_count())
+
+
+if __name__ == "__main__":
+    serve(f"huey {version('huey')}", {"fill": fill, "drain": drain}, rows)

@@ -1,0 +1,66 @@
+"""Where something is measured: files and a server on a disk that is waited for, and databases that end with the run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+
+from bench import machine
+from holdfast.testing import NotOurServer, PostgresServer, temporary_postgres
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A directory for files and a server for databases, on the same disk."""
+
+    directory: Path
+    server: PostgresServer
+
+    @contextmanager
+    def address(self, store: str, name: str) -> Iterator[str]:
+        """Make an empty database called *name* on "SQLite" or "PostgreSQL"; drop it in the end."""
+        if store == "SQLite":
+            yield str(self.directory / f"{name}.db")
+            return
+        with database(self.server.url, name) as url:
+            yield url
+
+
+@contextmanager
+def both(*, is_quick: bool) -> Iterator[Places]:
+    """Start a server with durability on and make a directory beside it; say what they are on."""
+    with temporary_postgres(durable=True) as server, directory_beside(server) as directory:
+        if not is_quick:
+            machine.require_disk(directory)
+        machine.require_durable(server.url)
+        print(machine.describe(directory, f"PostgreSQL {server.version}"), end="\n\n", flush=True)
+        yield Places(directory, server)
+
+
+@contextmanager
+def directory_beside(server: PostgresServer) -> Iterator[Path]:
+    """Make a directory on the disk that the server writes to, as far as that is ours to know."""
+    try:
+        place = server.data_directory.parents[2]
+    except NotOurServer:
+        place = Path(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=place) as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def database(server: str, name: str) -> Iterator[str]:
+    """Make a database called *name* on *server* and answer its address; drop it in the end."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    try:
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    finally:
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
