@@ -197,6 +197,17 @@ class WrongTask(Conflict):
         self.found = found
 
 
+class LeaseLost(Conflict):
+    """The job is no longer this attempt's, or may not be; *reason* says why, as `ctx.abort_reason` does."""
+
+    code = "lease_lost"
+
+    def __init__(self, job_id: UUID, reason: str) -> None:
+        super().__init__(f"job {job_id} is no longer this attempt's ({reason}); let this pass, nothing is written")
+        self.job_id = job_id
+        self.reason = reason
+
+
 class StillReferenced(Conflict):
     """Jobs outside the set that is to be deleted wait for a chain in it."""
 
@@ -308,3 +319,15 @@ class UnknownOutcome(StoreError):
     """COMMIT was sent and its answer was lost: the operation happened wholly or not at all."""
 
     code = "unknown_outcome"
+
+
+class TransactionTimeout(StoreError):
+    """A block's transaction was open for too long; it was rolled back, and all that was done in it is undone."""
+
+    code = "transaction_timeout"
+
+
+class TransactionBroken(StoreError):
+    """A block's transaction cannot be committed any more; it is rolled back, with all that was done in it."""
+
+    code = "transaction_broken"

@@ -39,8 +39,14 @@ class Settings(BaseModel):
     deadline_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=5.0, description="How long a start or a read may take before it raises; nothing waits for ever."
     )
+    transaction_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=5.0,
+        description="SQLite: how long a block (prepare, complete, atomic) may keep the right to write before it is "
+        "rolled back; the file's other writers wait for it.",
+    )
     pool_size: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=8, description="PostgreSQL: how many connections each face may open."
+        default=8,
+        description="PostgreSQL: how many connections each face may open, and as many again for blocks of handlers.",
     )
     transaction_pooler: bool = Field(
         default=False,
@@ -95,6 +101,7 @@ class SettingsOptions(TypedDict, total=False):
     schema_name: str
     synchronous: Literal["full", "normal"]
     deadline_seconds: float
+    transaction_seconds: float
     pool_size: int
     transaction_pooler: bool
     listen_url: str | None

@@ -1,4 +1,4 @@
-"""Starts that are nothing but INSERTs keep their plans; whatever reads a table is planned anew each time."""
+"""What writes by one statement is sent without BEGIN and COMMIT; whatever reads before it writes has both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.models import Start, Unique
-from holdfast.store.tx import Tx
+from holdfast.store.tx import Tx, one_write
 
 PLAIN = Start(id=UUID(int=1), task="work", input="{}", queue="default")
 READING = {
@@ -20,25 +20,55 @@ READING = {
     "an id of the caller's": replace(PLAIN, named=True),
 }
 
+# in a transaction both statements have the same time
+TIME = "SELECT CAST(now() AS text)"
 
-async def plan_cache_mode(tx: Tx, items: Sequence[Start]) -> list[Any]:
-    found = await tx.fetch_all("SELECT current_setting('plan_cache_mode')")
+
+async def is_one_transaction(tx: Tx, items: Sequence[Start]) -> list[Any]:
+    times = [await tx.fetch_all(TIME) for _ in range(2)]
+    return [times[0] == times[1] for _ in items]
+
+
+@one_write
+async def has_a_transaction(tx: Tx) -> bool:
+    times = [await tx.fetch_all(TIME) for _ in range(2)]
+    return times[0] == times[1]
+
+
+async def isolation(tx: Tx, items: Sequence[Start]) -> list[Any]:
+    found = await tx.fetch_all("SELECT current_setting('transaction_isolation')")
     return [found[0][0] for _ in items]
 
 
-async def test_a_plain_start_keeps_its_plans(new_holdfast: Callable[..., Holdfast]) -> None:
+async def test_a_plain_start_has_no_transaction_around_it(new_holdfast: Callable[..., Holdfast]) -> None:
     async with new_holdfast("postgres") as hf:
-        assert await hf.store.gather(plan_cache_mode, [PLAIN]) == ["auto"]
+        assert await hf.store.gather(is_one_transaction, [PLAIN]) == [False]
+
+
+async def test_an_operation_of_one_write_has_none_either(new_holdfast: Callable[..., Holdfast]) -> None:
+    async with new_holdfast("postgres") as hf:
+        assert await hf.store.run(has_a_transaction) is False
 
 
 @pytest.mark.parametrize("start", READING.values(), ids=READING)
-async def test_a_start_that_reads_does_not(new_holdfast: Callable[..., Holdfast], start: Start) -> None:
+async def test_a_start_that_reads_has_one(new_holdfast: Callable[..., Holdfast], start: Start) -> None:
     async with new_holdfast("postgres") as hf:
-        assert await hf.store.gather(plan_cache_mode, [PLAIN, start]) == ["force_custom_plan"] * 2
+        assert await hf.store.gather(is_one_transaction, [PLAIN, start]) == [True, True]
 
 
-async def test_the_next_use_of_the_connection_is_planned_anew(new_holdfast: Callable[..., Holdfast]) -> None:
-    async with new_holdfast("postgres", pool_size=1) as hf:
-        await hf.store.gather(plan_cache_mode, [PLAIN])
+async def test_behind_a_pooler_the_settings_travel_with_a_begin(new_holdfast: Callable[..., Holdfast]) -> None:
+    async with new_holdfast("postgres", transaction_pooler=True) as hf:
+        assert await hf.store.gather(is_one_transaction, [PLAIN]) == [True]
 
-        assert await hf.store.read(plan_cache_mode, [PLAIN]) == ["force_custom_plan"]
+
+async def test_the_isolation_is_ours_whatever_the_database_has(new_holdfast: Callable[..., Holdfast]) -> None:
+    async with new_holdfast("postgres") as hf:
+        await hf.store.run(serializable_by_default)
+
+    async with new_holdfast("postgres") as hf:
+        assert await hf.store.gather(isolation, [PLAIN]) == ["read committed"]
+
+
+async def serializable_by_default(tx: Tx) -> None:
+    ((name,),) = await tx.fetch_all("SELECT current_database()")
+    await tx.execute(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')

@@ -45,6 +45,7 @@ def strangers_lock(path: Path) -> sqlite3.Connection:
 
 
 async def test_a_strangers_transaction_makes_writers_busy_and_readers_read(hasty: SqliteStore, tmp_path: Path) -> None:
+    """F-31."""
     stranger = strangers_lock(tmp_path / "jobs.db")
 
     with pytest.raises(Busy):
@@ -155,6 +156,10 @@ async def test_a_read_sees_one_view_while_others_write(store: SqliteStore) -> No
         wrote.wait(10)
         return before, await count(tx)
 
+    wrote.set()
+    await store.read(look_twice)  # from now on it is known to need more than one statement
+    looked.clear()
+    wrote.clear()
     reading = asyncio.create_task(store.read(look_twice))
     await asyncio.to_thread(looked.wait, 10)
     await store.run(add, 1)

@@ -7,12 +7,13 @@ awaits only that, or another operation. Async callers await it. What never suspe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from holdfast.store.dialect import Dialect
 from holdfast.store.hints import Hear, Watch
+from holdfast.store.statements import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,6 +62,17 @@ def is_repeatable(operation: Callable[..., object]) -> bool:
     return bool(getattr(operation, "repeatable", False))
 
 
+def one_write(operation: Callable[P, R]) -> Callable[P, R]:
+    """Mark *operation* as one that writes by one statement, so that it needs no BEGIN and no COMMIT around it."""
+    operation.__dict__["one_write"] = True
+    return operation
+
+
+def is_one_write(operation: Callable[..., object]) -> bool:
+    """Tell whether *operation* was marked by `one_write`."""
+    return bool(getattr(operation, "one_write", False))
+
+
 class Runner(Protocol):
     """Whatever runs operations for who awaits them: a store, its blocking twin, a caller's open transaction."""
 
@@ -72,6 +84,55 @@ class Runner(Protocol):
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
         """Run a list operation on *items*, sharing its commit with whoever else waits."""
+
+
+class OpenTx(Runner, Protocol):
+    """A write transaction of ours that stays open around a user's code.
+
+    It is also a `Runner`: operations of ours run in it, a whole one in a single hop where there are threads, with our
+    deadline, and the driver's errors come out as ours. The user's statements have no deadline but the one of the block,
+    and come out with the driver's own errors, save that the connection is gone or the block's time over. Whoever has
+    one ends it, by `commit` or `roll_back`, in every case. Its coroutines never suspend on the blocking side.
+    """
+
+    @property
+    def tx(self) -> Tx:
+        """The transaction as operations see it, for who must run them one by one."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, of the block's colour; sqlite3's is always blocking."""
+
+    @property
+    def is_committed(self) -> bool:
+        """Tell whether COMMIT has succeeded, also if whoever waited for it was cancelled meanwhile."""
+
+    async def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
+        """Run the user's *sql* and return its rows; none, if it is a statement that gives none."""
+
+    async def begin_savepoint(self) -> str:
+        """Mark a place to which one may roll back; return its name."""
+
+    async def release(self, name: str) -> None:
+        """Forget the savepoint *name* and keep what was done since."""
+
+    async def roll_back_to(self, name: str) -> None:
+        """Undo what was done since the savepoint *name*, errors included, and forget it."""
+
+    def refuse_unusable(self) -> None:
+        """Raise if it cannot be committed: `TransactionBroken`, `TransactionTimeout`, `Unavailable` or `Misuse`."""
+
+    async def commit(self) -> None:
+        """Commit, and give the connection back; raise `UnknownOutcome` if COMMIT was sent and its answer lost.
+
+        Any other error means that everything was rolled back. A caller who is cancelled waits for the outcome.
+        """
+
+    async def roll_back(self) -> None:
+        """Undo everything and give the connection back, whatever state it is in; again, or after its end, do nothing.
+
+        It may be called from any thread or task, also while a statement is under way, which then fails at once.
+        """
 
 
 class Store(Runner, Protocol):
@@ -88,6 +149,15 @@ class Store(Runner, Protocol):
 
     def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
         """Run a list operation on *items*, sharing its commit with whoever else waits, blocking."""
+
+    async def begin(self, lease_seconds: float) -> OpenTx:
+        """Open a transaction that stays open around a user's code; wait for it as long as the caller does.
+
+        A process that stands still for *lease_seconds* meanwhile loses it, as it loses its lease.
+        """
+
+    def begin_sync(self, lease_seconds: float) -> OpenTx:
+        """Open a transaction that stays open around a user's code, blocking."""
 
     async def open(self) -> None:
         """Connect and check the schema; the first use does it too."""

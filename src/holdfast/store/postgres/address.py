@@ -33,8 +33,13 @@ PER_HOST = ("host", "hostaddr", "port")  # comma-separated, if there are several
 # the isolation is said each time, which costs nothing (93 µs either way): a role's default may be another
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 VIEW = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# an INSERT has one plan, whatever the tables hold: to keep it made a single start take 760 µs instead of 930
-INSERT = f"{WRITE}; SET LOCAL plan_cache_mode = auto"
+ALONE = ""  # no BEGIN: a statement is its own transaction; a single start took 360 µs instead of 650
+
+PLANS = {"plan_cache_mode": "force_custom_plan"}  # plans made while a table was tiny: 772 ms instead of 2.7
+
+# gone with the transaction: so we see whether a user to whom the connection was lent has ended it himself
+MARK = "SET LOCAL holdfast.block = 'open'"
+READ_MARK = "SELECT current_setting('holdfast.block', true)"
 
 MIGRATION_SECONDS = 600.0  # it may build an index
 CREATED_TWICE = frozenset(("23505", "42P06", "42P07"))  # IF NOT EXISTS fails if another creates it just now
@@ -42,7 +47,10 @@ CREATED_TWICE = frozenset(("23505", "42P06", "42P07"))  # IF NOT EXISTS fails if
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A kind of transaction: how it begins, and which errors there say that another did the same just now."""
+    """A kind of transaction: how it begins, and which errors there say that another did the same just now.
+
+    One that begins with nothing is a single statement.
+    """
 
     begin: str
     collisions: frozenset[str] = frozenset()
@@ -57,24 +65,32 @@ class Address:
     password: str
     prepare_threshold: int | None
     write: Plan
-    insert: Plan
-    """For operations that are nothing but INSERTs."""
+    alone: Plan
+    """For operations that write by one statement."""
     view: Plan
     migration: Plan
 
     @classmethod
     def of(cls, settings: Settings) -> Address:
         """Read the address in *settings* and add what it leaves open."""
+        return cls._with(settings, server_settings(settings.deadline_seconds))
+
+    @classmethod
+    def for_blocks(cls, settings: Settings) -> Address:
+        """Do the same for blocks, where users' own statements run: no time-out of ours is for these."""
+        return cls._with(settings, PLANS)
+
+    @classmethod
+    def _with(cls, settings: Settings, ours: Mapping[str, str]) -> Address:
         given = parse(settings.database)
-        ours = server_settings(settings.deadline_seconds)
         timeout = {"connect_timeout": connect_timeout(settings, given)}
         parameters: dict[str, Any] = CLIENT_PARAMETERS | timeout | given
-        write, insert, view, threshold = *(with_settings(each, ours) for each in (WRITE, WRITE, VIEW)), None
+        write, alone, view, threshold = *(with_settings(each, ours) for each in (WRITE, WRITE, VIEW)), None
         if not settings.transaction_pooler:
-            write, insert, view, threshold = WRITE, INSERT, VIEW, 5
+            write, alone, view, threshold = WRITE, ALONE, VIEW, 5
             parameters["options"] = f"{options(ours)} {given.get('options', '')}".strip()
         migration = Plan(with_settings(WRITE, server_settings(MIGRATION_SECONDS)), CREATED_TWICE)
-        plans = Plan(write), Plan(insert), Plan(view, writes=False), migration
+        plans = Plan(write), Plan(alone), Plan(view, writes=False), migration
         return cls(parameters, given.get("password", ""), threshold, *plans)
 
     def hosts(self) -> list[str]:
@@ -101,13 +117,21 @@ def server_settings(seconds: float) -> dict[str, str]:
         "statement_timeout": str(milliseconds),  # nothing runs on for a client that has given up
         "lock_timeout": str(milliseconds * 9 // 10),  # a little sooner: a lock is `Busy`, not `Unavailable`
         "idle_in_transaction_session_timeout": str(milliseconds * 2),  # a stopped process lets go
-        "plan_cache_mode": "force_custom_plan",  # plans made while a table was tiny: 772 ms instead of 2.7
+        "default_transaction_isolation": "read committed",  # for who says no BEGIN; a role's default may be another
+        **PLANS,
     }
+
+
+def block_plan(address: Address, lease_seconds: float) -> Plan:
+    """Begin a block; a process that stands still in it lets go of it with its lease."""
+    milliseconds = max(10, int(lease_seconds * 1000))
+    return Plan(f"{address.write.begin}; SET LOCAL idle_in_transaction_session_timeout = {milliseconds}; {MARK}")
 
 
 def options(settings: Mapping[str, str]) -> str:
     """Write *settings* for the start of a connection: they cost no round trip."""
-    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+    escaped = {name: value.replace(" ", "\\ ") for name, value in settings.items()}
+    return " ".join(f"-c {name}={value}" for name, value in escaped.items())
 
 
 def with_settings(begin: str, settings: Mapping[str, str]) -> str:

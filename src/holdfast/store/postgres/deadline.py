@@ -36,6 +36,10 @@ class Deadline:
         """Count the seconds that are left; 0 once it has passed."""
         return max(0.0, self._at - self._monotonic())
 
+    def again(self) -> Deadline:
+        """Make one with as many seconds, from now."""
+        return Deadline(self._monotonic, self.seconds)
+
     def share(self, number: int) -> Deadline:
         """Make the deadline of the first of *number* who divide what is left."""
         return Deadline(self._monotonic, self.remaining() / number)

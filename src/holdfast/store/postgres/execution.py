@@ -14,7 +14,8 @@ Written once for both colours, like an operation: over the blocking side its awa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, MutableSet
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 import psycopg
@@ -25,7 +26,8 @@ from holdfast.store.postgres.address import Plan
 from holdfast.store.postgres.deadline import Alarm, Deadline
 from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.store.postgres.pool import Lent
-from holdfast.store.tx import Database, R, Row, Tx
+from holdfast.store.tx import R, Tx
+from holdfast.store.views import Views
 
 if TYPE_CHECKING:
     from holdfast.store.postgres.side import Side
@@ -108,6 +110,9 @@ class Execution(Generic[R]):
             self._side.pool.give_back(lent, is_clean=is_clean and not alarm.has_rung)
 
     async def _transact(self, lent: Lent) -> R:
+        if not self._plan.begin:
+            self._is_committing = True  # from its first byte: the statement is its own COMMIT
+            return await self._work(lent.tx)
         await lent.tx.begin(self._plan.begin)
         result = await self._work(lent.tx)
         if lent.pgconn.transaction_status != TransactionStatus.INTRANS:
@@ -122,7 +127,7 @@ class Execution(Generic[R]):
         if not self._deadline.has_passed:  # then it failed by itself, and not because we shut its socket
             self._reason = self._side.scrub(first_line(error))
         if trouble is Trouble.LOST:
-            self._side.pool.drop_idle()
+            self._side.drop_idle()
             self._is_in_doubt |= self._is_committing
         pause = self._pause(trouble)
         if not self._may_repeat(trouble) or pause >= self._deadline.remaining():
@@ -160,12 +165,44 @@ class Execution(Generic[R]):
         return told
 
 
-class Reading(Execution[R]):
-    """Runs work that only reads: the first statement by itself, everything over one view if a second comes.
+class Opening(Execution[Lent]):
+    """Begins a block's transaction and lends its connection, which the block gives back.
 
-    Most reads are one statement, which is its own view: one round trip instead of three. Which are not is
-    learnt: *views* remembers the operations that asked for more.
+    It waits for a connection as long as its caller does, since blocks last as long as their users want. From then on it
+    has its deadline.
     """
+
+    def __init__(self, side: Side, plan: Plan, deadline: Deadline) -> None:
+        super().__init__(side, _no_work, plan, deadline)
+        self._has_waited = False
+
+    async def _attempt(self) -> Lent:
+        pool = self._side.blocks
+        await pool.wait_for_place()
+        if not self._has_waited:
+            self._has_waited, self._deadline = True, self._deadline.again()
+        lent = await pool.lend(self._deadline)
+        is_open = False
+        alarm: Alarm | None = None
+        try:
+            alarm = self._alarm = self._side.arm(lent.pgconn, self._deadline)
+            await lent.tx.begin(self._plan.begin)
+            is_open = True
+            return lent
+        finally:
+            self._alarm = None
+            if alarm is not None:
+                alarm.disarm()
+            if not is_open:
+                pool.give_back(lent, is_clean=False)
+
+
+async def _no_work(tx: Tx) -> Any:
+    """Be the work of an opening: what comes after it is not its business."""
+
+
+class Reading(Execution[R]):
+    """Runs work that only reads: without a transaction, as far as *views* knows that one statement will do."""
 
     def __init__(
         self,
@@ -174,46 +211,15 @@ class Reading(Execution[R]):
         work: Callable[[Tx], Coroutine[Any, Any, R]],
         plan: Plan,
         deadline: Deadline,
-        views: MutableSet[Callable[..., Any]],
+        views: Views,
     ) -> None:
         super().__init__(side, work, plan, deadline)
         self._operation = operation
         self._views = views
 
     async def _transact(self, lent: Lent) -> R:
-        if self._operation not in self._views:
-            try:
-                return await self._work(Glance(lent.tx))
-            except SecondStatement:
-                self._views.add(self._operation)
-        return await super()._transact(lent)
-
-
-class SecondStatement(Exception):
-    """An operation that was given a glance needs a view."""
-
-
-class Glance:
-    """No transaction, and good for one statement."""
-
-    database: Database = "postgres"
-
-    def __init__(self, tx: Tx) -> None:
-        self._tx: Tx | None = tx
-
-    async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql*, if it is the first, and throw its rows away."""
-        await self._once().execute(sql, **values)
-
-    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql*, if it is the first, and return all of its rows."""
-        return await self._once().fetch_all(sql, **values)
-
-    def _once(self) -> Tx:
-        tx, self._tx = self._tx, None
-        if tx is None:
-            raise SecondStatement
-        return tx
+        in_transaction = partial(super()._transact, lent)
+        return await self._views.read(self._operation, self._work, lent.tx, in_transaction)
 
 
 async def is_rolled_back(lent: Lent) -> bool:

@@ -38,8 +38,8 @@ class Lent:
 class Doors(Protocol):
     """How one colour connects, and waits until one of the places is free."""
 
-    async def acquire(self, seconds: float) -> bool:
-        """Wait for a free place; tell whether there was one in time."""
+    async def acquire(self, seconds: float | None) -> bool:
+        """Wait for a free place, for ever if need be; tell whether there was one in time."""
 
     def release(self) -> None:
         """Free a place."""
@@ -66,6 +66,14 @@ class Pool:
                 f"all {self._size} connections were in use for {deadline.seconds:g} s; raise pool_size, or make "
                 "transactions shorter"
             )
+        return await self.lend(deadline)
+
+    async def wait_for_place(self) -> None:
+        """Wait until a connection may be lent, for as long as the caller does; `lend` it then, and at once."""
+        await self._doors.acquire(None)
+
+    async def lend(self, deadline: Deadline) -> Lent:
+        """Lend a connection to who has a place; give it back in every case."""
         try:
             if self._is_closed:
                 raise Unavailable("the store was closed while this was under way; try again")

@@ -1,4 +1,4 @@
-"""The two sides of a store, async and blocking: the few things that they do differently, each with a pool.
+"""The two sides of a store, async and blocking: the few things that they do differently, each with its pools.
 
 Everything above is written once, as coroutines that await nothing but their side. On the blocking side these
 awaits never suspend, so that `drive()` finishes them; on the async one they are awaited, in a task of their own.
@@ -9,28 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.pq.abc import PGconn
 
 from holdfast.errors import StoreError
 from holdfast.store.dialect import Dialect
-from holdfast.store.postgres import connecting
 from holdfast.store.postgres.address import Address
+from holdfast.store.postgres.cancels import Cancels, Cut
 from holdfast.store.postgres.deadline import Alarm, Deadline, Watch
-from holdfast.store.postgres.execution import Execution
+from holdfast.store.postgres.doors import AsyncDoors, BlockingDoors
+from holdfast.store.postgres.execution import Execution, Opening
 from holdfast.store.postgres.group import AsyncGroup, BlockingGroup
-from holdfast.store.postgres.pool import Lent, Pool
-from holdfast.store.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
+from holdfast.store.postgres.pool import Doors, Lent, Pool
 from holdfast.store.tx import R, drive
 from holdfast.surroundings import Surroundings
 
-OLDEST_SERVER = 140000
-ANY_TEXT = ("UTF8", "SQL_ASCII")  # the second takes whatever bytes it is given
+MakeDoors: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Doors]
 
 logger = logging.getLogger(__name__)
 
@@ -55,48 +54,78 @@ class Outage:
             logger.warning("database_available", extra={"seconds": round(seconds, 1)})
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What both sides of one store are made from."""
+
+    address: Address
+    block_address: Address
+    dialect: Dialect
+    size: int
+    surroundings: Surroundings
+    cancels: Cancels
+
+
 class Side:
-    """What an execution and a pool need of their colour."""
+    """What an execution and a block need of their colour.
 
-    def __init__(self, address: Address, dialect: Dialect, size: int, surroundings: Surroundings) -> None:
-        self.chance = surroundings.chance
-        self.scrub = address.scrub
-        self.outage = Outage(surroundings.monotonic)
-        self.pool = Pool(self, size, surroundings.monotonic)
-        self._address = address
-        self._dialect = dialect
-        self._monotonic = surroundings.monotonic
+    Blocks have a pool of their own: handlers that sit in them keep nobody from claiming, settling and renewing.
+    """
 
-    async def acquire(self, seconds: float) -> bool:
-        """Wait for a free place in the pool; tell whether there was one in time."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Free a place in the pool."""
-        raise NotImplementedError
-
-    async def connect(self, deadline: Deadline) -> Lent:
-        """Make a connection."""
-        raise NotImplementedError
+    def __init__(self, means: Means, make_doors: MakeDoors) -> None:
+        self.monotonic = means.surroundings.monotonic
+        self.chance = means.surroundings.chance
+        self.scrub = means.address.scrub
+        self.cancels = means.cancels
+        self.outage = Outage(self.monotonic)
+        self.pool, self.blocks = (
+            Pool(make_doors(address, means.dialect, means.size, self.monotonic), means.size, self.monotonic)
+            for address in (means.address, means.block_address)
+        )
 
     def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
         """Have the connection's socket shut when *deadline* passes."""
+        alarm = Alarm(pgconn)
+        self.set(alarm, deadline)
+        return alarm
+
+    def arm_cut(self, pgconn: PGconn, deadline: Deadline) -> Cut:
+        """Have the connection's socket shut when *deadline* passes, and what runs there ended on the server."""
+        alarm = Cut(pgconn, self.cancels)
+        self.set(alarm, deadline)
+        return alarm
+
+    def set(self, alarm: Alarm, deadline: Deadline) -> None:
+        """Have *alarm* ring when *deadline* passes."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         raise NotImplementedError
 
+    async def apart(self, work: Coroutine[Any, Any, R], break_off: Callable[[], object]) -> R:
+        """Run *work* to its end; a caller who is cancelled has it broken off, and waits for that."""
+        raise NotImplementedError
+
+    def drop_idle(self) -> None:
+        """Throw away what nobody uses: where one connection was lost, the others probably are."""
+        self.pool.drop_idle()
+        self.blocks.drop_idle()
+
+    def close_pools(self) -> None:
+        """Throw away what is idle now, and later what is still lent."""
+        self.pool.close()
+        self.blocks.close()
+
 
 class AsyncSide(Side):
     """The side that belongs to one event loop."""
 
-    def __init__(self, address: Address, dialect: Dialect, size: int, surroundings: Surroundings) -> None:
-        super().__init__(address, dialect, size, surroundings)
+    def __init__(self, means: Means) -> None:
+        super().__init__(means, AsyncDoors)
         self.groups: dict[Callable[..., Any], AsyncGroup[Any, Any]] = {}
         self._loop = asyncio.get_running_loop()
-        self._sleep = surroundings.sleep
-        self._places = asyncio.Semaphore(size)
+        self._sleep = means.surroundings.sleep
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def finish(self, execution: Execution[R]) -> R:
@@ -110,6 +139,31 @@ class AsyncSide(Side):
                 await asyncio.wait((task,))
             raise
 
+    async def open(self, opening: Opening) -> Lent:
+        """Run *opening* likewise; what nobody is there any more to be lent goes back to its pool."""
+        task = self.spawn(opening.run())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._take_back)
+            if not task.done():
+                opening.abandon(task)
+                await asyncio.wait((task,))
+            raise
+
+    async def apart(self, work: Coroutine[Any, Any, R], break_off: Callable[[], object]) -> R:
+        """Run *work* in a task of its own; a caller who is cancelled has it broken off, and waits for that."""
+        task = self.spawn(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                break_off()
+            while not task.done():
+                with suppress(asyncio.CancelledError):  # it is raised all the same, when the outcome is known
+                    await asyncio.wait((task,))
+            raise
+
     def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """Run *work* for as long as it takes, whatever becomes of who asked for it; `close` waits for it."""
         task = self._loop.create_task(work)
@@ -121,40 +175,11 @@ class AsyncSide(Side):
         """Wait for what is under way, which has its deadlines, and let go of every connection."""
         if self._tasks:
             await asyncio.wait(self._tasks)
-        self.pool.close()
+        self.close_pools()
 
-    async def acquire(self, seconds: float) -> bool:
-        """Wait for a free place in the pool; tell whether there was one in time."""
-        if not self._places.locked():
-            return await self._places.acquire()
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._places.acquire()
-        except TimeoutError:
-            return False
-
-    def release(self) -> None:
-        """Free a place in the pool."""
-        self._places.release()
-
-    async def connect(self, deadline: Deadline) -> Lent:
-        """Make a connection."""
-        try:
-            async with asyncio.timeout(deadline.remaining()):
-                connection = await psycopg.AsyncConnection.connect(
-                    **self._address.parameters,
-                    autocommit=True,
-                    prepare_threshold=self._address.prepare_threshold,
-                )
-        except TimeoutError as error:
-            raise psycopg.errors.ConnectionTimeout("the connection was not made in time") from error
-        return checked(Lent(connection.pgconn, OwnAsyncPostgresTx(connection, self._dialect), self._monotonic()))
-
-    def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
-        """Have the connection's socket shut when *deadline* passes."""
-        alarm = Alarm(pgconn)
+    def set(self, alarm: Alarm, deadline: Deadline) -> None:
+        """Have *alarm* ring when *deadline* passes."""
         alarm.disarm = self._loop.call_later(deadline.remaining(), alarm.ring).cancel
-        return alarm
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -165,66 +190,44 @@ class AsyncSide(Side):
         if not task.cancelled():
             task.exception()  # whoever still waits for it is told; nobody else need be
 
+    def _take_back(self, task: asyncio.Task[Lent]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self.blocks.give_back(task.result(), is_clean=False)
+
 
 class BlockingSide(Side):
     """The side that all threads share."""
 
-    def __init__(self, address: Address, dialect: Dialect, size: int, surroundings: Surroundings) -> None:
-        super().__init__(address, dialect, size, surroundings)
+    def __init__(self, means: Means) -> None:
+        super().__init__(means, BlockingDoors)
         self.groups: dict[Callable[..., Any], BlockingGroup[Any, Any]] = {}
-        self._sleep = surroundings.sleep_blocking
-        self._places = threading.Semaphore(size)
-        self._watch = Watch(surroundings)
+        self._sleep = means.surroundings.sleep_blocking
+        self._watch = Watch(means.surroundings)
 
     def finish(self, execution: Execution[R]) -> R:
         """Run *execution*."""
         return drive(execution.run())
 
+    async def apart(self, work: Coroutine[Any, Any, R], break_off: Callable[[], object]) -> R:
+        """Run *work*, which nobody can cancel."""
+        return await work
+
     def close(self) -> None:
         """Let go of every connection, and of the thread."""
-        self.pool.close()
+        self.close_pools()
         self._watch.stop()
 
-    async def acquire(self, seconds: float) -> bool:
-        """Wait for a free place in the pool; tell whether there was one in time."""
-        return self._places.acquire(timeout=seconds)
-
-    def release(self) -> None:
-        """Free a place in the pool."""
-        self._places.release()
-
-    async def connect(self, deadline: Deadline) -> Lent:
-        """Make a connection."""
-        connection = connecting.connect(self._address.hosts(), deadline)
-        connection.autocommit = True
-        connection.prepare_threshold = self._address.prepare_threshold
-        return checked(Lent(connection.pgconn, OwnPostgresTx(connection, self._dialect), self._monotonic()))
-
-    def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
-        """Have the connection's socket shut when *deadline* passes."""
-        alarm = Alarm(pgconn)
+    def set(self, alarm: Alarm, deadline: Deadline) -> None:
+        """Have *alarm* ring when *deadline* passes."""
         self._watch.arm(alarm, deadline.remaining())
-        return alarm
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         self._sleep(seconds)
 
 
-def checked(lent: Lent) -> Lent:
-    """Refuse a server that is too old, or a database that cannot hold every text; both were told while we connected."""
-    if (version := lent.pgconn.server_version) < OLDEST_SERVER:
-        lent.pgconn.finish()
-        raise StoreError(f"PostgreSQL {version // 10000} is too old; Holdfast needs 14 or newer")
-    encoding = (lent.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()  # a pooler may not know it
-    if encoding not in ANY_TEXT:
-        lent.pgconn.finish()
-        raise StoreError(f"the database's encoding is {encoding}, which has not every character; make one with UTF8")
-    return lent
-
-
 def abandon(side: Side) -> None:
     """Close, in a forked child, our copies of the parent's sockets, and say nothing on them."""
-    for lent in side.pool.abandon():
+    for lent in (*side.pool.abandon(), *side.blocks.abandon()):
         with suppress(OSError, psycopg.OperationalError):
             os.close(lent.pgconn.socket)

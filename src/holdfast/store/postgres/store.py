@@ -14,13 +14,16 @@ from holdfast.settings import Settings
 from holdfast.store import migrations
 from holdfast.store.dialect import Dialect, PostgresDialect, channel
 from holdfast.store.hints import Hear, Hints, Watch
-from holdfast.store.postgres.address import MIGRATION_SECONDS, Address
+from holdfast.store.postgres.address import MIGRATION_SECONDS, Address, block_plan
+from holdfast.store.postgres.block import Block
+from holdfast.store.postgres.cancels import Cancels
 from holdfast.store.postgres.deadline import Deadline
-from holdfast.store.postgres.execution import Execution, Reading
+from holdfast.store.postgres.execution import Execution, Opening, Reading
 from holdfast.store.postgres.group import AsyncGroup, BlockingGroup, Run
 from holdfast.store.postgres.listener import Listener, NoListener
-from holdfast.store.postgres.side import AsyncSide, BlockingSide, Side, abandon
-from holdfast.store.tx import Database, ListOperation, Operation, P, R, T, Tx, is_repeatable
+from holdfast.store.postgres.side import AsyncSide, BlockingSide, Means, Side, abandon
+from holdfast.store.tx import Database, ListOperation, OpenTx, Operation, P, R, T, Tx, is_one_write, is_repeatable
+from holdfast.store.views import Views
 from holdfast.surroundings import Surroundings
 
 
@@ -38,8 +41,9 @@ class PostgresStore:
         self._settings = settings
         self._surroundings = surroundings or Surroundings()
         self._address = Address.of(settings)
-        self._side_arguments = (self._address, self.dialect, settings.pool_size, self._surroundings)
-        self._views: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+        self._block_address = Address.for_blocks(settings)
+        self._cancels = Cancels(self._surroundings, settings.deadline_seconds)
+        self._views = Views()
         self._is_checked = False
         self._lock = threading.Lock()
         self._async_sides: dict[asyncio.AbstractEventLoop, AsyncSide] = {}
@@ -93,6 +97,20 @@ class PostgresStore:
             group = side.groups.setdefault(operation, BlockingGroup(self._flight(side, operation)))
         return group.call(items, self._deadline())
 
+    async def begin(self, lease_seconds: float) -> OpenTx:
+        """Open a transaction around a user's code, on a connection of the blocks' pool."""
+        await self._check()
+        side = self._async_side()
+        opening = Opening(side, block_plan(self._block_address, lease_seconds), self._deadline())
+        return Block(side, await side.open(opening), self._settings.deadline_seconds)
+
+    def begin_sync(self, lease_seconds: float) -> OpenTx:
+        """Open a transaction around a user's code, blocking."""
+        self._check_sync()
+        side = self._blocking_side()
+        opening = Opening(side, block_plan(self._block_address, lease_seconds), self._deadline())
+        return Block(side, side.finish(opening), self._settings.deadline_seconds)
+
     async def open(self) -> None:
         """Connect, and check that the server is new enough and has our schema."""
         side = self._async_side()
@@ -121,6 +139,7 @@ class PostgresStore:
             self._drop_sides_of_stopped_loops()
         if blocking is not None:
             blocking.close()
+        self._cancels.stop()
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, a transaction for each step; return the names of the steps taken."""
@@ -163,8 +182,8 @@ class PostgresStore:
         operation: Callable[..., Any],
         work: Callable[[Tx], Coroutine[Any, Any, R]],
     ) -> Execution[R]:
-        repeats = is_repeatable(operation)
-        return Execution(side, work, self._address.write, self._deadline(), is_repeatable=repeats)
+        plan = self._address.alone if is_one_write(operation) else self._address.write
+        return Execution(side, work, plan, self._deadline(), is_repeatable=is_repeatable(operation))
 
     def _reading(
         self,
@@ -193,12 +212,16 @@ class PostgresStore:
         repeats = is_repeatable(operation)
 
         async def run(items: Sequence[T], deadline: Deadline) -> Sequence[R]:
+            plan = self._address.alone if only_insert(items) else self._address.write
+
             async def work(tx: Tx) -> Sequence[R]:
+                if not plan.begin:
+                    reach("group.before_commit")
+                    return await operation(tx, items)
                 results = await operation(tx, items)
                 reach("group.before_commit")
                 return results
 
-            plan = self._address.insert if only_insert(items) else self._address.write
             results = await Execution(side, work, plan, deadline, is_repeatable=repeats).run()
             reach("group.after_commit")
             return results
@@ -222,18 +245,22 @@ class PostgresStore:
         if (side := self._async_sides.get(loop)) is None:
             with self._lock:
                 self._drop_sides_of_stopped_loops()
-                side = self._async_sides[loop] = AsyncSide(*self._side_arguments)
+                side = self._async_sides[loop] = AsyncSide(self._means())
         return side
 
     def _blocking_side(self) -> BlockingSide:
         if (side := self._blocking) is None:
             with self._lock:
-                side = self._blocking = self._blocking or BlockingSide(*self._side_arguments)
+                side = self._blocking = self._blocking or BlockingSide(self._means())
         return side
+
+    def _means(self) -> Means:
+        size = self._settings.pool_size
+        return Means(self._address, self._block_address, self.dialect, size, self._surroundings, self._cancels)
 
     def _drop_sides_of_stopped_loops(self) -> None:
         for loop in [loop for loop in self._async_sides if not loop.is_running()]:
-            self._async_sides.pop(loop).pool.close()
+            self._async_sides.pop(loop).close_pools()
 
     def _forget_parent(self) -> None:
         """Leave to the parent what it has; keep the objects, so that no destructor says goodbye for it."""
@@ -241,7 +268,8 @@ class PostgresStore:
             if side is not None:
                 LEFT_TO_PARENTS.append(side)
                 abandon(side)
-        LEFT_TO_PARENTS.append(self._hints)
+        LEFT_TO_PARENTS.extend((self._hints, self._cancels))
+        self._cancels = Cancels(self._surroundings, self._settings.deadline_seconds)
         self._source.abandon()
         self._hints = Hints(self._listener)
         self._lock = threading.Lock()
@@ -255,7 +283,7 @@ def may_wait(items: Sequence[object]) -> bool:
 
 
 def only_insert(items: Sequence[object]) -> bool:
-    """Tell whether an operation on *items* reads no table, so that its plans need not be made anew each time."""
+    """Tell whether an operation on *items* is nothing but their INSERT, with its events: one statement."""
     return all(getattr(item, "only_inserts", False) for item in items)
 
 

@@ -7,6 +7,7 @@ None, in tuples.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from psycopg.types import bool as booleans
 from psycopg.types import numeric, string
 
 from holdfast.store.dialect import Dialect
+from holdfast.store.statements import Record, records
 from holdfast.store.tx import Database, Row
 
 LOADERS = (
@@ -63,6 +65,24 @@ class Cursor(psycopg.Cursor[Row]):
         return PLAIN
 
 
+class UsersAsyncCursor(psycopg.AsyncCursor[Row]):
+    """An async cursor for users' statements: it heeds the program's adapters, not those of a connection once lent."""
+
+    @property
+    def adapters(self) -> adapt.AdaptersMap:
+        """The program's."""
+        return psycopg.adapters
+
+
+class UsersCursor(psycopg.Cursor[Row]):
+    """A blocking cursor for users' statements."""
+
+    @property
+    def adapters(self) -> adapt.AdaptersMap:
+        """The program's."""
+        return psycopg.adapters
+
+
 class AsyncPostgresTx:
     """The open transaction of an async psycopg connection, ours or a caller's."""
 
@@ -108,7 +128,15 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], dialect: Dialect) -> None:
         super().__init__(connection, dialect)
-        self._connection = connection
+        self.connection = connection
+        self._users_cursor = UsersAsyncCursor(connection, row_factory=tuple_row)
+
+    async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
+        """Run a user's statement, which is written as psycopg reads it."""
+        await self._users_cursor.execute(text, values)
+        if self._users_cursor.description is None:
+            return []
+        return records((each.name for each in self._users_cursor.description), await self._users_cursor.fetchall())
 
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
@@ -116,11 +144,11 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
 
     async def commit(self) -> None:
         """End the transaction; a driver's own way, half the client time of a statement."""
-        await self._connection.commit()
+        await self.connection.commit()
 
     async def roll_back(self) -> None:
         """Undo the transaction, if there is one."""
-        await self._connection.rollback()
+        await self.connection.rollback()
 
 
 class OwnPostgresTx(PostgresTx):
@@ -128,7 +156,15 @@ class OwnPostgresTx(PostgresTx):
 
     def __init__(self, connection: psycopg.Connection[Any], dialect: Dialect) -> None:
         super().__init__(connection, dialect)
-        self._connection = connection
+        self.connection = connection
+        self._users_cursor = UsersCursor(connection, row_factory=tuple_row)
+
+    async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
+        """Run a user's statement, which is written as psycopg reads it."""
+        self._users_cursor.execute(text, values)
+        if self._users_cursor.description is None:
+            return []
+        return records((each.name for each in self._users_cursor.description), self._users_cursor.fetchall())
 
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
@@ -136,8 +172,8 @@ class OwnPostgresTx(PostgresTx):
 
     async def commit(self) -> None:
         """End the transaction; a driver's own way, half the client time of a statement."""
-        self._connection.commit()
+        self.connection.commit()
 
     async def roll_back(self) -> None:
         """Undo the transaction, if there is one."""
-        self._connection.rollback()
+        self.connection.rollback()

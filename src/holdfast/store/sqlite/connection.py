@@ -1,6 +1,7 @@
 """The connection that writes: how operations that have gathered share one commit, and each still fails alone.
 
-A group is one transaction with a savepoint for each turn (2.7 µs), so that a turn that fails, fails alone.
+A group is one transaction with a savepoint for each turn (2.7 µs), so that a turn that fails, fails alone. Turns with
+one list operation are one operation on all of their items, which costs a third; if it fails, each is run by itself.
 But a full disk, an I/O error or a failed COMMIT takes the whole transaction away, and no savepoint helps
 (M20): then each turn runs again alone, and hears its own outcome. Nothing is told before it is true.
 
@@ -13,15 +14,18 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
+from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from holdfast.crashpoints import reach
 from holdfast.errors import Unavailable, UnknownOutcome
 from holdfast.store.dialect import Dialect
 from holdfast.store.sqlite.file import DatabaseFile
 from holdfast.store.sqlite.fork import Gate
-from holdfast.store.sqlite.turns import Turn, Work
+from holdfast.store.sqlite.guarded import GuardedConnection
+from holdfast.store.sqlite.turns import ListWork, Turn, Work
 from holdfast.store.sqlite.tx import SqliteTx, is_busy, primary_code, raise_ours
 from holdfast.store.tx import R, Tx, drive
 
@@ -43,6 +47,8 @@ class WriteConnection:
         self._connection: sqlite3.Connection | None = None
         self._is_broken = False
         self._changes = 0
+        self._open: set[WriteConnection] = set()
+        """Those of this process that are connected; the last one to go takes SQLite's own files along."""
 
     @property
     def is_connected(self) -> bool:
@@ -69,7 +75,9 @@ class WriteConnection:
         while True:
             try:
                 self._file.check()
-                self._connected().execute("BEGIN IMMEDIATE")
+                self._file.check_beside()
+                self._do(self._connected(), "BEGIN IMMEDIATE")
+                self._file.remember_beside()
                 return
             except sqlite3.Error as error:
                 if not is_busy(error) or not wanted():
@@ -100,10 +108,10 @@ class WriteConnection:
         try:
             value = drive(work(SqliteTx(connection, self._dialect)))
             reach("group.before_commit")
-            self._commit(connection)
+            self.commit()
         except BaseException as error:
             self._look_at(error)
-            self._roll_back(connection)
+            self.roll_back()
             raise
         reach("group.after_commit")
         return value
@@ -112,47 +120,131 @@ class WriteConnection:
         """Close the connection; the next use opens another."""
         connection, self._connection, self._is_broken = self._connection, None, False
         if connection is not None:
-            connection.close()
+            self._finish(connection)
+            self._open.discard(self)
+            if not self._open:
+                self._file.forget_beside()
 
     async def _together(self, turns: Sequence[Turn[Any]], tx: Tx) -> None:
-        for turn in turns:
-            await tx.execute("SAVEPOINT holdfast_turn")
-            turn.settle(partial(_run, turn.work, tx))
-            if turn.error is not None:
-                self._look_at(turn.error)
-                if not self._connected().in_transaction:
-                    raise turn.error
-                await tx.execute("ROLLBACK TO holdfast_turn")
-            await tx.execute("RELEASE holdfast_turn")
+        for alike in _alike(turns):
+            if len(alike) == 1 or not await self._is_done_as_one(alike, tx):
+                for turn in alike:
+                    await self._in_savepoint(turn, tx)
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._file.connect_to_write(SLICE_SECONDS)
-            self._changes = 0
-        return self._connection
+    async def _is_done_as_one(self, turns: Sequence[Turn[Any]], tx: Tx) -> bool:
+        """Run *turns*, which have one list operation, on all of their items; tell whether that went well."""
+        works = [cast("ListWork[Any, Any]", turn.work) for turn in turns]
+        items = [item for work in works for item in work.items]
+        union: Turn[Sequence[Any]] = Turn(ListWork(works[0].operation, items), inf)
+        await self._in_savepoint(union, tx)
+        if union.error is not None:
+            return False
+        results = iter(union.result())
+        for turn, work in zip(turns, works, strict=True):
+            turn.succeed(list(islice(results, len(work.items))))
+        return True
 
-    def _commit(self, connection: sqlite3.Connection) -> None:
+    async def _in_savepoint(self, turn: Turn[Any], tx: Tx) -> None:
+        """Run *turn*, and undo what it did if it fails."""
+        await tx.execute("SAVEPOINT holdfast_turn")
+        turn.settle(partial(_run, turn.work, tx))
+        if turn.error is not None:
+            self._look_at(turn.error)
+            if not self._connected().in_transaction:
+                raise turn.error
+            await tx.execute("ROLLBACK TO holdfast_turn")
+        await tx.execute("RELEASE holdfast_turn")
+
+    def commit(self) -> None:
+        """Commit the transaction that has begun; whatever is raised, look whether it is still open."""
+        connection = self._connected()
         try:
-            connection.execute("COMMIT")
+            self._do(connection, "COMMIT")
         except sqlite3.Error as error:
             if primary_code(error) == sqlite3.SQLITE_IOERR:
                 raise UnknownOutcome(
                     f"the disk reported an error at COMMIT, which happened wholly or not at all; "
                     f"read before you do it again (SQLite: {error})"
                 ) from error
-            raise_ours(error)
+            self._raise(error)
         if connection.total_changes != self._changes:
             self._changes = connection.total_changes
             self._committed()
 
-    def _roll_back(self, connection: sqlite3.Connection) -> None:
+    def roll_back(self) -> None:
+        """Undo the transaction, if there still is one; never raises."""
+        connection = self._connected()
         if connection.in_transaction:  # a full disk, for one, has ended it
             with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
+                self._do(connection, "ROLLBACK")
         self._is_broken |= connection.in_transaction
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._open.add(self)
+            self._changes = 0
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return self._file.connect_to_write(SLICE_SECONDS)
+
+    def _do(self, connection: sqlite3.Connection, sql: str) -> None:
+        connection.execute(sql)
+
+    def _finish(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+
+    def _raise(self, error: sqlite3.Error) -> NoReturn:
+        raise_ours(error)
 
     def _look_at(self, error: BaseException | None) -> None:
         self._is_broken |= isinstance(error, Unavailable | UnknownOutcome)
+
+
+def _alike(turns: Sequence[Turn[Any]]) -> list[list[Turn[Any]]]:
+    """Put those together that can be run as one, in the order of their first."""
+    found: dict[object, list[Turn[Any]]] = {}
+    for turn in turns:
+        work = turn.work
+        found.setdefault(work.operation if isinstance(work, ListWork) and work.is_sociable else turn, []).append(turn)
+    return list(found.values())
+
+
+class BlockConnection(WriteConnection):
+    """The connection of blocks, beside *other*, which writes for everybody else; a user's code may be given it."""
+
+    def __init__(self, other: WriteConnection) -> None:
+        super().__init__(other._file, other._dialect, other._gate, other._committed)
+        self._open = other._open
+
+    @property
+    def guarded(self) -> GuardedConnection:
+        """The connection itself."""
+        return cast("GuardedConnection", self._connected())
+
+    def make_tx(self) -> SqliteTx:
+        """Make the transaction that has begun into one that our operations can use, under the block's lock."""
+        return SqliteTx(self.guarded, self._dialect, self.guarded.plain_cursor())
+
+    def doubt(self) -> None:
+        """Have the connection closed when it comes back, for somebody else may have kept it."""
+        self._is_broken = True
+
+    def _connect(self) -> sqlite3.Connection:
+        return self._file.connect_for_block(SLICE_SECONDS)
+
+    def _do(self, connection: sqlite3.Connection, sql: str) -> None:
+        cast("GuardedConnection", connection).do_as_owner(sql)
+
+    def _finish(self, connection: sqlite3.Connection) -> None:
+        cast("GuardedConnection", connection).close_as_owner()
+
+    def _raise(self, error: sqlite3.Error) -> NoReturn:
+        """Show a constraint that was checked at COMMIT as it is: it is the user's."""
+        if isinstance(error, sqlite3.IntegrityError):
+            raise error
+        raise_ours(error)
 
 
 def _run(work: Work[R], tx: Tx) -> R:

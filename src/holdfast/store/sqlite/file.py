@@ -8,13 +8,15 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 from urllib.parse import quote
 
 from holdfast.errors import InvalidSettings, Unavailable
 from holdfast.store.sqlite.filesystem import network_file_system
+from holdfast.store.sqlite.guarded import GuardedConnection
 
 OLDEST_SQLITE = (3, 35)  # the first with RETURNING
+BESIDE = ("-wal", "-shm")  # SQLite's own, there while anybody has the database open
 
 
 class DatabaseFile:
@@ -32,6 +34,8 @@ class DatabaseFile:
         self._synchronous = synchronous
         self._clock = clock
         self._identity: tuple[int, int] | None = None
+        self._beside: dict[str, tuple[int, int] | None] = {}
+        self._is_torn = False
 
     def prepare(self) -> None:
         """Create the file if there is none, and raise unless it can serve as a database here."""
@@ -41,27 +45,62 @@ class DatabaseFile:
         if not os.access(self.path, os.R_OK | os.W_OK):
             raise Unavailable(f"{self.path} may not be written by this user; change its permissions or owner")
         self._identity = identity(self.path)
+        self._beside, self._is_torn = {}, False
 
     def check(self) -> None:
         """Raise if the file is no longer the one that was opened: what is written to that goes nowhere."""
         if self._identity is not None and identity(self.path) != self._identity:
             raise Unavailable(f"{self.path} was removed or replaced while in use; put it back, or reopen the store")
 
+    def check_beside(self) -> None:
+        """Raise if SQLite's own files are no longer those that the connection has open: who comes next sees others.
+
+        Once that is found, it stays so until they are put back or the store is opened anew: a connection that is
+        closed meanwhile does not make it good.
+        """
+        changed = [path for path, known in self._beside.items() if identity(path) != known]
+        self._is_torn = bool(changed)
+        if changed:
+            raise Unavailable(
+                f"{' and '.join(changed)} was removed or replaced while in use, so that what is written now would be "
+                f"lost; put it back, or end every process that uses {self.path} and start again"
+            )
+
+    def remember_beside(self) -> None:
+        """Take SQLite's own files as they are for those that our connection, which is new, has open."""
+        if not self._beside:
+            self._beside = {self.path + name: identity(self.path + name) for name in BESIDE}
+
+    def forget_beside(self) -> None:
+        """Take note that our connection was closed: the last one to go takes the files along."""
+        if not self._is_torn:
+            self._beside = {}
+
     def connect_to_write(self, wait_seconds: float) -> sqlite3.Connection:
         """Open the connection that writes; it waits *wait_seconds* for programs that do not know our lock."""
-        pragmas = "PRAGMA journal_mode = WAL", f"PRAGMA synchronous = {self._synchronous}"
-        connection = self._connect(wait_seconds, *pragmas)
+        connection = self._connect(wait_seconds, "PRAGMA journal_mode = WAL", self._durability)
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         if mode != "wal":
             connection.close()
             raise Unavailable(f"{self.path} cannot be put into WAL mode (it stays {mode!r}); use a local disk")
         return connection
 
+    def connect_for_block(self, wait_seconds: float) -> GuardedConnection:
+        """Open a connection that writes and that a user's code may be given; the file is in WAL mode by now."""
+        connection = self._connect(wait_seconds, self._durability, factory=GuardedConnection)
+        return cast("GuardedConnection", connection)
+
     def connect_to_read(self, wait_seconds: float) -> sqlite3.Connection:
         """Open a connection that cannot write."""
         return self._connect(wait_seconds, "PRAGMA query_only = 1")
 
-    def _connect(self, wait_seconds: float, *pragmas: str) -> sqlite3.Connection:
+    @property
+    def _durability(self) -> str:
+        return f"PRAGMA synchronous = {self._synchronous}"
+
+    def _connect(
+        self, wait_seconds: float, *pragmas: str, factory: type[sqlite3.Connection] = sqlite3.Connection
+    ) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?mode=rw",  # never creates a file: that is `prepare`'s
             uri=True,
@@ -69,6 +108,7 @@ class DatabaseFile:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
+            factory=factory,
         )
         if self._clock is not None:
             connection.create_function("holdfast_now", 0, self._clock)
@@ -76,7 +116,7 @@ class DatabaseFile:
             for pragma in ("PRAGMA mmap_size = 0", *pragmas):  # M6; some builds map by default
                 connection.execute(pragma).close()
         except sqlite3.Error:
-            connection.close()
+            sqlite3.Connection.close(connection)
             raise
         return connection
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from holdfast.errors import Busy, StoreError
 from holdfast.store.dialect import Dialect
@@ -12,6 +14,7 @@ from holdfast.store.sqlite.fork import Gate
 from holdfast.store.sqlite.turns import Work
 from holdfast.store.sqlite.tx import SqliteTx, translated
 from holdfast.store.tx import R, drive
+from holdfast.store.views import Views
 from holdfast.surroundings import Surroundings
 
 MOST_IDLE = 8
@@ -30,15 +33,19 @@ class Reader:
         self._until = 0.0
         connection.set_progress_handler(lambda: monotonic() > self._until, INSTRUCTIONS_BETWEEN_LOOKS)
 
-    def read(self, work: Work[R], until: float) -> R:
-        """Run *work* over one consistent view; it is interrupted at the instant *until*."""
+    def read(self, operation: Callable[..., Any], work: Work[R], views: Views, until: float) -> R:
+        """Run *work*, which is *operation*, over one consistent view; it is interrupted at the instant *until*."""
         self._until = until
-        self._connection.execute("BEGIN")
         try:
-            return drive(work(self._tx))
+            return drive(views.read(operation, work, self._tx, partial(self._in_transaction, work)))
         except StoreError:
             self.is_broken = True
             raise
+
+    async def _in_transaction(self, work: Work[R]) -> R:
+        self._connection.execute("BEGIN")
+        try:
+            return await work(self._tx)
         finally:
             self._connection.execute("ROLLBACK")
 
@@ -56,9 +63,10 @@ class Readers:
         self._monotonic = surroundings.monotonic
         self._gate = gate
         self._idle: list[Reader] = []
+        self._views = Views()
 
-    def read(self, work: Work[R], until: float) -> R:
-        """Run *work* over one consistent view; raise `Unavailable` if it is not done by *until*."""
+    def read(self, operation: Callable[..., Any], work: Work[R], until: float) -> R:
+        """Run *work*, which is *operation*, over one view; raise `Unavailable` if it is not done by *until*."""
         if (seconds := until - self._monotonic()) <= 0:
             raise Busy("no thread was free to read before the deadline; try again, or read less at once")
         with self._gate:
@@ -66,7 +74,7 @@ class Readers:
             idle = self._idle
             reader = self._take(idle, seconds)
             try:
-                return reader.read(work, until)
+                return reader.read(operation, work, self._views, until)
             finally:
                 self._give_back(idle, reader)
 

@@ -13,14 +13,16 @@ from holdfast.settings import Settings
 from holdfast.store import migrations
 from holdfast.store.dialect import Dialect, SqliteDialect
 from holdfast.store.hints import Hear, Hints, Watch
+from holdfast.store.sqlite.block import AsyncBlock, BlockingBlock
 from holdfast.store.sqlite.connection import WriteConnection
 from holdfast.store.sqlite.file import DatabaseFile
 from holdfast.store.sqlite.filelock import FileLock
 from holdfast.store.sqlite.fork import Gate, keep_for_ever, watch_forks
 from holdfast.store.sqlite.readers import Readers
+from holdfast.store.sqlite.turns import ListWork, Work
 from holdfast.store.sqlite.watch import LogWatch
 from holdfast.store.sqlite.writer import Writer
-from holdfast.store.tx import Database, ListOperation, Operation, P, R, T, Tx
+from holdfast.store.tx import Database, ListOperation, OpenTx, Operation, P, R, T, Tx
 from holdfast.surroundings import Surroundings
 
 FORK_SECONDS = 10.0  # how long a fork waits for threads that are using the database
@@ -29,9 +31,9 @@ FORK_SECONDS = 10.0  # how long a fork waits for threads that are using the data
 class SqliteStore:
     """A store on the file *path*, which it creates and brings up to date when first used.
 
-    Of *settings* it heeds `synchronous` and `deadline_seconds`: what has not begun by then raises `Busy` and
-    never happens. *clock* gives milliseconds in place of the database's clock, in a simulation. One store
-    serves any number of threads and event loops, and may be used on both sides of a fork.
+    Of *settings* it heeds `synchronous`, `transaction_seconds` and `deadline_seconds`: what has not begun by then
+    raises `Busy` and never happens. *clock* gives milliseconds in place of the database's clock, in a simulation. One
+    store serves any number of threads and event loops, and may be used on both sides of a fork.
     """
 
     dialect: Dialect
@@ -50,22 +52,17 @@ class SqliteStore:
         self._file = DatabaseFile(os.fspath(path), settings.synchronous, clock)
         self._surroundings = surroundings or Surroundings()
         self._seconds = settings.deadline_seconds
+        self._block_seconds = settings.transaction_seconds
         self._here = self._begin_here()
         watch_forks(self)
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, which it may share with others."""
-        here = self._in_this_process()
-        if not here.is_open:
-            await self.open()
-        return await here.writer.write(lambda tx: operation(tx, *args, **kwargs))
+        return await self._write(lambda tx: operation(tx, *args, **kwargs))
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, blocking."""
-        here = self._in_this_process()
-        if not here.is_open:
-            self.open_sync()
-        return here.writer.write_sync(lambda tx: operation(tx, *args, **kwargs))
+        return self._write_sync(lambda tx: operation(tx, *args, **kwargs))
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view."""
@@ -74,7 +71,7 @@ class SqliteStore:
             await self.open()
         until = self._deadline()
         return await self._surroundings.threads.call(
-            lambda: here.readers.read(lambda tx: operation(tx, *args, **kwargs), until)
+            lambda: here.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), until)
         )
 
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,15 +79,30 @@ class SqliteStore:
         here = self._in_this_process()
         if not here.is_open:
             self.open_sync()
-        return here.readers.read(lambda tx: operation(tx, *args, **kwargs), self._deadline())
+        return here.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), self._deadline())
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
-        """Run a list operation on *items*; every write here shares its commit with whoever else waits."""
-        return await self.run(operation, items)
+        """Run a list operation on *items*, as one with those of whoever else waits."""
+        return await self._write(ListWork(operation, items))
 
     def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
-        """Run a list operation on *items*, blocking."""
-        return self.run_sync(operation, items)
+        """Run a list operation on *items*, as one with those of whoever else waits, blocking."""
+        return self._write_sync(ListWork(operation, items))
+
+    async def begin(self, lease_seconds: float) -> OpenTx:
+        """Wait for the right to write and open a transaction that keeps it, for `transaction_seconds` at most."""
+        here = self._in_this_process()
+        if not here.is_open:
+            await self.open()
+        block = await here.writer.begin(min(self._block_seconds, lease_seconds))
+        return AsyncBlock(block, self._surroundings.threads, partial(here.writer.give_up, block))
+
+    def begin_sync(self, lease_seconds: float) -> OpenTx:
+        """Wait for the right to write and open a transaction that keeps it, blocking."""
+        here = self._in_this_process()
+        if not here.is_open:
+            self.open_sync()
+        return BlockingBlock(here.writer.begin_sync(min(self._block_seconds, lease_seconds)))
 
     async def open(self) -> None:
         """Create the file if there is none, and bring its tables up to date; the first use does it too."""
@@ -123,7 +135,7 @@ class SqliteStore:
         """Tell how far the tables have been brought; makes and changes nothing."""
         if not Path(self._file.path).exists():
             return migrations.Standing(0, 0)
-        return self._in_this_process().readers.read(_standing, self._deadline())
+        return self._in_this_process().readers.read(_standing, _standing, self._deadline())
 
     async def close(self) -> None:
         """Let the queued writes end, then let go of connections and thread; the next use opens them again."""
@@ -153,7 +165,7 @@ class SqliteStore:
     def before_fork(self) -> None:
         """Keep threads out and close the connections, so that none crosses."""
         if self._here.gate.shut(FORK_SECONDS):
-            self._here.connection.close()
+            self._here.writer.disconnect()
             self._here.readers.close()
 
     def after_fork_in_parent(self) -> None:
@@ -168,6 +180,18 @@ class SqliteStore:
             self._here.is_spoilt = True
             keep_for_ever(left)
         self._surroundings.threads.drop()
+
+    async def _write(self, work: Work[R]) -> R:
+        here = self._in_this_process()
+        if not here.is_open:
+            await self.open()
+        return await here.writer.write(work)
+
+    def _write_sync(self, work: Work[R]) -> R:
+        here = self._in_this_process()
+        if not here.is_open:
+            self.open_sync()
+        return here.writer.write_sync(work)
 
     def _after_forks(self) -> _Here:
         if self._here.process != os.getpid():  # forked behind Python's back
@@ -190,11 +214,11 @@ class SqliteStore:
 
     def _bring_up_to_date(self, here: _Here) -> list[str]:
         try:
-            here.readers.read(_check, self._deadline())
+            here.readers.read(_check, _check, self._deadline())
             return []  # the usual case does without the right to write
         except NotMigrated:
             taken = list(iter(lambda: here.writer.write_sync(_step), None))
-            here.readers.read(_check, self._deadline())
+            here.readers.read(_check, _check, self._deadline())
             return taken
 
 
@@ -237,4 +261,4 @@ class _Here:
     @property
     def is_connected(self) -> bool:
         """Tell whether a connection is open, in use or not."""
-        return self.gate.is_used or self.connection.is_connected or self.readers.is_connected
+        return self.gate.is_used or self.writer.is_connected or self.readers.is_connected

@@ -32,8 +32,8 @@ class SqliteTx:
 
     database: Database = "sqlite"
 
-    def __init__(self, connection: sqlite3.Connection, dialect: Dialect) -> None:
-        self._cursor = connection.cursor(sqlite3.Cursor)
+    def __init__(self, connection: sqlite3.Connection, dialect: Dialect, cursor: sqlite3.Cursor | None = None) -> None:
+        self._cursor = cursor or connection.cursor(sqlite3.Cursor)
         self._cursor.row_factory = None  # a caller's connection may have one of its own
         self._dialect = dialect
 

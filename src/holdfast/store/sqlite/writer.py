@@ -5,19 +5,25 @@ holder is the shell, a thread that runs `_step` when woken, and the only one tha
 processes. A blocking caller who finds the right free takes it and writes in his own thread: the hop to
 another costs more than the insert. Everybody else queues a turn; whoever lets go of the right wakes the shell
 for them.
+
+A block has the right for as long as the user's code in it takes, at most its time. The shell, which has nothing
+to do meanwhile, looks after it: it ends a block whose time is over, whatever the user's thread or loop does.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from math import inf
 from typing import Any
 
 from holdfast.errors import Busy, StoreError, UnknownOutcome
-from holdfast.store.sqlite.connection import WriteConnection
+from holdfast.store.sqlite.block import Block
+from holdfast.store.sqlite.connection import BlockConnection, WriteConnection
 from holdfast.store.sqlite.filelock import FileLock
-from holdfast.store.sqlite.turns import LoopTurn, ThreadTurn, Turn, Turns, Work, tell
+from holdfast.store.sqlite.turns import LoopTurn, ThreadTurn, Turn, Turns, Work, no_work, tell
 from holdfast.store.tx import R, Tx
 from holdfast.surroundings import Shell, Surroundings
 
@@ -30,6 +36,7 @@ class Writer:
 
     def __init__(self, connection: WriteConnection, lock: FileLock, surroundings: Surroundings, seconds: float) -> None:
         self._connection = connection
+        self._block_connection = BlockConnection(connection)
         self._between_processes = lock
         self._surroundings = surroundings
         self._seconds = seconds
@@ -37,6 +44,10 @@ class Writer:
         self._right = threading.Lock()
         self._shell: Shell | None = None
         self._shell_change = threading.Lock()
+        self._block: Block | None = None
+        self._looks_at: float | None = None
+        """When the shell will look after the block, without being woken."""
+        self._block_change = threading.Lock()
 
     async def write(self, work: Work[R]) -> R:
         """Run *work* in a write transaction, by the shell."""
@@ -58,34 +69,139 @@ class Writer:
             with self._connection:
                 return self._connection.write_alone(work, lambda: self._surroundings.monotonic() < until)
         finally:
-            self._between_processes.release()
-            self._release_right()
+            self._let_go()
+
+    async def begin(self, seconds: float) -> Block:
+        """Wait for the right to write, as long as it takes, and open a block that has it for *seconds*."""
+        turn: LoopTurn[Block] = LoopTurn(no_work, inf)
+        turn.discard = lambda: self.give_up(turn.result())
+        turn.seconds = seconds
+        try:
+            self._queue(turn)
+            return await turn.future
+        except BaseException:
+            if not self._turns.withdraw(turn) and turn.is_heard:
+                turn.discard()
+            raise
+
+    def begin_sync(self, seconds: float) -> Block:
+        """Wait for the right to write, as long as it takes, and open a block, blocking."""
+        if not self._take_right_if_free():
+            return self._wait_for_block(seconds)
+        try:
+            return self._open_block(seconds, wanted=lambda: True)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def give_up(self, block: Block) -> None:
+        """Have *block* rolled back soon."""
+        block.give_up()
+        self._wake_shell()
 
     def close(self) -> None:
-        """Let the queued turns end, then let go of connection, lock file and thread, until the next use."""
+        """Let the queued turns end, then let go of connections, lock file and thread, until the next use."""
         if self._turns:
             with suppress(StoreError, RuntimeError):  # its forerunners have heard the same
                 self._wait(ThreadTurn(_do_nothing, self._deadline(), self._surroundings.signal()))
-        if not self._right.acquire(timeout=self._seconds):
+        if not self._right.acquire(timeout=self._longest_wait()):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
         try:
             with self._connection:
-                self._connection.close()
+                self.disconnect()
             self._between_processes.close()
         finally:
             self._release_right()
         self._stop_shell()
         self._serve_who_waits()  # somebody may have come while the shell went
 
-    def _step(self) -> None:
+    def disconnect(self) -> None:
+        """Close the connections; the next use opens others."""
+        self._connection.close()
+        self._block_connection.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether any connection is open."""
+        return self._connection.is_connected or self._block_connection.is_connected
+
+    def _step(self) -> float | None:
+        """Look after the block that has the right to write, or serve whoever is next."""
+        if (block := self._block) is not None:
+            block.end_if_due()
+        if self._turns and self._right.acquire(blocking=False):  # else who has it wakes us when he lets go of it
+            if (turn := self._turns.next_block()) is not None:
+                self._open_next(turn)
+            else:
+                self._write_next()
+        return self._next_look()
+
+    def _write_next(self) -> None:
         """Write what has gathered, as one group, and tell everybody."""
-        if not self._turns or not self._right.acquire(blocking=False):
-            return  # whoever has the right wakes us when he lets go of it
         try:
             turns = self._write_gathered()
         finally:
             self._release_right()
         tell(turns)
+
+    def _open_next(self, turn: Turn[Any]) -> None:
+        """Open a block for who waits in *turn*, and leave him the right to write."""
+        try:
+            self._between_processes.__enter__()
+            block = self._open_block(turn.seconds, wanted=lambda: turn in self._turns)
+        except BaseException as error:
+            self._let_go()
+            turn.error = error
+            if self._turns.withdraw(turn):
+                tell([turn])
+            if isinstance(error, Exception):  # who waits for it hears it, and the shell lives on
+                return
+            raise
+        turn.settle(lambda: block)
+        if self._turns.withdraw(turn):
+            tell([turn])
+        else:
+            block.roll_back()
+
+    def _open_block(self, seconds: float, wanted: Callable[[], bool]) -> Block:
+        connection = self._block_connection
+        with ExitStack() as undo:
+            undo.enter_context(connection)
+            connection.begin(wanted)
+            undo.callback(connection.roll_back)
+            undo.callback(self._forget_block)
+            block = Block(connection, self._surroundings.monotonic, seconds, self._block_has_ended)
+            self._look_after(block)
+            undo.pop_all()
+        return block
+
+    def _look_after(self, block: Block) -> None:
+        """Have the shell look when the time of *block* is over; mostly it will look before that anyway."""
+        self._turns.was_block = True
+        with self._block_change:
+            self._block = block
+            is_known = self._looks_at is not None and self._looks_at <= block.until
+        if not is_known:
+            self._wake_shell()
+
+    def _next_look(self) -> float | None:
+        """Tell in how many seconds the shell must look again."""
+        with self._block_change:
+            self._looks_at = self._block.until if self._block is not None else None
+            return None if self._looks_at is None else max(0.0, self._looks_at - self._surroundings.monotonic())
+
+    def _block_has_ended(self) -> None:
+        self._forget_block()
+        self._let_go()
+
+    def _forget_block(self) -> None:
+        with self._block_change:
+            self._block = None
+
+    def _longest_wait(self) -> float:
+        """Tell how long it may take until the right to write is free, if nobody stands still."""
+        block = self._block
+        return self._seconds + (0.0 if block is None else max(0.0, block.until - self._surroundings.monotonic()))
 
     def _write_gathered(self) -> list[Turn[Any]]:
         turns: list[Turn[Any]] = []
@@ -117,6 +233,18 @@ class Writer:
             self._turns.withdraw(turn)
         return turn.result()
 
+    def _wait_for_block(self, seconds: float) -> Block:
+        turn: ThreadTurn[Block] = ThreadTurn(no_work, inf, self._surroundings.signal())
+        turn.seconds = seconds
+        try:
+            self._queue(turn)
+            turn.told.wait()
+        except BaseException:  # a signal's handler may raise here, as at Ctrl-C
+            if not self._turns.withdraw(turn) and turn.told.wait(GRACE_SECONDS) and turn.error is None:
+                turn.result().roll_back()
+            raise
+        return turn.result()
+
     def _be_late(self, turn: LoopTurn[Any]) -> None:
         if self._turns.withdraw(turn):
             turn.fail(self._busy())
@@ -140,12 +268,16 @@ class Writer:
                 self._release_right()
         return is_ours
 
+    def _let_go(self) -> None:
+        self._between_processes.release()
+        self._release_right()
+
     def _release_right(self) -> None:
         self._right.release()
         self._serve_who_waits()
 
     def _serve_who_waits(self) -> None:
-        if self._turns:
+        if self._turns or self._block is not None:
             with suppress(RuntimeError):  # no thread can be made, as at the interpreter's end; whoever waits hears it
                 self._wake_shell()
 
@@ -161,6 +293,7 @@ class Writer:
             shell, self._shell = self._shell, None
         if shell is not None:
             shell.stop()
+            self._looks_at = None
 
     def _busy(self) -> Busy:
         return Busy(

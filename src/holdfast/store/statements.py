@@ -1,0 +1,188 @@
+"""The user's own SQL in a block: `:name` parameters, and rows that know their columns.
+
+The grammar is that of SQLAlchemy's `text()`, made safe: a colon inside a literal, a quoted name, a comment or a dollar
+quote is no parameter, nor are `::` and what `\\:` stands for; a percent sign means itself. Each text is read once.
+
+    >>> in_postgres("SELECT :n::int, '%:a'").text
+    "SELECT %(n)s::int, '%%:a'"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, overload
+
+from holdfast.errors import InvalidInput, Misuse
+
+MOST_REMEMBERED = 1024
+
+# one pass; what comes first wins
+GRAMMAR = r"""
+      (?P<remark> /\* )
+    | (?P<kept>
+          --[^\n]*
+        | (?<!\w) [eE] ' (?: [^'\\] | \\. | '' )* (?:'|\Z)
+        | ' (?: [^'] | '' )* (?:'|\Z)
+        | " (?: [^"] | "" )* (?:"|\Z)
+        | (?<![\w$]) \$ (?P<tag> (?:[^\W\d]\w*)? ) \$ .*? (?: \$(?P=tag)\$ | \Z )
+        {names}
+        | ::
+      )
+    | \\ (?P<escaped> : )
+    | (?<!\w) : (?P<name> [^\W\d]\w* ) (?! \w | :(?!:) )
+    """
+IN_POSTGRES = re.compile(GRAMMAR.format(names=""), re.VERBOSE | re.DOTALL)
+# names in brackets are SQLite's, where PostgreSQL has slices of arrays
+IN_SQLITE = re.compile(GRAMMAR.format(names=r"| \[ [^\]]* \] | ` [^`]* `"), re.VERBOSE | re.DOTALL)
+REMARK_EDGE = re.compile(r"/\*|\*/")
+LEADING = r"^ (?: \s | ; | --[^\n]*\n | /\* .*? \*/ )*"
+ENDS = re.compile(
+    LEADING
+    + r"""(?: (?: BEGIN | START | COMMIT | END ) \b | PREPARE \s+ TRANSACTION \b
+    | (?: ROLLBACK | ABORT ) \b (?! (?: \s+ (?: WORK | TRANSACTION ) )? \s+ TO \b ) )""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+SAVEPOINTS = re.compile(LEADING + r"(?: SAVEPOINT | RELEASE | ROLLBACK ) \b", re.VERBOSE | re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class UserStatement:
+    """A text in a driver's own words, and the names of its parameters."""
+
+    text: str
+    names: frozenset[str]
+
+    def bind(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Give *values* to the driver; raise `InvalidInput` unless they are just those that the text names."""
+        if self.names != values.keys():
+            self._refuse(values)
+        return dict(values)
+
+    def _refuse(self, values: Mapping[str, object]) -> None:
+        wrong = [
+            f"{what} {', '.join(f':{name}' for name in sorted(names))}"
+            for what, names in (
+                ("no value is given for", self.names - values.keys()),
+                ("the statement does not name", values.keys() - self.names),
+            )
+            if names
+        ]
+        raise InvalidInput(f"{'; '.join(wrong)}; give a value for each :name, and write \\: for a plain colon")
+
+
+@lru_cache(MOST_REMEMBERED)
+def in_postgres(sql: str) -> UserStatement:
+    """Write *sql* as psycopg reads it, with `%(name)s`."""
+    _refuse_end(sql)
+    return _rewritten(sql, IN_POSTGRES, lambda name: f"%({name})s", lambda text: text.replace("%", "%%"))
+
+
+@lru_cache(MOST_REMEMBERED)
+def in_sqlite(sql: str) -> UserStatement:
+    """Write *sql* as sqlite3 reads it, with `:name`."""
+    _refuse_end(sql)
+    return _rewritten(sql, IN_SQLITE, lambda name: f":{name}", lambda text: text)
+
+
+def ends_transaction(sql: str) -> bool:
+    """Tell whether *sql* begins or ends a transaction, by its first words; savepoints do not."""
+    return ENDS.match(sql) is not None
+
+
+def not_theirs_to_end() -> Misuse:
+    """Make the error for who would end a block's transaction himself."""
+    return Misuse(
+        "a block's transaction is Holdfast's to end: leave the block to commit, raise to roll back, and write "
+        "`tx.savepoint()` for a part that may fail"
+    )
+
+
+def _refuse_end(sql: str) -> None:
+    if ends_transaction(sql) or SAVEPOINTS.match(sql):
+        raise not_theirs_to_end()
+
+
+def _rewritten(
+    sql: str, token: re.Pattern[str], parameter: Callable[[str], str], verbatim: Callable[[str], str]
+) -> UserStatement:
+    parts: list[str] = []
+    names: set[str] = set()
+    at = 0
+    while found := token.search(sql, at):
+        parts.append(verbatim(sql[at : found.start()]))
+        at = found.end()
+        if found["name"]:
+            names.add(found["name"])
+            parts.append(parameter(found["name"]))
+        elif found["escaped"]:
+            parts.append(":")
+        else:
+            if found["remark"]:
+                at = _end_of_remark(sql, at)
+            parts.append(verbatim(sql[found.start() : at]))
+    return UserStatement("".join((*parts, verbatim(sql[at:]))), frozenset(names))
+
+
+def _end_of_remark(sql: str, at: int) -> int:
+    """Find where the comment ends that was opened before *at*; PostgreSQL's may stand in one another."""
+    depth = 1
+    while depth and (edge := REMARK_EDGE.search(sql, at)):
+        depth += 1 if edge[0] == "/*" else -1
+        at = edge.end()
+    return at if depth == 0 else len(sql)
+
+
+class Record(tuple[Any, ...]):
+    """A row: a tuple whose values are also reached by `record["name"]` and `record.name`.
+
+    >>> record_type(("id", "count"))((7, 2)).count
+    2
+    """
+
+    __slots__ = ()
+    _names: ClassVar[tuple[str, ...]] = ()
+    _places: ClassVar[Mapping[str, int]] = {}
+
+    @overload  # type: ignore[override]
+    def __getitem__(self, key: int | str) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, key: int | str | slice) -> Any:
+        """Give the value in a place or of a column."""
+        return tuple.__getitem__(self, self._places[key] if isinstance(key, str) else key)
+
+    def __repr__(self) -> str:
+        """Show the columns' names."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._names, self, strict=True))
+        return f"Record({shown})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the names, for each set of them has a class of its own."""
+        return _record, (self._names, tuple(self))
+
+    if TYPE_CHECKING:
+        count: Any  # a column's name, too
+        index: Any
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@lru_cache(MOST_REMEMBERED)
+def record_type(names: tuple[str, ...]) -> type[Record]:
+    """Make the class of rows with the columns *names*; of two of one name the first is found by it."""
+    places = {name: place for place, name in reversed(list(enumerate(names)))}
+    columns = {name: property(itemgetter(place)) for name, place in places.items() if not name.startswith("_")}
+    return type("Record", (Record,), {"__slots__": (), **columns, "_names": names, "_places": places})
+
+
+def records(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> list[Record]:
+    """Make records of *rows* with the columns *names*."""
+    return [*map(record_type(tuple(names)), rows)]
+
+
+def _record(names: tuple[str, ...], values: tuple[Any, ...]) -> Record:
+    return record_type(names)(values)

@@ -1,0 +1,126 @@
+"""The user's own SQL: which colons are parameters, and rows that know their columns."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from holdfast.errors import InvalidInput, Misuse
+from holdfast.store.statements import ends_transaction, in_postgres, in_sqlite, record_type, records
+
+ALIKE = [
+    ("SELECT :a", "SELECT {a}", "a"),
+    ("SELECT :a, :b_2, :a", "SELECT {a}, {b_2}, {a}", "a b_2"),
+    ("SELECT (:a)", "SELECT ({a})", "a"),
+    ("SELECT :größe", "SELECT {größe}", "größe"),
+    ("SELECT :a::int", "SELECT {a}::int", "a"),
+    ("SELECT x::int", "SELECT x::int", ""),
+    ("SELECT x :: int", "SELECT x :: int", ""),
+    (r"SELECT \:a", "SELECT :a", ""),
+    (r"SELECT x\:\:int", "SELECT x::int", ""),
+    ("SELECT f(a := :a)", "SELECT f(a := {a})", "a"),
+    ("SELECT x:a", "SELECT x:a", ""),
+    ("SELECT :a:", "SELECT :a:", ""),
+    ("SELECT :1", "SELECT :1", ""),
+    ("SELECT ':a', :b", "SELECT ':a', {b}", "b"),
+    ("SELECT 'it''s :a', :b", "SELECT 'it''s :a', {b}", "b"),
+    (r"SELECT E'it\'s :a', :b", r"SELECT E'it\'s :a', {b}", "b"),
+    (r"SELECT '\', :b", r"SELECT '\', {b}", "b"),
+    ('SELECT ":a" AS "x"":y", :b', 'SELECT ":a" AS "x"":y", {b}', "b"),
+    ("SELECT 1 -- :a\n, :b", "SELECT 1 -- :a\n, {b}", "b"),
+    ("SELECT 1 /* :a */, :b", "SELECT 1 /* :a */, {b}", "b"),
+    ("SELECT 1 /* /* */ :a */, :b", "SELECT 1 /* /* */ :a */, {b}", "b"),
+    ("SELECT 1 /* :a", "SELECT 1 /* :a", ""),
+    ("SELECT ':a", "SELECT ':a", ""),
+    ("SELECT $$ :a $$, :b", "SELECT $$ :a $$, {b}", "b"),
+    ("SELECT $x$ $y$ :a $y$ $x$, :b", "SELECT $x$ $y$ :a $y$ $x$, {b}", "b"),
+    ("", "", ""),
+]
+
+
+@pytest.mark.parametrize(("sql", "text", "names"), ALIKE)
+def test_a_colon_and_a_name_are_a_parameter_where_they_are_none_of_anything_else(
+    sql: str, text: str, names: str
+) -> None:
+    known = names.split()
+
+    assert in_postgres(sql).text == text.format(**{name: f"%({name})s" for name in known})
+    assert in_sqlite(sql).text == text.format(**{name: f":{name}" for name in known})
+    assert in_postgres(sql).names == in_sqlite(sql).names == frozenset(known)
+
+
+def test_a_percent_sign_means_itself() -> None:
+    sql = "SELECT 7 % :a, '100%', \"%\" -- %\n"
+
+    assert in_postgres(sql).text == "SELECT 7 %% %(a)s, '100%%', \"%%\" -- %%\n"
+    assert in_sqlite(sql).text == sql
+
+
+def test_brackets_are_names_in_sqlite_and_slices_in_postgresql() -> None:
+    assert in_sqlite("SELECT [a:b :c], `:d`, :e").names == {"e"}
+    assert in_postgres("SELECT x[:a], x[1:n]").text == "SELECT x[%(a)s], x[1:n]"
+
+
+def test_each_name_wants_its_value_and_each_value_its_name() -> None:
+    statement = in_sqlite("SELECT :a, :b")
+
+    assert statement.bind({"a": 1, "b": None}) == {"a": 1, "b": None}
+    with pytest.raises(InvalidInput, match="no value is given for :b;"):
+        statement.bind({"a": 1})
+    with pytest.raises(InvalidInput, match="no value is given for :b; the statement does not name :c, :d;"):
+        statement.bind({"a": 1, "c": 2, "d": 3})
+
+
+ENDING = [
+    "COMMIT", "commit;", " \n BEGIN IMMEDIATE", "-- so\nROLLBACK", "/* so */ END", "ABORT", "START TRANSACTION",
+    "PREPARE TRANSACTION 'x'", "; commit", "ROLLBACK WORK",
+]  # fmt: skip
+SAVING = ["SAVEPOINT a", "RELEASE a", "ROLLBACK TO a", "rollback transaction to savepoint a"]
+HARMLESS = ["SELECT 1", "beginner", "PREPARE x AS SELECT 1", "CREATE TRIGGER t BEGIN SELECT 1; END", ""]
+
+
+@pytest.mark.parametrize("sql", ENDING + SAVING)
+def test_a_block_is_ended_and_divided_by_its_own_means(sql: str) -> None:
+    for write in (in_postgres, in_sqlite):
+        with pytest.raises(Misuse, match=r"tx\.savepoint"):
+            write(sql)
+
+
+@pytest.mark.parametrize("sql", HARMLESS)
+def test_other_statements_pass(sql: str) -> None:
+    assert in_postgres(sql).text == in_sqlite(sql).text == sql
+
+
+def test_savepoints_end_no_transaction() -> None:
+    assert all(map(ends_transaction, ENDING))
+    assert not any(map(ends_transaction, SAVING + HARMLESS))
+
+
+def test_a_record_is_a_tuple_that_knows_its_columns() -> None:
+    (record,) = records(["id", "count", "?column?"], [(7, 2, "x")])
+
+    assert tuple(record) == (7, 2, "x")
+    assert (record.id, record.count, record["?column?"], record[0], record[-1]) == (7, 2, "x", 7, "x")
+    assert record[1:] == (2, "x")
+    assert repr(record) == "Record(id=7, count=2, ?column?='x')"
+    with pytest.raises(KeyError):
+        record["name"]
+    with pytest.raises(AttributeError):
+        record.name  # noqa: B018
+
+
+def test_of_two_columns_of_one_name_the_first_is_found() -> None:
+    record = record_type(("id", "id"))((1, 2))
+
+    assert (record.id, record["id"], record[1]) == (1, 1, 2)
+    assert repr(record) == "Record(id=1, id=2)"
+
+
+def test_a_record_can_be_copied_and_pickled() -> None:
+    record = record_type(("id", "_hidden"))((1, 2))
+
+    assert copy.deepcopy(record) == record
+    assert pickle.loads(pickle.dumps(record)).id == 1
+    assert record["_hidden"] == 2
