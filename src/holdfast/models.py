@@ -33,6 +33,7 @@ EventName: TypeAlias = Literal[
     "job:unblocked",
     "job:reaped",
     "job:deleted",
+    "job:warning",
     "chain:completed",
     "lane:halted",
     "lane:paused",
@@ -81,6 +82,7 @@ class Start:
     webhook: str | None = None
     trace: str | None = None
     named: bool = False  # the caller chose the id, so it may exist already
+    from_chain: UUID | None = None  # it takes its key over from this chain, if that holds it
     facts: str | None = None  # what its first event says; canonical JSON
 
     @property
@@ -92,6 +94,27 @@ class Start:
     def only_inserts(self) -> bool:
         """Tell whether starting it is two INSERTs and nothing else: it names no id, no key and no blockers."""
         return not (self.blockers or self.may_wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The job that follows one in its chain; what *inherits* names comes from that one, not from *start*."""
+
+    start: Start
+    inherits: frozenset[str] = frozenset()
+    """Some of `queue`, `priority`, `tags`, `webhook` and `lane`: what was not chosen for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockerEnd:
+    """How a chain that a job waited for stands, by its last job; *output* is a JSON text."""
+
+    chain_id: UUID
+    task: str
+    """The task of its last job; empty if the chain has been deleted."""
+    closed_as: Status | None
+    """How it closed; None if it is open again."""
+    output: str | None
 
 
 @dataclass(frozen=True, slots=True)

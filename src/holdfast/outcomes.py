@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 from holdfast.codec import clean_text
 from holdfast.errors import InvalidSettings
+from holdfast.models import Continuation
 
 Backoff: TypeAlias = Literal["fixed", "linear", "exponential"] | Callable[[int, BaseException], float]
 Verdict: TypeAlias = Literal["retry", "fail", "pause"]
@@ -153,6 +154,8 @@ class Outcome:
     delay_ms: int = 0
     run_at_ms: int | None = None
     is_crash: bool = False
+    successor: Continuation | None = None
+    """What goes on with the chain; only a completion has one."""
 
 
 COMPLETED_WITH_NOTHING = Outcome(Kind.COMPLETE, output="null")

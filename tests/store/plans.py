@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import psycopg
@@ -42,6 +42,19 @@ class Probe:
     """The one database that it is for."""
     on_borrowed: bool = False
     """It may run on a caller's connection, which has generic plans."""
+
+    def with_one_row(self) -> Probe | None:
+        """Give the same for lists of one row, which are bound as plain values; None if it has no such list."""
+        lists = [name for name, columns in SqliteDialect().compile(self.sql).lists.items() if columns]
+        if not lists or all(len(_rows(self.values[name])) == 1 for name in lists):
+            return None
+        values = {name: _rows(value)[:1] if name in lists else value for name, value in self.values.items()}
+        return replace(self, name=f"{self.name}, one row", values=values)
+
+
+def _rows(value: object) -> Sequence[object]:
+    assert isinstance(value, list | tuple)
+    return value
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class PostgresPlanner:
     def prepare(self, probe: Probe) -> None:
         """Prepare the statement of *probe*, once."""
         if probe.name not in self._prepared:
-            text, names = numbered(self._dialect.compile(probe.sql))
+            text, names = numbered(self._dialect.compile(probe.sql, probe.values))
             self._prepared[probe.name] = f"plan_{len(self._prepared)}", names
             self._connection.execute(f"PREPARE {self._prepared[probe.name][0]} AS {text}")
 
@@ -88,7 +101,7 @@ class PostgresPlanner:
         """Ask for the plan of *probe*, of that *kind*; run it where the rows it reads are counted."""
         self.prepare(probe)
         prepared, names = self._prepared[probe.name]
-        given = self._dialect.bind(self._dialect.compile(probe.sql), probe.values)
+        given = self._dialect.bind(self._dialect.compile(probe.sql, probe.values), probe.values)
         values = ", ".join(psycopg.sql.Literal(given[name]).as_string(self._connection) for name in names)
         run = "ANALYZE, TIMING OFF, SUMMARY OFF, " if probe.reads is not None else ""
         self._connection.execute(f"SET plan_cache_mode = force_{kind}_plan")
@@ -151,7 +164,7 @@ class SqlitePlanner:
 
     def explain(self, probe: Probe) -> Plan:
         """Ask for the plan of *probe*; run it where the rows it reads are counted."""
-        statement = self._dialect.compile(probe.sql)
+        statement = self._dialect.compile(probe.sql, probe.values)
         values = self._dialect.bind(statement, probe.values)
         lines = [row[3] for row in self._connection.execute(f"EXPLAIN QUERY PLAN {statement.text}", values)]
         read = self._count(statement.text, values) if probe.reads is not None else None
@@ -176,7 +189,7 @@ class SqlitePlanner:
 
 # SCAN holdfast_job · SEARCH TABLE holdfast_job AS first USING COVERING INDEX holdfast_job_open (seq<?)
 LINE = re.compile(
-    r"(?P<how>SCAN|SEARCH) (?:TABLE )?(?P<table>\w+)(?: AS (?P<alias>\w+))?"
+    r"(?P<how>SCAN|SEARCH) (?:TABLE )?(?:main\.)?(?P<table>\w+)(?: AS (?P<alias>\w+))?"
     r"(?: USING (?P<automatic>AUTOMATIC )?(?:PARTIAL )?(?:COVERING )?(?:INDEX )?(?P<index>INTEGER PRIMARY KEY|\w+))?"
 )
 

@@ -15,7 +15,10 @@ from holdfast.store import (
     blockers,
     chain_ends,
     chains,
+    completing,
+    continuations,
     deletes,
+    events,
     holds,
     jobs,
     lanes,
@@ -86,6 +89,10 @@ def start_probes() -> Iterator[Probe]:
     twin = Start(id=job_id(MIXED // 2), task="task-1", input="{}", queue="default")
     sql, given = asked(partial(rows.insert, starts=[new, twin]))
     held = {"given": [(*key, str(job_id(HOLDER))) for key in KEYS], "scopes": ["open", "any"]}
+    yield on_borrowed("chains.UNDO", chains.UNDO, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("chains.OWN_KEYS", chains.OWN_KEYS, {"ids": IDS}, JOB_ID, UNIQUE)
+    yield on_borrowed("unique.FORGET", unique.FORGET, {"given": held["given"]}, UNIQUE, JOB_ID)
+    yield on_borrowed("unique.HELD_BY", unique.HELD_BY, {"given": held["given"]}, UNIQUE)
     yield on_borrowed("chains.EXISTING", chains.EXISTING, {"ids": IDS}, JOB_ID)
     yield on_borrowed("blockers.CHAINS", blockers.CHAINS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("rows.INSERT", sql, given, JOB_ID, conflict=JOB_ID)
@@ -188,7 +195,7 @@ TOKENS = [(each, 1, "nonce") for each in SEQS]
 def claim_probes() -> Iterator[Probe]:
     """Give what admission and claim run, among due jobs of a task that nobody knows and of a queue that is paused."""
     wanted = [(queue, f"task-{n}") for queue in ("default", "mails", "paused") for n in range(10)]
-    floor = {"floor": jobs.LOWEST}
+    floor = {"floor_key": jobs.LOWEST[0], "floor_seq": jobs.LOWEST[1]}
     claim = {**floor, "nonce": "n", "worker": "w", "lease": [(f"task-{n}", 30_000) for n in range(10)]}
     shares = [(*each, 10) for each in wanted]
     one = {"queue": "default", "task": "task-1", "most": 10}
@@ -197,7 +204,13 @@ def claim_probes() -> Iterator[Probe]:
         "jobs.PEEK", jobs.PEEK["postgres"], {"given": wanted, **floor, "most": 50}, READY, reads=1600, only="postgres"
     )
     yield on_ours(
-        "jobs.CLAIM", jobs.CLAIM["postgres"], {"given": shares, **claim}, READY, JOB_PKEY, reads=1000, only="postgres"
+        "jobs.CLAIM",
+        events._with_events(jobs.CLAIM["postgres"], "true"),
+        {"given": shares, **claim, "facts": None, "told": [("job:started",)]},
+        READY,
+        JOB_PKEY,
+        reads=1000,
+        only="postgres",
     )
     yield on_ours("jobs.PEEK", jobs.PEEK["sqlite"], {**one, **floor}, READY, is_ordered=True, only="sqlite")
     yield on_ours("jobs.CLAIM", jobs.CLAIM["sqlite"], {**one, **claim}, READY, JOB_PKEY, reads=600, only="sqlite")
@@ -205,6 +218,7 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
     yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
+    yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.BACK", admission.BACK, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
     yield on_ours("admission.DONE", admission.DONE, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("admission.REMOVE", admission.REMOVE, {"seqs": SEQS}, JOB_PKEY)
@@ -252,6 +266,12 @@ def run_probes() -> Iterator[Probe]:
     leaving = [(*each, "completed", None, 0, "null", None, None, None, 0, 0, 0, 0, "completed", 1) for each in TOKENS]
     reports = {"given": [(*each, 50, None) for each in TOKENS], "seqs": SEQS}
     closing = [(each, "completed") for each in CHAINS]
+    tell = {"facts": None, "told": [("job:completed",), ("chain:completed",)]}
+    ended = {"given": [(seq, 1, "n", "null") for seq in SEQS], "seqs": SEQS}
+    yield on_ours("settling.COMPLETE", settling.COMPLETE, ended, JOB_PKEY, only="sqlite")
+    complete = events._with_events(settling.COMPLETE, "$hint_sleepers")
+    yield on_ours("settling.COMPLETE", complete, {**ended, **tell}, JOB_PKEY, only="postgres")
+    yield on_ours("events.TELL", events._events_of_jobs("true"), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
     yield on_ours("settling.HOLD", settling.HOLD, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
     yield on_ours("settling.LEAVE", settling.LEAVE, {"given": leaving}, JOB_PKEY)
@@ -270,8 +290,8 @@ def steering_probes() -> Iterator[Probe]:
     yield on_borrowed("steering.LOCK", steering.LOCK, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("steering.CANCEL", steering.CANCEL, {"seqs": SEQS, "reason": None}, JOB_PKEY)
     yield on_borrowed("steering.CANCEL_PHASES", steering.CANCEL_PHASES, {"seqs": SEQS}, "holdfast_phase_pkey")
-    yield on_borrowed("steering.REQUEST_CANCEL", steering.REQUEST_CANCEL, {"seqs": SEQS}, JOB_PKEY)
-    yield on_borrowed("steering.REQUEST_PAUSE", steering.REQUEST_PAUSE, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("steering.REQUEST_CANCEL", steering.REQUEST_CANCEL, {"seqs": SEQS, "reason": None}, JOB_PKEY)
+    yield on_borrowed("steering.REQUEST_PAUSE", steering.REQUEST_PAUSE, {"seqs": SEQS, "reason": None}, JOB_PKEY)
     yield on_borrowed("steering.PAUSE", steering.PAUSE, {"seqs": SEQS, "reason": None}, JOB_PKEY)
     yield on_borrowed("steering.RESUME", steering.RESUME, {"seqs": SEQS}, JOB_PKEY, BLOCKER)
     yield on_borrowed("steering.RETRY", steering.RETRY, {"seqs": SEQS}, JOB_PKEY, BLOCKER)
@@ -280,8 +300,29 @@ def steering_probes() -> Iterator[Probe]:
     yield on_borrowed("chain_ends.REOPEN", chain_ends.REOPEN, {"ids": CHAINS}, JOB_ID)
     yield on_borrowed("chains.FIRSTS", chains.FIRSTS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("reads.JOBS", reads.JOBS, {"ids": IDS}, JOB_ID, JOB_CHAIN)
-    keys = {"ids": CHAINS, "most": 50}
-    yield on_borrowed("blockers.KEYS_OF_FAILED", blockers.KEYS_OF_FAILED, keys, LINKS_TO, JOB_PKEY, JOB_ID)
+    yield on_borrowed("blockers.KEYS_OF_FAILED", blockers.KEYS_OF_FAILED, {"ids": CHAINS}, LINKS_TO, JOB_PKEY, JOB_ID)
+
+
+def chain_probes() -> Iterator[Probe]:
+    """Give what continuing, completing without a worker and looking at blockers run."""
+    following = [
+        (seq, str(job_id(900_000_100 + n)), "task-1", None, None, None, 1, None, "pending", "ready", None, 0, None, 0,
+         "{}", 1, None, None, "fail")
+        for n, seq in enumerate(SEQS[:5])
+    ]  # fmt: skip
+    by_chain = {"chain_id": CHAINS[0], "most": 50}
+    one = {"seq": MIXED // 2 + 13}
+    yield on_borrowed("continuations.INSERT", continuations.INSERT, {"given": following}, JOB_PKEY)
+    yield on_borrowed("blockers.WAITED_FOR", blockers.WAITED_FOR, {"ids": CHAINS}, LINKS_TO)
+    yield on_borrowed("blockers.AHEAD", blockers.AHEAD, {"ids": CHAINS}, JOB_PKEY, JOB_ID, JOB_CHAIN, BLOCKER)
+    yield on_borrowed("settling.LOCK", settling.LOCK, one, JOB_PKEY, JOB_ID)
+    yield on_borrowed(
+        "completing.COMPLETE", completing.COMPLETE, {**one, "output": None, "closed_as": "completed"}, JOB_PKEY
+    )
+    yield on_borrowed("reads.BLOCKERS", reads.BLOCKERS, {"job": MIXED // 2 + 12}, BLOCKER)
+    for order, after in (("newest", 2**62), ("oldest", 0)):
+        asked_for = {**by_chain, "after": after}
+        yield on_borrowed(f"reads.DEPENDENTS, {order}", reads.DEPENDENTS[order], asked_for, LINKS_TO)
 
 
 def coming_probes() -> Iterator[Probe]:
@@ -307,6 +348,8 @@ def probes(database: str) -> list[Probe]:
         *blocker_probes(),
         *run_probes(),
         *steering_probes(),
+        *chain_probes(),
         *coming_probes(),
     ]
-    return [each for each in every if each.only in ("", database)]
+    several = [each for each in every if each.only in ("", database)]
+    return several + [one for each in several if (one := each.with_one_row()) is not None]

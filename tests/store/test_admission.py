@@ -404,7 +404,7 @@ async def test_a_dependent_that_somebody_has_locked_is_told_later(way_pg: Way, b
     assert [UUID(job.id) for job in await claim(way_pg)] == [waiting[0].id]
 
 
-async def test_a_dependent_to_be_blocked_again_that_somebody_has_locked_is_blocked_later(
+async def test_a_dependent_to_be_blocked_again_that_somebody_has_locked_is_put_back_when_the_blocker_completes(
     way_pg: Way, begin: Any
 ) -> None:
     a = await way_pg.face.start(greet(name="a"))
@@ -420,7 +420,9 @@ async def test_a_dependent_to_be_blocked_again_that_somebody_has_locked_is_block
     await settle_down(way_pg)
 
     assert during == [("failed",), ("blocked",)]
-    assert [await row_of(way_pg, each.id, "status") for each in waiting] == [("blocked",), ("blocked",)]
+    assert await run(way_pg) == a.id
+    await settle_down(way_pg)
+    assert [await row_of(way_pg, each.id, "status") for each in waiting] == [("pending",), ("pending",)]
 
 
 async def test_eight_racing_claimers_on_four_lanes_never_overlap(way_pg: Way) -> None:

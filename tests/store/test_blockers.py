@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
-from holdfast import Chain
+from holdfast import Chain, Holdfast
 from holdfast.outcomes import Outcome
 from holdfast.store import blockers
-from tests.factories import continue_chain, events_of, greet, row_of
+from tests.factories import TASKS, continue_chain, events_of, greet, row_of
 from tests.store.engine import CANCEL, DONE, FAIL, RETRY, admit, claim, claim_all, claim_one, come_due, run, settle
 from tests.ways import Way
 
@@ -331,6 +333,63 @@ async def test_more_dependents_than_one_step_tells_are_all_told(way: Way, monkey
 
     assert (failed, blocked) == ({"failed"}, {"blocked"})
     assert {UUID(job.id) for job in await claim(way, 100)} == {each.id for each in many}
+
+
+async def test_all_keys_of_more_dependents_than_one_step_tells_are_taken_anew(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blockers, "MOST_DEPENDENTS", 3)
+    (a,) = await fetch(way)
+    many = [await merge(way, a, unique=f"key-{number}") for number in range(10)]
+    await admit(way)
+    await run(way, FAIL)
+    await settle_down(way)
+
+    await way.face.retry(a)
+    await settle_down(way)
+
+    assert {await status_of(way, each) for each in many} == {"blocked"}
+    assert len(await way.rows("SELECT key FROM holdfast_unique")) == 10
+
+
+async def test_a_blocker_that_is_tried_again_goes_on_while_a_caller_has_what_failed_by_it_locked(
+    new_holdfast: Callable[..., Holdfast],
+) -> None:
+    way = Way(new_holdfast("postgres", tasks=[TASKS]), is_async=True)
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report")
+    await admit(way)
+    await run(way, FAIL)
+
+    async with await psycopg.AsyncConnection.connect(way.hf.settings.database) as caller:
+        await caller.execute("SELECT 1 FROM contract.holdfast_job WHERE id = %s FOR UPDATE", [str(report.id)])
+        await way.face.retry(a)
+        ran = await run(way)
+        left = await status_of(way, report)
+        await caller.rollback()
+    await settle_down(way)
+
+    assert (ran, left) == (a.id, "failed")
+    assert await run(way) == report.id
+
+
+async def test_a_job_that_was_locked_and_failed_by_a_blocker_that_fails_again_stays_failed(
+    new_holdfast: Callable[..., Holdfast],
+) -> None:
+    way = Way(new_holdfast("postgres", tasks=[TASKS]), is_async=True)
+    (a,) = await fetch(way)
+    report = await merge(way, a)
+    await admit(way)
+    await run(way, FAIL)
+
+    async with await psycopg.AsyncConnection.connect(way.hf.settings.database) as caller:
+        await caller.execute("SELECT 1 FROM contract.holdfast_job WHERE id = %s FOR UPDATE", [str(report.id)])
+        await way.face.retry(a)
+        await run(way, FAIL)
+        await caller.rollback()
+    await settle_down(way)
+
+    assert await status_of(way, report) == "failed"
 
 
 async def settle_down(way: Way) -> None:

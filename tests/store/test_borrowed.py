@@ -583,6 +583,49 @@ async def test_the_callers_row_factory_and_codecs_change_no_result(way: Way, cal
 
 
 @on_sqlite
+@pytest.mark.parametrize("kind", ["text", "bigint", "integer"])
+async def test_a_connection_that_converts_what_is_read_is_told_so(
+    way: Way, connect: Connect, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sqlite3.converters, kind.upper(), lambda value: ("converted", value))
+    caller = await connect(detect_types=sqlite3.PARSE_DECLTYPES)
+    await caller.begin()
+
+    with pytest.raises(WrongConnection, match="detect_types"):
+        await way.face.start(greet(name="Ada"), connection=caller.connection)
+    await caller.commit()
+
+    assert len(await way.face.list_jobs()) == 0
+
+
+@on_sqlite
+async def test_converters_for_other_types_change_nothing(way: Way, connect: Connect) -> None:
+    sqlite3.register_converter("holdfast_tests_own", lambda value: ("converted", value))
+    caller = await connect(detect_types=sqlite3.PARSE_DECLTYPES | sqlite3.PARSE_COLNAMES)
+    await caller.begin()
+
+    chain = await way.face.start(greet(name="Ada"), unique="ada", connection=caller.connection)
+    met = await way.face.start(greet(name="Ada"), unique="ada", connection=caller.connection)
+
+    assert (met.id, met.deduplicated) == (chain.id, True)
+
+
+@on_sqlite
+async def test_a_temporary_table_of_the_callers_does_not_stand_in_for_ours(way: Way, connect: Connect) -> None:
+    caller = await connect()
+    await caller.execute("CREATE TEMP TABLE holdfast_job AS SELECT * FROM holdfast_job")
+    await caller.execute("CREATE TEMP TABLE holdfast_event AS SELECT * FROM holdfast_event")
+    await caller.begin()
+
+    chain = await way.face.start(greet(name="Ada"), connection=caller.connection)
+    await way.face.cancel(chain, connection=caller.connection)
+    await caller.commit()
+
+    assert (await way.face.get_job(chain)).status == "cancelled"
+    assert await caller.execute("SELECT * FROM temp.holdfast_job") == []
+
+
+@on_sqlite
 async def test_the_callers_text_factory_is_as_it_was_afterwards(way: Way, open_caller: Caller) -> None:
     open_caller.connection.text_factory = bytes
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import ChainNotFound, JobNotFound, Status, StillReferenced
-from holdfast.store import deletes, steering
+from holdfast.store import deletes, events, steering
 from holdfast.store.tx import Tx
 from tests.factories import (
     block,
@@ -354,3 +354,12 @@ async def _cancel_and_delete(tx: Tx, ids: list[UUID]) -> None:
     """Do as a caller may in one transaction, where the lane is left to admission."""
     await steering.cancel(tx, ids, steering.Asked())
     await deletes.delete(tx, ids)
+
+
+@pytest.mark.parametrize(("status", "hint"), [("running", "$hint"), ("pending", "$hint_sleepers")])
+async def test_the_handler_of_a_deleted_job_is_told_at_once(way: Way, status: str, hint: str) -> None:
+    job_id = await make_job(way, status)
+
+    statements = await way.call(counted, deletes.delete, [job_id])
+
+    assert events.APPEND[hint] in statements

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from holdfast import Chain, ChainNotFound, Holdfast, Unique
+from holdfast import Chain, ChainNotFound, Holdfast, Unique, WrongTask
 from holdfast.store import chains, reads, unique
 from holdfast.store.postgres import AsyncPostgresTx
 from holdfast.store.tx import Row, Tx
@@ -283,6 +283,26 @@ async def test_a_key_that_was_taken_for_an_id_that_came_too_late_is_let_go(way: 
     assert await way.rows("SELECT key FROM holdfast_unique") == [("a",)]
 
 
+@pytest.mark.parametrize("unique", [None, "mine", Unique("mine", within=3600)])
+async def test_who_loses_an_id_to_another_task_has_left_nothing_behind(way: Way, begin: Any, unique: Any) -> None:
+    chosen = uuid4()
+    first, second = await begin(), await begin()
+    await first.start(add(a=1, b=2).options(id=chosen))
+    await second.start_and_wait(
+        greet(name="beside").options(unique="beside"),
+        greet(name="second").options(id=chosen, **({} if unique is None else {"unique": unique})),
+    )
+
+    await first.end("commit")
+    with pytest.raises(WrongTask):
+        await second.started()
+    await second.end("commit")
+
+    assert [job.id for job in await way.face.list_jobs()] == [chosen]
+    assert await way.rows("SELECT name FROM holdfast_event") == [("job:enqueued",)]
+    assert await way.rows("SELECT key FROM holdfast_unique") == []
+
+
 # ---- a twin that goes while it is being read
 
 
@@ -291,6 +311,7 @@ class Interrupted:
 
     def __init__(self, tx: Tx, before: str, happens: Callable[[], Any]) -> None:
         self._tx = tx
+        self.database = tx.database
         self._before = before
         self._happens: Callable[[], Any] | None = happens
 

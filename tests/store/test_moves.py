@@ -23,6 +23,7 @@ from holdfast.store.jobs import Token, Want
 from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
 from tests.factories import events_of, make_job, now_ms, row_of, seq_of, whole_store
+from tests.store import by_hand
 from tests.ways import Way
 
 LAW = {
@@ -158,6 +159,11 @@ def steered(verb: Callable[..., Any], *args: Any) -> Callable[[Tx, int], Any]:
     return act
 
 
+async def complete_outside(tx: Tx, seq: int) -> None:
+    """Complete without a worker."""
+    await by_hand.complete(tx, await id_of(tx, seq))
+
+
 def moved(status: Status) -> Callable[[Tx, int], Any]:
     """Do what counting the blockers does."""
 
@@ -185,8 +191,9 @@ OPERATIONS: dict[str, Callable[[Tx, int], Any]] = {
     "resume": steered(steering.resume, Asked()),
     "retry": steered(steering.retry, Asked()),
     "reschedule": steered(steering.reschedule, 0, 0, Asked()),
+    "complete outside": complete_outside,
 }
-STILL_TO_COME = {"complete outside", "mark stale"}
+STILL_TO_COME = {"mark stale"}
 ELSEWHERE = {"request", "delete"}  # test_steering.py, test_delete.py
 A_REQUEST = {("pause", "running"), ("cancel", "running")}  # of a running job they only ask
 

@@ -2,7 +2,7 @@
 
 A regime is one test, for filling the tables is what takes the time; it names each statement that fails. On PostgreSQL
 custom plans are asked for, as on our own connections, and generic ones for what may run on a caller's. SQLite plans by
-its statistics alone, so "prepared while tiny" means there that a statement prepared early is still quick late.
+its statistics alone, so "prepared while tiny" means there that statistics of a tiny table were forgotten since.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from holdfast.store import migrations
+from holdfast.store import migrations, statistics
 from holdfast.store.dialect import PostgresDialect, SqliteDialect
 from holdfast.store.postgres.tx import PostgresTx
 from holdfast.store.sqlite.tx import SqliteTx
@@ -51,8 +51,8 @@ def postgres_planner(url: str, regime: Regime) -> Iterator[PostgresPlanner]:
 
 
 @contextmanager
-def sqlite_planner(regime: Regime) -> Iterator[SqlitePlanner]:
-    """Bring a database in memory into *regime*."""
+def sqlite_planner(regime: Regime, is_upkept: bool = True) -> Iterator[SqlitePlanner]:
+    """Bring a database in memory into *regime*; upkeep forgets figures of a time when it was tiny."""
     with closing(sqlite3.connect(":memory:", isolation_level=None, cached_statements=1000)) as connection:
         tx = SqliteTx(connection, SqliteDialect())
         planner = SqlitePlanner(connection, SqliteDialect())
@@ -61,11 +61,14 @@ def sqlite_planner(regime: Regime) -> Iterator[SqlitePlanner]:
             connection.execute("ANALYZE")
 
         def prepare() -> None:
+            analyze()
             for probe in probes("sqlite"):
                 planner.explain(probe)
 
         drive(migrations.step(tx, "sqlite"))
         bring_into(regime, tx, analyze, prepare)
+        if regime is Regime.TINY and is_upkept:
+            drive(statistics.forget(tx))
         yield planner
 
 
@@ -96,6 +99,13 @@ def test_every_statement_keeps_its_index_on_sqlite(regime: Regime) -> None:
             faults += named_faults(probe.name, probe, planner.explain(probe), regime)
 
     assert faults == []
+
+
+def test_without_upkeep_statistics_of_a_tiny_file_would_have_sqlite_read_whole_tables() -> None:
+    with sqlite_planner(Regime.TINY, is_upkept=False) as planner:
+        scanning = [probe.name for probe in probes("sqlite") if planner.explain(probe).scans]
+
+    assert "settling.HOLD" in scanning
 
 
 def named_faults(name: str, probe: Probe, plan: Plan, regime: Regime) -> list[str]:

@@ -236,6 +236,8 @@ async def test_all_connections_reset_at_once_do_not_surface(make_caller: MakeCal
 
 
 async def test_a_server_that_became_read_only_is_unavailable(make_caller: MakeCaller) -> None:
+    """F-20."""
+
     async def write_read_only(tx: Tx) -> None:
         await tx.execute("SET TRANSACTION READ ONLY")
         await add(tx, "a")
@@ -305,6 +307,7 @@ async def test_a_mistake_in_our_sql_is_shown_as_it_is(make_caller: MakeCaller) -
 
 
 async def test_a_wrong_password_is_told_at_once_and_not_shown(make_caller: MakeCaller, samples_url: str) -> None:
+    """F-25."""
     parts = urlsplit(samples_url)
     caller = make_caller(parts._replace(netloc=f"postgres:so-secret@{parts.hostname}:{parts.port}").geturl())
 
@@ -332,6 +335,7 @@ def test_an_address_that_cannot_be_read_is_not_shown(make_store: MakeStore) -> N
 
 
 async def test_a_database_without_our_schema_says_what_to_run(make_caller: MakeCaller) -> None:
+    """F-25."""
     caller = make_caller(schema_name="not_migrated")
 
     with pytest.raises(NotMigrated, match="holdfast migrate"):
@@ -354,6 +358,7 @@ async def test_two_that_migrate_at_once_both_succeed(make_store: MakeStore, stra
 
 
 async def test_a_pool_that_stays_empty_says_so(make_caller: MakeCaller) -> None:
+    """F-24."""
     caller = make_caller(pool_size=1, deadline_seconds=0.3)
     holding, released = threading.Event(), threading.Event()
 

@@ -172,6 +172,7 @@ def test_adapters_of_the_whole_program_change_no_result(samples_url: str) -> Non
 
 
 async def test_a_storm_of_cancellations_loses_no_connection(make_store: MakeStore, stranger: Stranger) -> None:
+    """P-28."""
     store = make_store(pool_size=4)
     await store.open()
     chance = random.Random(4)
@@ -274,6 +275,7 @@ def test_a_silent_first_host_leaves_time_for_the_second(samples_url: str) -> Non
 
 
 async def test_a_failed_connect_leaves_no_descriptor_behind(make_caller: MakeCaller, samples_url: str) -> None:
+    """P-04."""
     caller = make_caller(f"{samples_url}_nowhere")
     await asyncio.gather(caller.open(), return_exceptions=True)
     before = descriptors()

@@ -264,6 +264,7 @@ async def test_a_locked_row_is_passed_over_and_told(postgres: Way) -> None:
 
 
 async def test_a_completion_in_flight_is_never_reaped(postgres: Way) -> None:
+    """P-01."""
     chain = await postgres.face.start(greet(name="Ada"))
     job = await claim_one(postgres)
     await lose(postgres, job.token)

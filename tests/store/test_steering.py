@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,6 +24,7 @@ from holdfast import (
     Unique,
     UniqueConflict,
 )
+from holdfast.outcomes import Outcome
 from holdfast.store import steering
 from holdfast.store.tx import Tx
 from tests.conditions import until
@@ -40,6 +42,7 @@ from tests.factories import (
     whole_store,
 )
 from tests.store.engine import (
+    CANCEL,
     DONE,
     FAIL,
     PAUSE,
@@ -79,6 +82,43 @@ async def test_what_runs_is_asked_to_stop(way: Way) -> None:
     assert (answer, shown.status, shown.state) == (CancelAnswer.REQUESTED, "running", "cancelling")
     await settle(way, (job.token, DONE))
     assert (await way.face.get_job(chain.id)).status == "cancelled"
+
+
+@pytest.mark.parametrize("outcome", [DONE, FAIL, RETRY, CANCEL])
+async def test_why_a_running_job_was_cancelled_stands_on_it_when_it_is(way: Way, outcome: Outcome) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    job = await claim_one(way)
+
+    await way.face.cancel(chain, why="no more")
+    asked = await way.face.get_job(chain.id)
+    await settle(way, (job.token, outcome))
+
+    ended = await way.face.get_job(chain.id)
+    assert (asked.state, asked.reason) == ("cancelling", "no more")
+    assert (ended.status, ended.reason) == ("cancelled", "no more")
+    assert (await facts_of(way, "job:cancelled"))[0]["reason"] == "no more"
+
+
+async def test_a_cancel_without_a_reason_has_the_one_that_the_worker_gives(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    await run(way, replace(RETRY, reason="from before", delay_ms=0))
+    job = await claim_one(way)
+
+    await way.face.cancel(chain)
+    await settle(way, (job.token, CANCEL))
+
+    assert (await way.face.get_job(chain.id)).reason == "cancelled"
+
+
+async def test_a_pause_that_comes_after_a_cancel_does_not_change_why(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    job = await claim_one(way)
+
+    await way.face.cancel(chain, why="no more")
+    await way.face.pause(chain, why="wait")
+    await settle(way, (job.token, CANCEL))
+
+    assert (await way.face.get_job(chain.id)).reason == "no more"
 
 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
@@ -163,6 +203,18 @@ async def test_what_runs_is_asked_to_pause(way: Way) -> None:
     await settle(way, (job.token, PAUSE))
 
     assert (answer, state, (await way.face.get_job(chain.id)).status) == (PauseAnswer.REQUESTED, "pausing", "paused")
+
+
+@pytest.mark.parametrize("outcome", [RETRY, PAUSE])
+async def test_why_a_running_job_was_paused_stands_on_it_when_it_is(way: Way, outcome: Outcome) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    job = await claim_one(way)
+
+    await way.face.pause(chain, why="lunch")
+    await settle(way, (job.token, outcome))
+
+    paused = await way.face.get_job(chain.id)
+    assert (paused.status, paused.reason) == ("paused", "lunch")
 
 
 async def test_a_paused_job_is_not_claimed(way: Way) -> None:
@@ -351,6 +403,20 @@ async def test_start_again_gives_the_chain_that_holds_the_key(way: Way) -> None:
 
     assert (held.id, held.deduplicated) == (old.id, True)
     assert (free.id != old.id, free.deduplicated) == (True, False)
+
+
+@pytest.mark.parametrize("within", [None, 3600])
+async def test_start_again_takes_over_a_key_that_outlived_the_chains_end(way: Way, within: float | None) -> None:
+    old = await way.face.start(greet(name="Ada"), unique=Unique("ada", scope="any", within=within))
+    await run(way, DONE)
+
+    new = await way.face.start_again(old)
+    met = await way.face.start(greet(name="Bob"), unique="ada")
+
+    assert (new.id != old.id, new.deduplicated) == (True, False)
+    assert (met.id, met.deduplicated) == (new.id, True)
+    held = await way.rows("SELECT scope, until IS NULL FROM holdfast_unique WHERE until IS NULL OR until > $now")
+    assert held == [("any", within is None)]
 
 
 # ---- names, lists, refusals
@@ -624,4 +690,54 @@ async def test_a_head_that_is_cancelled_retried_and_paused_in_one_transaction_pa
 async def _cancel_retry_and_pause(tx: Tx, ids: list[UUID]) -> None:
     """Do as a caller may in one transaction, where the lane is left to admission."""
     for verb in (steering.cancel, steering.retry, steering.pause):
+        await verb(tx, ids, steering.Asked())
+
+
+async def _cancel_retry_and_reschedule(tx: Tx, ids: list[UUID]) -> None:
+    for verb in (steering.cancel, steering.retry):
+        await verb(tx, ids, steering.Asked())
+    await steering.reschedule(tx, ids, 0, 3_600_000, steering.Asked())
+
+
+async def _and_pause_and_resume(tx: Tx, ids: list[UUID]) -> None:
+    await _cancel_retry_and_reschedule(tx, ids)
+    for verb in (steering.pause, steering.resume):
+        await verb(tx, ids, steering.Asked())
+
+
+@pytest.mark.parametrize("steered", [_cancel_retry_and_reschedule, _and_pause_and_resume])
+async def test_a_head_that_is_cancelled_and_put_off_in_one_transaction_passes_its_lane_on(
+    way: Way, steered: Any
+) -> None:
+    first, second = [await way.face.start(greet(name=name), lane="vm-7") for name in ("Ada", "Bob")]
+    await admit(way)
+
+    await way.call(steered, [first.id])
+    await admit(way)
+
+    assert UUID((await claim_one(way)).id) == second.id
+    assert (await way.face.get_job(first)).state == "scheduled"
+    await come_due(way)
+    await admit(way)
+    assert (await way.face.get_job(first)).state == "waiting"
+
+
+async def test_a_head_that_waits_for_a_blocker_again_passes_its_lane_on(way: Way) -> None:
+    blocker = await way.face.start(greet(name="blocker"))
+    await run(way, FAIL)
+    first = await way.face.start(greet(name="Ada"), lane="vm-7", blockers=[blocker], on_blocker_failure="ignore")
+    await admit(way)
+    second = await way.face.start(greet(name="Bob"), lane="vm-7")
+    await admit(way)
+    await way.face.retry(blocker)
+
+    await way.call(_cancel_and_retry, [first.id])
+    await admit(way)
+
+    assert {UUID(job.id) for job in await claim_all(way)} == {second.id, blocker.id}
+    assert (await way.face.get_job(first)).status == "blocked"
+
+
+async def _cancel_and_retry(tx: Tx, ids: list[UUID]) -> None:
+    for verb in (steering.cancel, steering.retry):
         await verb(tx, ids, steering.Asked())

@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Status, Unique
+from holdfast.store import chains
 from tests.conditions import until
-from tests.factories import add, change_job, continue_chain, events_of, greet, let_keys_expire
+from tests.factories import a_start, add, change_job, continue_chain, events_of, greet, let_keys_expire
 from tests.ways import Way
 
 
@@ -178,6 +179,40 @@ async def test_a_job_without_a_key_holds_none(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
 
     assert await holders(way) == []
+
+
+# ---- handing a key over
+
+
+@pytest.mark.parametrize("unique", [Unique("same"), Unique("same", within=3600), Unique("same", scope="any")])
+async def test_a_start_takes_its_key_over_from_the_chain_it_comes_from(way: Way, unique: Unique) -> None:
+    old = await way.face.start(greet(name="old"), unique=unique)
+
+    (new,) = await way.call(chains.start, [a_start(unique=Unique("same"))], from_chain=old.id)
+    met = await way.face.start(greet(name="third"), unique="same")
+
+    assert (new.id != old.id, new.deduplicated) == (True, False)
+    assert (met.id, met.deduplicated) == (new.id, True)
+    await way.face.cancel(old)
+    assert (await way.face.start(greet(name="fourth"), unique="same")).id == new.id
+
+
+async def test_a_key_that_another_chain_holds_is_not_taken_over(way: Way) -> None:
+    mine = await way.face.start(greet(name="mine"), unique="other")
+    holder = await way.face.start(greet(name="holder"), unique="same")
+
+    (met,) = await way.call(chains.start, [a_start(unique=Unique("same"), from_chain=mine.id)])
+
+    assert (met.id, met.deduplicated) == (holder.id, True)
+
+
+async def test_a_start_that_meets_its_id_leaves_the_key_with_the_chain_it_comes_from(way: Way) -> None:
+    old = await way.face.start(greet(name="old"), unique="same")
+    twin = await way.face.start(greet(name="twin"))
+
+    await way.call(chains.start, [a_start(id=twin.id, named=True, unique=Unique("same"), from_chain=old.id)])
+
+    assert await way.rows("SELECT chain_id FROM holdfast_unique") == [(str(old.id),)]
 
 
 async def test_ids_and_keys_that_cross_in_a_batch_free_nobodys_key(way: Way) -> None:

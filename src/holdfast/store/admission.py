@@ -31,20 +31,34 @@ class Arrival:
 
     seq: int
     id: str
+    chain_id: str
     status: str
     lane: str | None
     place: int | None
     closed_as: str | None
     on_blocker_failure: str
     watched: int
+    version: int
+    is_due: bool
 
     @property
     def is_opened_again(self) -> bool:
         """Tell whether it is the first row of an open chain that others may have failed by."""
         return bool(self.watched) and self.closed_as is None
 
+    @property
+    def may_have_left_its_lane(self) -> bool:
+        """Tell whether it may have been the head of its lane, where nobody stands in its place yet.
 
-COLUMNS = "seq, id, status, lane, place, closed_as, on_blocker_failure, watched"
+        A job that ended may be open again before its lane was passed on: one that joins the lane anew passes it on by
+        that, but not one that is to wait for its time or for blockers. Nothing has ever happened to a job that is new.
+        """
+        if self.lane is None or self.place is not None:
+            return False
+        return self.status in ENDED or (self.version > 1 and (self.status == Status.BLOCKED or not self.is_due))
+
+
+COLUMNS = "seq, id, chain_id, status, lane, place, closed_as, on_blocker_failure, watched, version, run_at <= $now"
 ARRIVALS = f"""
     SELECT {COLUMNS} FROM holdfast_job
     WHERE queue = :queue AND gate = 'arrival' AND wake_at <= $now
@@ -82,18 +96,22 @@ async def _take_up(tx: Tx, arrived: Sequence[Arrival]) -> None:
     opened = [each for each in arrived if each.is_opened_again]
     later = await _admit(tx, [each for each in arrived if not each.is_opened_again])
     if opened:
-        left = await _block_again(tx, opened)
-        later |= left | await _admit(tx, [each for each in opened if each.seq not in left])
+        again = await _block_again(tx, opened)
+        later |= again | await _admit(tx, [each for each in opened if each.seq not in again])
     await arrivals.leave(tx, sorted(later), arrivals.AGAIN_MS)
 
 
 async def _admit(tx: Tx, arrived: Sequence[Arrival]) -> set[int]:
     """Let arrivals go where they belong; answer which must be looked at again."""
-    later = await _count_blockers(tx, [each for each in arrived if each.status == Status.BLOCKED])
-    pending = [each for each in arrived if each.status == Status.PENDING]
-    await _make_ready(tx, [each for each in pending if each.lane is None])
+    due = [each for each in arrived if each.status == Status.PENDING and each.is_due]
+    await _make_ready(tx, [each for each in due if each.lane is None])
+    leaving = [each for each in arrived if each.may_have_left_its_lane]
+    later = await _move_lanes(tx, [each for each in due if each.lane is not None], leaving)
+    waiting = [each for each in arrived if each.status == Status.PENDING and not each.is_due]
+    await _wait(tx, [each.seq for each in waiting if each.seq not in later])
+    blocked = [each for each in arrived if each.status == Status.BLOCKED]
+    later |= await _count_blockers(tx, [each for each in blocked if each.seq not in later])
     ended = [each for each in arrived if each.status in ENDED]
-    later |= await _move_lanes(tx, [each for each in pending if each.lane is not None], ended)
     later |= await _release(tx, ended)
     await _finish(tx, [each for each in ended if each.seq not in later])
     return later
@@ -104,9 +122,12 @@ ENDED = (*TERMINAL, Status.PAUSED)
 
 
 async def _block_again(tx: Tx, opened: Sequence[Arrival]) -> set[int]:
-    """Block the jobs that failed by chains which are open again; answer whose are not all blocked."""
-    left = await blockers.block_again(tx, [each.id for each in opened])
-    return {each.seq for each in opened if each.id in left}
+    """Block the jobs that failed by chains which are open again; answer which chains must be looked at again.
+
+    A job that somebody has locked holds nobody up: the chain's own job goes on, unless it is another row than this one.
+    """
+    more, locked = await blockers.block_again(tx, [each.id for each in opened])
+    return {each.seq for each in opened if each.id in more or (each.id in locked and each.status in ENDED)}
 
 
 READY = f"""
@@ -119,10 +140,20 @@ async def _make_ready(tx: Tx, due: Sequence[Arrival]) -> None:
         await tx.execute(READY, seqs=[each.seq for each in due])
 
 
+WAIT = """UPDATE holdfast_job SET wake_at = run_at WHERE seq $any(seqs: bigint)"""
+
+
+async def _wait(tx: Tx, seqs: Sequence[int]) -> None:
+    """Look at jobs again when they are due."""
+    if seqs:
+        await tx.execute(WAIT, seqs=seqs)
+
+
 async def _count_blockers(tx: Tx, blocked: Sequence[Arrival]) -> set[int]:
     if not blocked:
         return set()
-    moved, later = await blockers.arm(tx, {each.seq: each.on_blocker_failure for each in blocked})
+    later_steps = {each.seq: each.chain_id for each in blocked if each.chain_id != each.id}
+    moved, later = await blockers.arm(tx, {each.seq: each.on_blocker_failure for each in blocked}, later_steps)
     await blockers.move(tx, moved, announce_blocked=True)
     reach("admit.after_blockers")
     return set(later)
@@ -135,9 +166,8 @@ BACK = """
     WHERE seq $any(seqs: bigint) AND coalesce(head, 0) = 1"""
 
 
-async def _move_lanes(tx: Tx, pending: Sequence[Arrival], ended: Sequence[Arrival]) -> set[int]:
-    """Let jobs join, heads come back and the lanes of ended jobs go on; answer who must wait for a locked lane."""
-    leaving = [each for each in ended if each.lane is not None]
+async def _move_lanes(tx: Tx, pending: Sequence[Arrival], leaving: Sequence[Arrival]) -> set[int]:
+    """Let jobs join, heads come back and the lanes that were left go on; answer who must wait for a locked lane."""
     if not pending and not leaving:
         return set()
     mine = await lanes.lock_or_create(tx, [each.lane for each in (*pending, *leaving) if each.lane is not None])

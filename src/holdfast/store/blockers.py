@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from holdfast.errors import BlockerCycle, ChainNotFound
+from holdfast.errors import BlockerCycle, ChainNotFound, HoldfastError
 from holdfast.models import EventName, Start
 from holdfast.states import Change, Gate, Status, guard
 from holdfast.store import chain_ends, events, unique
@@ -44,6 +44,79 @@ def _refuse_own(starts: Iterable[Start]) -> None:
     for each in starts:
         if each.id in each.blockers:
             raise BlockerCycle(each.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job of chain *own*, known by *seq*, that is to wait for *blockers*, each the id of any job of a chain."""
+
+    seq: int
+    own: str
+    blockers: tuple[UUID, ...]
+
+
+async def judge(tx: Tx, waiting: Sequence[Waiting]) -> tuple[dict[UUID, UUID], dict[int, HoldfastError]]:
+    """Find the chains of what continuations are to wait for, as `resolve` does; tell by seq which of them may not."""
+    if not waiting:
+        return {}, {}
+    rows = await tx.fetch_all(CHAINS, ids=sorted({str(each) for job in waiting for each in job.blockers}))
+    found = {UUID(id_): UUID(chain_id) for id_, chain_id in rows}
+    mistakes: dict[int, HoldfastError] = {
+        each.seq: ChainNotFound(missing)
+        for each in waiting
+        if (missing := next((id_ for id_ in each.blockers if id_ not in found), None)) is not None
+    }
+    rest = [each for each in waiting if each.seq not in mistakes]
+    turning = await cyclic(tx, [(each.own, str(found[id_])) for each in rest for id_ in each.blockers])
+    return found, mistakes | {each.seq: BlockerCycle(UUID(each.own)) for each in rest if each.own in turning}
+
+
+WAITED_FOR = """
+    SELECT DISTINCT chain_id FROM holdfast_blocker
+    WHERE chain_id $any(ids: text) AND coalesce(state, 'armed') = 'armed'"""
+# a chain waits by its last job, for what that is not released from; scalar subqueries stay probes
+AHEAD = """
+    SELECT asked.id, link.chain_id
+    FROM holdfast_job AS asked JOIN holdfast_blocker AS link ON link.job = coalesce(
+        (SELECT later.seq FROM holdfast_job AS later
+            WHERE later.chain_id = asked.id AND later.chain_index > 0
+            ORDER BY later.chain_index DESC LIMIT 1),
+        asked.seq)
+    WHERE asked.id $any(ids: text) AND coalesce(link.state, 'armed') = 'armed'
+        AND (SELECT waiting.status FROM holdfast_job AS waiting
+            WHERE waiting.seq = link.job) IN ('blocked', 'paused')"""
+
+
+async def cyclic(tx: Tx, edges: Sequence[tuple[str, str]]) -> set[str]:
+    """Tell which chains would wait for themselves if the first of each of *edges* waited for the second.
+
+    A chain that nobody waits for cannot, and most are such; for the others what they would wait for is followed, one
+    statement for each step on the longest way.
+    """
+    ahead: dict[str, set[str]] = defaultdict(set)
+    for own, chain_id in edges:
+        ahead[own].add(chain_id)
+    asked = set(ahead)
+    rows = await tx.fetch_all(WAITED_FOR, ids=sorted(asked)) if asked else []
+    waited_for = asked & {chain_id for (chain_id,) in (*rows, *((chain_id,) for _, chain_id in edges))}
+    newest = {chain_id for own in waited_for for chain_id in ahead[own]}
+    seen: set[str] = set()
+    while newest := newest - seen:
+        seen |= newest
+        found = await tx.fetch_all(AHEAD, ids=sorted(newest))
+        for waiting, chain_id in found:
+            ahead[waiting].add(chain_id)
+        newest = {chain_id for _, chain_id in found}
+    return {own for own in waited_for if _reaches(own, ahead)}
+
+
+def _reaches(own: str, ahead: Mapping[str, set[str]]) -> bool:
+    """Tell whether a way leads from *own* back to it."""
+    seen: set[str] = set()
+    newest = {own}
+    while newest := {chain_id for each in newest for chain_id in ahead.get(each, ())} - seen:
+        seen |= newest
+    return own in seen
 
 
 LINK = """
@@ -86,11 +159,15 @@ MARK = """
     WHERE holdfast_blocker.job = given.job AND holdfast_blocker.position = given.position"""
 
 
-async def arm(tx: Tx, waiting: Mapping[int, str]) -> tuple[list[Moved], list[int]]:
+async def arm(tx: Tx, waiting: Mapping[int, str], later_steps: Mapping[int, str]) -> tuple[list[Moved], list[int]]:
     """Count the open blockers of blocked jobs, given with their policy; answer what moved, and what must wait.
 
     Each blocker's first row is locked while it is looked at, and its close needs the same lock: so a blocker is
     either seen closed here, or its close sees it watched and the link armed.
+
+    Of jobs that continue a chain *later_steps* names that chain. Only they can close a ring, since nobody waits for a
+    chain that does not exist yet. That was looked at when they were given; but two may have been given at once, of
+    which neither was to be seen. Whoever comes here last sees the other, and fails.
     """
     links: dict[int, list[tuple[int, str]]] = {seq: [] for seq in waiting}
     for job, position, chain_id in await tx.fetch_all(LINKS, jobs=list(waiting)):
@@ -99,9 +176,15 @@ async def arm(tx: Tx, waiting: Mapping[int, str]) -> tuple[list[Moved], list[int
     locked = {id_: (closed_as, watched) for id_, closed_as, watched in await tx.fetch_all(LOCK_CHAINS, ids=ids)}
     busy = await _busy(tx, [id_ for id_ in ids if id_ not in locked])
     later = [seq for seq, each in links.items() if any(chain_id in busy for _, chain_id in each)]
+    edges = [(own, chain_id) for seq, own in later_steps.items() if seq not in later for _, chain_id in links[seq]]
+    turning = await cyclic(tx, edges)
     moved, marks, watch = [], [], set()
     for seq, each in links.items():
         if seq in later:
+            continue
+        if later_steps.get(seq) in turning:
+            marks += [(seq, position, "released") for position, _ in each]
+            moved.append(Moved(seq, 0, Status.FAILED, CYCLE))
             continue
         ends = [locked[chain_id][0] if chain_id in locked else Status.CANCELLED for _, chain_id in each]
         states = [link_state(end, waiting[seq]) for end in ends]
@@ -113,6 +196,10 @@ async def arm(tx: Tx, waiting: Mapping[int, str]) -> tuple[list[Moved], list[int
     if marks:
         await tx.execute(MARK, given=marks)
     return moved, later
+
+
+CYCLE = "blocker cycle"
+"""Why a job has failed whose chain would wait for itself."""
 
 
 async def _busy(tx: Tx, ids: Sequence[str]) -> set[str]:
@@ -141,10 +228,12 @@ def _count(seq: int, ends: Sequence[str | None], policy: str) -> Moved:
 
 MOST_DEPENDENTS = 500
 DEPENDENTS = """
-    SELECT link.job, link.position, link.chain_id
+    SELECT link.job, link.position, link.chain_id, link.state
     FROM holdfast_blocker AS link JOIN holdfast_job ON holdfast_job.seq = link.job
-    WHERE link.chain_id $any(ids: text) AND link.state = 'armed'
-        AND (holdfast_job.on_blocker_failure <> 'wait' OR link.chain_id $any(completed: text))
+    WHERE link.chain_id $any(ids: text)
+        AND CASE link.state WHEN 'armed' THEN
+                holdfast_job.on_blocker_failure <> 'wait' OR link.chain_id $any(completed: text)
+            WHEN 'failed' THEN link.chain_id $any(completed: text) ELSE false END
     ORDER BY link.chain_id, link.job LIMIT :most"""
 LOCK_DEPENDENTS = """
     SELECT seq, status, open_blockers, on_blocker_failure, gate FROM holdfast_job
@@ -155,14 +244,19 @@ async def release(tx: Tx, closed: Mapping[str, str]) -> tuple[list[Moved], set[s
     """Tell the dependents of *closed* chains (id → how), a bounded number; answer what moved, and what is left over.
 
     The link's state, not a counter, makes a release happen once: it is changed under the dependent's lock. A dependent
-    that is an arrival is not moved: its count is out of date, and admission counts it anew.
+    that is an arrival is not moved: its count is out of date, and admission counts it anew. Neither is one that failed
+    by a chain which has completed after all, and that somebody had locked when it was opened again: it is counted, too.
     """
     if not closed:
         return [], set()
     completed = [chain_id for chain_id, end in closed.items() if end == Status.COMPLETED]
-    links = await tx.fetch_all(DEPENDENTS, ids=sorted(closed), completed=completed, most=MOST_DEPENDENTS)
-    if not links:
+    found = await tx.fetch_all(DEPENDENTS, ids=sorted(closed), completed=completed, most=MOST_DEPENDENTS)
+    if not found:
         return [], set()
+    links = [(job, at, chain_id) for job, at, chain_id, state in found if state == "armed"]
+    skipped = await _block_failed_by(tx, [(job, at, chain) for job, at, chain, state in found if state == "failed"])
+    if not links:
+        return [], set(closed) if len(found) == MOST_DEPENDENTS else skipped
     rows = await tx.fetch_all(LOCK_DEPENDENTS, seqs=sorted({job for job, _, _ in links}))
     mine = {seq: (status, open_blockers, policy) for seq, status, open_blockers, policy, _ in rows}
     uncounted = {seq for seq, _, _, _, gate in rows if gate == Gate.ARRIVAL}
@@ -176,8 +270,8 @@ async def release(tx: Tx, closed: Mapping[str, str]) -> tuple[list[Moved], set[s
         await tx.execute(MARK, given=marks)
     counted = {seq: each for seq, each in waiting.items() if seq not in uncounted}
     moved = [_one_less(seq, opened, policy, ended[seq]) for seq, (opened, policy) in counted.items()]
-    left = set(closed) if len(links) == MOST_DEPENDENTS else {chain for job, _, chain in links if job not in mine}
-    return moved, left
+    skipped |= {chain_id for job, _, chain_id in links if job not in mine}
+    return moved, set(closed) if len(found) == MOST_DEPENDENTS else skipped
 
 
 def _one_less(seq: int, open_blockers: int, policy: str, ends: Sequence[str]) -> Moved:
@@ -241,13 +335,24 @@ LOCK_FIRSTS = """
     WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
 
 
-async def block_again(tx: Tx, chain_ids: Sequence[str]) -> set[str]:
-    """Put the jobs that failed by these chains, which are open again, back to blocked; answer which have some left.
+async def block_again(tx: Tx, chain_ids: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Put the jobs that failed by these chains, which are open again, back to blocked, a bounded number.
+
+    Answer which chains may have more of them, and of which chains somebody has locked some: these are put back when
+    the chain completes, if not before.
+    """
+    links = await tx.fetch_all(FAILED_BY, ids=list(chain_ids), most=MOST_DEPENDENTS) if chain_ids else []
+    locked = await _block_failed_by(tx, [(job, at, chain_id) for job, at, chain_id in links])
+    is_full = len(links) == MOST_DEPENDENTS and locked != {chain_id for _, _, chain_id in links}
+    return set(chain_ids) if is_full else set(), locked
+
+
+async def _block_failed_by(tx: Tx, links: Sequence[tuple[int, int, str]]) -> set[str]:
+    """Put the jobs of failed *links* (job, position, chain) back to blocked; answer the chains of those left out.
 
     A job whose unique key another chain holds by now stays failed and says so; its key, if it has one, was taken by
     whoever opened the chain again, who may wait for it: we may not.
     """
-    links = await tx.fetch_all(FAILED_BY, ids=list(chain_ids), most=MOST_DEPENDENTS) if chain_ids else []
     if not links:
         return set()
     rows = await tx.fetch_all(LOCK_FAILED, seqs=sorted({job for job, _, _ in links}))
@@ -262,7 +367,7 @@ async def block_again(tx: Tx, chain_ids: Sequence[str]) -> set[str]:
     await block_failed(tx, sorted(again))
     if stay:
         await tx.execute(EXPLAIN, given=stay)
-    return set(chain_ids) if len(links) == MOST_DEPENDENTS else {chain for job, _, chain in links if job not in mine}
+    return {chain_id for job, _, chain_id in links if job not in mine}
 
 
 async def _obstacles(tx: Tx, chain_ids: Sequence[str]) -> dict[str, str | None]:
@@ -305,16 +410,15 @@ KEYS_OF_FAILED = """
     SELECT DISTINCT first.id, first.task, first.unique_key
     FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
     JOIN holdfast_job AS first ON first.id = waiting.chain_id
-    WHERE link.chain_id $any(ids: text) AND link.state = 'failed'
-    LIMIT :most"""
+    WHERE link.chain_id $any(ids: text) AND link.state = 'failed'"""
 
 
 async def keys_of_failed(tx: Tx, chain_ids: Sequence[str]) -> list[tuple[str, str, str]]:
     """Name the chains that failed by *chain_ids*, or by one of these, and have a key: (id, task, key)."""
     found: dict[str, tuple[str, str | None]] = {}
     newest = list(chain_ids)
-    while newest and len(found) < MOST_DEPENDENTS:
-        rows = await tx.fetch_all(KEYS_OF_FAILED, ids=newest, most=MOST_DEPENDENTS)
+    while newest:
+        rows = await tx.fetch_all(KEYS_OF_FAILED, ids=newest)
         newest = [id_ for id_, _, _ in rows if id_ not in found]
         found |= {id_: (task, key) for id_, task, key in rows}
     return [(id_, task, key) for id_, (task, key) in found.items() if key is not None]

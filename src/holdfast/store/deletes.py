@@ -12,8 +12,9 @@ import json
 from collections.abc import Sequence
 from uuid import UUID
 
-from holdfast.errors import StillReferenced
-from holdfast.states import OPEN, Change, guard
+from holdfast.crashpoints import reach
+from holdfast.errors import Busy, StillReferenced
+from holdfast.states import OPEN, Change, Status, guard
 from holdfast.store import events, lanes, unique
 from holdfast.store.tx import Row, Tx
 
@@ -21,8 +22,9 @@ TOMBSTONE = "deleted"
 """What `closed_as` holds on a tombstone; reads pass over it."""
 
 LOCK = f"""
-    SELECT seq, id, chain_id, chain_index, task, unique_key, CASE WHEN head = 1 AND status IN ('failed', 'paused')
-        THEN lane END FROM holdfast_job
+    SELECT seq, id, chain_id, chain_index, task, unique_key, status,
+        CASE WHEN head = 1 AND status IN ('failed', 'paused') THEN lane END
+    FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
     ORDER BY seq $locked"""
 
@@ -33,13 +35,29 @@ async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUI
     Unknown ids are passed over. Raises `StillReferenced`, having changed nothing, while an open job of another chain
     waits for one of them.
     """
-    chains = await _chains(tx, ids, cascade)
-    jobs = await _jobs(tx, chains)
-    await _refuse_referenced(tx, chains)
-    locked = await tx.fetch_all(LOCK, seqs=jobs) if jobs else []
+    locked = await _lock(tx, ids, cascade)
     if locked:
         await _remove(tx, locked)
+        reach("delete.after_update")
     return [UUID(id_) for _, id_, _, chain_index, *_ in locked if chain_index == 0]
+
+
+TRIES = 5
+
+
+async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[Row]:
+    """Find and lock all jobs of the chains; if one goes on between the look and the lock, look again."""
+    locked: list[Row] = []
+    asked: set[int] = set()
+    for _ in range(TRIES):
+        chains = await _chains(tx, ids, cascade)
+        await _refuse_referenced(tx, chains)
+        fresh = sorted(set(await _jobs(tx, chains)) - asked)
+        if not fresh:
+            return sorted(locked)
+        locked += await tx.fetch_all(LOCK, seqs=fresh)
+        asked |= set(fresh)
+    raise Busy("the chains that were named go on too fast; try again")
 
 
 CHAINS = """SELECT DISTINCT chain_id FROM holdfast_job WHERE id $any(ids: text)"""
@@ -98,14 +116,15 @@ FORGET_BLOCKERS = """DELETE FROM holdfast_blocker WHERE job $any(seqs: bigint)""
 
 async def _remove(tx: Tx, locked: Sequence[Row]) -> None:
     seqs = [seq for seq, *_ in locked]
-    keys = [(task, key, UUID(chain_id)) for _, _, chain_id, _, task, key, _ in locked if key is not None]
+    keys = [(task, key, UUID(chain_id)) for _, _, chain_id, _, task, key, *_ in locked if key is not None]
     await unique.free(tx, keys)
     await tx.execute(FORGET_PHASES, seqs=seqs)
     await tx.execute(FORGET_BLOCKERS, seqs=seqs)
     await tx.execute(DELETE, seqs=seqs)
     await tx.execute(BURY, seqs=seqs)
     freed = [lanes.resumed(halted, id_, {}) for _, id_, *_, halted in locked if halted is not None]
-    await events.append(tx, [_deleted(id_, seq) for seq, id_, *_ in locked] + freed)
+    is_running = any(status == Status.RUNNING for *_, status, _ in locked)
+    await events.append(tx, [_deleted(id_, seq) for seq, id_, *_ in locked] + freed, to_all=is_running)
 
 
 def _deleted(job_id: str, seq: int) -> events.Fact:

@@ -31,9 +31,10 @@ class Lane:
 
 
 LOCK = """SELECT key, places, paused_at FROM holdfast_lane WHERE key $any(keys: text) ORDER BY key $skip_locked"""
+# one that is there is locked, and an INSERT of it would wait for who has just given a place in it
 CREATE = """
     INSERT INTO holdfast_lane (key) SELECT key FROM $list(given: key text)
-    WHERE $nobody_else ORDER BY key
+    WHERE (SELECT 1 FROM holdfast_lane AS known WHERE known.key = given.key) IS NULL AND $nobody_else ORDER BY key
     ON CONFLICT DO NOTHING RETURNING key"""
 
 

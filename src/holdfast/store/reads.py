@@ -118,6 +118,44 @@ async def list_chain_jobs(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
     return Page(tuple(map(to_job, jobs)), _write_cursor("steps", wanted[-1][1]) if more else None)
 
 
+BLOCKERS = """SELECT chain_id FROM holdfast_blocker WHERE job = :job ORDER BY position"""
+
+
+async def get_blockers(tx: Tx, job_id: UUID) -> list[Chain[Any]]:
+    """Read the chains that the job *job_id* waits or has waited for, in the order in which they were given.
+
+    One that was named twice comes twice; what has been deleted since is left out. Raises `JobNotFound`.
+    """
+    job = await get_job(tx, job_id)
+    wanted = [UUID(chain_id) for (chain_id,) in await tx.fetch_all(BLOCKERS, job=job.seq)]
+    chains = {each.id: each for each in await chains_by_id(tx, list(set(wanted)))}
+    return [chains[each] for each in wanted if each in chains]
+
+
+# one row more than asked for tells whether another page follows; the index has them in their order
+DEPENDENTS = {
+    order: f"""
+    SELECT DISTINCT job FROM holdfast_blocker
+    WHERE chain_id = :chain_id AND job {sign} :after
+    ORDER BY job {direction} LIMIT :most"""
+    for order, sign, direction in (("newest", "<", "DESC"), ("oldest", ">", "ASC"))
+}
+
+
+async def list_blocked_by(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
+    """List the jobs that wait or have waited for a chain, which any of its jobs may name; or raise `ChainNotFound`."""
+    ((chain,),) = await tx.fetch_all(CHAIN_OF_JOB, id=str(chain_id)) or [(None,)]
+    if chain is None:
+        raise ChainNotFound(chain_id)
+    end = 2**63 - 1 if paging.order == "newest" else 0
+    after = end if paging.cursor is None else _read_cursor(paging.cursor, paging.order)
+    rows = await tx.fetch_all(DEPENDENTS[paging.order], chain_id=chain, after=after, most=paging.limit + 1)
+    seqs = [seq for (seq,) in rows[: paging.limit]]
+    found = {job.seq: job for job in map(to_job, await tx.fetch_all(CHAIN_JOBS, seqs=seqs) if seqs else ())}
+    jobs = tuple(found[seq] for seq in seqs if seq in found)
+    return Page(jobs, _write_cursor(paging.order, seqs[-1]) if len(rows) > len(seqs) else None)
+
+
 Conditions: TypeAlias = list[tuple[str, dict[str, object]]]
 
 WAITING = """(holdfast_job.gate = 'lane'

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.outcomes import Kind, Outcome, lost
-from holdfast.store.settling import HELD_COLUMNS, Settlement, held_of, leave, with_first_rows
+from holdfast.store.settling import HELD_COLUMNS, Settlement, decide, held_of, leave, with_first_rows
 from holdfast.store.tx import Row, Tx
 
 MOST_REAPED = 50
@@ -133,6 +133,7 @@ async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
         outcome = lost(job.crashes, policy.get("on_lost", "retry"), leases[job.token.seq], has_attempts=has_attempts)
         if job.token.seq not in begun:  # a suspect that waited to run alone; it cannot be what brought the worker down
             outcome = Outcome(Kind.GIVE_BACK, reason="lost before it began")
-        ending.append((job, Settlement(job.token, outcome, policy.get("halts_lane", True))))
+        settlement = Settlement(job.token, outcome, policy.get("halts_lane", True))
+        ending.append((job, decide(job, settlement)))
     await leave(tx, ending)
     return {job.token.seq for job in jobs}

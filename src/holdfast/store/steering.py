@@ -4,7 +4,8 @@ A verb waits for the rows that it names, and for the first rows of their chains,
 job that it ends, and those who wait for it, are left to admission, on the row itself. On our own connection admission
 takes that up in the same transaction (`at_once`). The id of a job that has continued means its chain's current job.
 
-Who asked, and why, stands in the facts of the event that the verb appends.
+Who asked, and why, stands in the facts of the event that the verb appends. Why stands on the row, too; on that of a
+running job until it ends, and then as the reason of its end if it ends by that.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
+from holdfast.crashpoints import reach
 from holdfast.errors import Busy, JobNotFound, StatusConflict, UniqueConflict
 from holdfast.models import CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
 from holdfast.store import admission, blockers, chain_ends, events, lanes, reads, unique
+from holdfast.store.deletes import TOMBSTONE
 from holdfast.store.tx import Operation, Row, Tx
 
 P = ParamSpec("P")
@@ -101,6 +104,7 @@ class Named:
     unique_key: str | None
     attempt: int
     lane: str | None
+    place: int | None
     head: int
     watched: int
 
@@ -110,9 +114,11 @@ class Named:
         return self.lane if self.head and self.status in (Status.FAILED, Status.PAUSED) else None
 
 
-LOCK = """
-    SELECT seq, id, chain_id, chain_index, task, status, unique_key, attempt, lane, head, watched FROM holdfast_job
-    WHERE seq $any(seqs: bigint) ORDER BY seq $locked"""
+LOCK = f"""
+    SELECT seq, id, chain_id, chain_index, task, status, unique_key, attempt, lane, place, head, watched
+    FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'  -- deleted while we waited for it
+    ORDER BY seq $locked"""
 
 
 async def lock(tx: Tx, ids: Sequence[UUID]) -> list[Named]:
@@ -131,8 +137,8 @@ async def lock(tx: Tx, ids: Sequence[UUID]) -> list[Named]:
 
 
 def _named(row: Row) -> Named:
-    seq, id_, chain_id, chain_index, task, status, unique_key, attempt, lane, head, watched = row
-    return Named(seq, UUID(id_), chain_id, chain_index, task, Status(status), unique_key, attempt, lane, head, watched)
+    seq, id_, chain_id, chain_index, task, status, *rest = row
+    return Named(seq, UUID(id_), chain_id, chain_index, task, Status(status), *rest)
 
 
 async def _in_order(tx: Tx, ids: Sequence[UUID], answers: dict[int, R]) -> list[R]:
@@ -158,13 +164,15 @@ CANCEL = f"""
 CANCEL_PHASES = """
     UPDATE holdfast_phase SET status = 'cancelled', finished_at = $now
     WHERE job $any(seqs: bigint) AND status IN ('pending', 'running')"""
-# whoever asks again changes nothing: what was asked first stands
+# whoever asks again changes nothing: what was asked first stands; but a cancel and its reason go before a pause
 REQUEST_CANCEL = f"""
-    UPDATE holdfast_job SET cancel_requested_at = $now, version = version + 1
+    UPDATE holdfast_job SET cancel_requested_at = $now, reason = :reason, version = version + 1
     WHERE seq $any(seqs: bigint) AND cancel_requested_at IS NULL AND {guard(Change.REQUEST)}
     RETURNING seq, version"""
 REQUEST_PAUSE = f"""
-    UPDATE holdfast_job SET pause_requested_at = $now, version = version + 1
+    UPDATE holdfast_job
+    SET pause_requested_at = $now, reason = CASE WHEN cancel_requested_at IS NULL THEN :reason ELSE reason END,
+        version = version + 1
     WHERE seq $any(seqs: bigint) AND pause_requested_at IS NULL AND {guard(Change.REQUEST)}
     RETURNING seq, version"""
 PAUSING_TASKS = """SELECT name, policy FROM holdfast_task WHERE name $any(names: text)"""
@@ -178,6 +186,7 @@ async def cancel(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[CancelAnswer
     pausing = await _paused_instead(tx, running)
     await _request(tx, [job for job in running if job.task not in pausing], REQUEST_CANCEL, "job:cancelling", asked)
     await _request(tx, [job for job in running if job.task in pausing], REQUEST_PAUSE, "job:pausing", asked)
+    reach("cancel.after_update")
     return await _in_order(tx, ids, {job.seq: _cancel_answer(job.status) for job in jobs})
 
 
@@ -193,15 +202,15 @@ async def _cancel_now(tx: Tx, jobs: Sequence[Named], asked: Asked) -> None:
     seqs = [job.seq for job in jobs]
     versions: dict[int, int] = dict(await tx.fetch_all(CANCEL, seqs=seqs, reason=asked.why))
     await tx.execute(CANCEL_PHASES, seqs=seqs)
-    closed = await chain_ends.close(tx, [_cancelled(job) for job in jobs])
+    closed = await chain_ends.close(tx, [end_of(job, Status.CANCELLED) for job in jobs])
     await chain_ends.leave_dependents(tx, closed)
     await _announce(tx, jobs, versions, "job:cancelled", Status.CANCELLED, asked)
     await events.append(tx, _freed(jobs, asked))
 
 
-def _cancelled(job: Named) -> chain_ends.End:
-    cancelled = Status.CANCELLED
-    return chain_ends.End(job.seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, cancelled)
+def end_of(job: Named, closed_as: Status) -> chain_ends.End:
+    """Say that the chain of *job*, its current one, closes."""
+    return chain_ends.End(job.seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, closed_as)
 
 
 def _freed(jobs: Iterable[Named], asked: Asked) -> list[events.Fact]:
@@ -219,8 +228,8 @@ async def _paused_instead(tx: Tx, running: Sequence[Named]) -> set[str]:
 
 async def _request(tx: Tx, jobs: Sequence[Named], sql: str, name: EventName, asked: Asked) -> None:
     if jobs:
-        versions: dict[int, int] = dict(await tx.fetch_all(sql, seqs=[job.seq for job in jobs]))
-        await _announce(tx, jobs, versions, name, Status.RUNNING, asked)
+        rows = await tx.fetch_all(sql, seqs=[job.seq for job in jobs], reason=asked.why)
+        await _announce(tx, jobs, dict(rows), name, Status.RUNNING, asked)
 
 
 async def _announce(
@@ -253,6 +262,7 @@ async def pause(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[PauseAnswer]:
         halting = [(job.lane, str(job.id)) for job in waiting if job.lane is not None and job.head]
         await events.append(tx, [lanes.halted(lane, id_, asked.why) for lane, id_ in halting])
     await _request(tx, running, REQUEST_PAUSE, "job:pausing", asked)
+    reach("pause.after_update")
     answers = {job.seq: PauseAnswer.REQUESTED if job in running else PauseAnswer.PAUSED for job in jobs}
     return await _in_order(tx, ids, answers)
 
@@ -266,9 +276,12 @@ AGAIN = f"""
         gate = CASE gate WHEN 'lane' THEN 'lane' ELSE 'arrival' END,
         cancel_requested_at = NULL, pause_requested_at = NULL, reason = NULL, error = NULL, finished_at = NULL,
         stale_at = NULL, closed_as = NULL, closed_at = NULL, version = version + 1"""
+# who was the head of its lane until it was cancelled may not have passed it on yet: admission is to look at it now
+PASSES_ON = "gate = 'arrival' AND lane IS NOT NULL AND place IS NULL AND version > 1"
 RESUME = f"""
     UPDATE holdfast_job SET {AGAIN},
-        wake_at = CASE WHEN run_at > $now AND {WAITS_FOR_NOBODY} THEN run_at ELSE $now END
+        wake_at = CASE WHEN run_at > $now AND {WAITS_FOR_NOBODY} AND NOT coalesce({PASSES_ON}, false)
+            THEN run_at ELSE $now END
     WHERE seq $any(seqs: bigint) AND {guard(Change.RESUME)}
     RETURNING seq, version, status"""
 RETRY = f"""
@@ -283,6 +296,7 @@ async def resume(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
     jobs = await lock(tx, ids)
     _refuse(jobs, Change.RESUME, "retry() runs what has failed or was cancelled again")
     await _open_again(tx, jobs, RESUME, asked)
+    reach("resume.after_update")
     return await _read(tx, ids)
 
 
@@ -290,8 +304,9 @@ async def retry(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
     """Run failed or cancelled jobs again, with a new budget of attempts; their unique keys must be free."""
     jobs = await lock(tx, ids)
     _refuse(jobs, Change.RETRY, "start_again() runs a completed one anew")
-    await _take_keys(tx, sorted({job.chain_id for job in jobs}))
+    await take_keys(tx, sorted({job.chain_id for job in jobs}))
     await _open_again(tx, jobs, RETRY, asked)
+    reach("retry.after_update")
     return await _read(tx, ids)
 
 
@@ -307,25 +322,33 @@ async def _open_again(tx: Tx, jobs: Sequence[Named], sql: str, asked: Asked) -> 
 KEYS = """SELECT id, task, unique_key FROM holdfast_job WHERE id $any(ids: text) AND unique_key IS NOT NULL"""
 
 
-async def _take_keys(tx: Tx, chain_ids: Sequence[str]) -> None:
+async def take_keys(tx: Tx, chain_ids: Sequence[str], *, reopens: bool = True) -> None:
     """Take the keys of chains that are to open again, and of those that failed by them and will be blocked again.
+
+    A chain that had failed and is completed does not open again (*reopens*), but those that failed by it do.
 
     For the latter this is the only time: who has a key of theirs keeps it. Admission may not wait for a key that a
     caller's open transaction is just taking; a verb may.
     """
-    own = await tx.fetch_all(KEYS, ids=chain_ids)
+    own = await tx.fetch_all(KEYS, ids=chain_ids) if reopens else []
     others = await blockers.keys_of_failed(tx, chain_ids)
     wishes = {(task, key): unique.Wish(task, Unique(key), UUID(id_)) for id_, task, key in (*others, *own)}
-    holders = await unique.take(tx, list(wishes.values())) if wishes else {}
+    if not wishes:
+        return
+    before = await unique.holders(tx, list(wishes))
+    holders = await unique.take(tx, list(wishes.values()))
     for id_, task, key in own:
         if holders[task, key] != UUID(id_):
+            mine = {key for key, wish in wishes.items() if holders[key] == wish.chain_id != before.get(key)}
+            await unique.free(tx, [(*key, wishes[key].chain_id) for key in mine])  # a caller's transaction may go on
             raise UniqueConflict(UUID(id_), key, holders[task, key])
 
 
 RESCHEDULE = f"""
     UPDATE holdfast_job
     SET run_at = CASE WHEN :run_at > $now THEN CAST(:run_at AS bigint) ELSE $now + :delay END,
-        wake_at = CASE WHEN :run_at > $now THEN CAST(:run_at AS bigint) ELSE $now + :delay END,
+        wake_at = CASE WHEN {PASSES_ON} THEN $now WHEN :run_at > $now THEN CAST(:run_at AS bigint)
+            ELSE $now + :delay END,
         gate = CASE gate WHEN 'lane' THEN 'lane' ELSE 'arrival' END, version = version + 1
     WHERE seq $any(seqs: bigint) AND {guard(Change.RESCHEDULE)}
     RETURNING seq, version"""
@@ -338,6 +361,7 @@ async def reschedule(tx: Tx, ids: Sequence[UUID], run_at_ms: int, delay_ms: int,
     seqs = [job.seq for job in jobs]
     rows = await tx.fetch_all(RESCHEDULE, seqs=seqs, run_at=run_at_ms, delay=delay_ms)
     await _announce(tx, jobs, dict(rows), "job:rescheduled", Status.PENDING, asked)
+    reach("reschedule.after_update")
     return await _read(tx, ids)
 
 

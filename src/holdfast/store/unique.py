@@ -36,6 +36,13 @@ class Wish:
         """What is unique: a task and a key."""
         return self.task, self.unique.key
 
+    @property
+    def within_ms(self) -> int | None:
+        """For how long it is held at most."""
+        within = self.unique.within
+        seconds = within.total_seconds() if isinstance(within, timedelta) else within
+        return None if seconds is None else round(seconds * 1000)
+
 
 TAKE = """
     INSERT INTO holdfast_unique (task, key, turn, chain_id, scope, until)
@@ -82,10 +89,49 @@ async def take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID]:
 
 
 def _values(wish: Wish) -> tuple[object, ...]:
-    within = wish.unique.within
-    seconds = within.total_seconds() if isinstance(within, timedelta) else within
-    milliseconds = None if seconds is None else round(seconds * 1000)
-    return wish.task, wish.unique.key, str(wish.chain_id), wish.unique.scope, milliseconds
+    return wish.task, wish.unique.key, str(wish.chain_id), wish.unique.scope, wish.within_ms
+
+
+HELD_BY = """
+    SELECT held.task, held.key, held.chain_id, held.scope, held.until - $now
+    FROM $list(given: task text, key text, chain_id text)
+    JOIN holdfast_unique AS held
+        ON held.task = given.task AND held.key = given.key AND held.chain_id = given.chain_id
+    WHERE held.until IS NULL OR held.until > $now"""
+
+
+async def give_up(tx: Tx, keys: Sequence[tuple[str, str, UUID]]) -> list[Wish]:
+    """Free those keys (task, key, chain) that the chains hold, so that a start in this transaction can take them over.
+
+    Answer what was held, as a wish: to have it again, should the start come to nothing. Until we commit, nobody else
+    gets a key that was given up.
+    """
+    given = [(task, key, str(chain_id)) for task, key, chain_id in keys]
+    rows = await tx.fetch_all(HELD_BY, given=given) if given else []
+    held = [
+        Wish(task, Unique(key, scope, None if left_ms is None else left_ms / 1000), UUID(chain_id))
+        for task, key, chain_id, scope, left_ms in rows
+    ]
+    await free(tx, [(each.task, each.unique.key, each.chain_id) for each in held])
+    return held
+
+
+# a key is taken before its chain is inserted, so one whose chain is not there is ours
+FORGET = """
+    DELETE FROM holdfast_unique
+    WHERE (task, key, chain_id) IN (
+            SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))
+        AND (SELECT 1 FROM holdfast_job AS chain
+            WHERE chain.id = holdfast_unique.chain_id AND chain.task = holdfast_unique.task) IS NULL"""
+
+
+async def forget(tx: Tx, taken: Sequence[tuple[str, str, UUID]]) -> None:
+    """Take back keys (task, key, chain) that this transaction has taken for chains which it does not make after all.
+
+    Nobody else has seen these rows, so they are no turns that others may have gone on from.
+    """
+    if taken:
+        await tx.execute(FORGET, given=[(task, key, str(chain_id)) for task, key, chain_id in taken])
 
 
 DELETE = """

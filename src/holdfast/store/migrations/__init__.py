@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 
 from holdfast.crashpoints import reach
-from holdfast.errors import NotMigrated
+from holdfast.errors import NotMigrated, WrongConnection
 from holdfast.store.dialect import Dialect
 from holdfast.store.tx import Database, Standing, Tx
 
@@ -114,14 +114,29 @@ FIND_READABLE_META = {  # on a caller's connection not even a missing right may 
         AND pg_catalog.has_schema_privilege(pg_namespace.oid, 'USAGE')
         AND pg_catalog.has_table_privilege(pg_class.oid, 'SELECT')""",
 }
-IDENTITY = "SELECT value FROM holdfast_meta WHERE key = 'identity'"
+# an expression has no declared type, by which SQLite's driver would look for a converter of the caller's
+IDENTITY = {
+    "sqlite": """
+    SELECT holdfast_meta.value || '', holdfast_meta.value, declared.seq, declared.job
+    FROM holdfast_meta, (SELECT 1 AS seq, 2 AS job UNION ALL SELECT seq, job FROM holdfast_event WHERE 0) AS declared
+    WHERE holdfast_meta.key = 'identity'""",
+    "postgres": "SELECT value FROM holdfast_meta WHERE key = 'identity'",
+}
 
 
 async def identity(tx: Tx, database: Database) -> str | None:
-    """Give the name by which a database of ours is known from another; None where there is none to be read."""
+    """Give the name by which a database of ours is known from another; None where there is none to be read.
+
+    Raises `WrongConnection` if what is read comes out as something else than what is stored.
+    """
     if not await tx.fetch_all(FIND_READABLE_META[database]):
         return None
-    rows = await tx.fetch_all(IDENTITY)
+    rows = await tx.fetch_all(IDENTITY[database])
+    if rows and rows[0][1:] not in ((), (rows[0][0], 1, 2)):
+        raise WrongConnection(
+            "this connection turns the values of our columns into others: it has detect_types, and a converter is "
+            "registered for text, integer or bigint; pass a connection without detect_types"
+        )
     return rows[0][0] if rows else None
 
 

@@ -91,7 +91,7 @@ CREATE TABLE holdfast_blocker (
     state text,
     PRIMARY KEY (job, position)
 );
-CREATE INDEX holdfast_blocker_chain ON holdfast_blocker (chain_id);
+CREATE INDEX holdfast_blocker_chain ON holdfast_blocker (chain_id, job);
 
 -- the rows of a key are its turns 0, 1, …; the highest one holds it while "until" is NULL or to come
 CREATE TABLE holdfast_unique (

@@ -60,14 +60,14 @@ CREATE TABLE holdfast_job (
         status <> 'running' OR (attempt >= 1 AND nonce IS NOT NULL AND lease_ms IS NOT NULL AND gate IS NULL)),
     CONSTRAINT holdfast_job_closed CHECK ((closed_as IS NULL) = (closed_at IS NULL))
 );
-CREATE INDEX holdfast_job_ready ON holdfast_job (queue, task, sort_key, seq) WHERE gate = 'ready';
-CREATE INDEX holdfast_job_arrival ON holdfast_job (queue, wake_at, seq) WHERE gate = 'arrival';
-CREATE INDEX holdfast_job_lane ON holdfast_job (lane, place) WHERE gate = 'lane';
-CREATE UNIQUE INDEX holdfast_job_head ON holdfast_job (lane) WHERE head = 1;
-CREATE INDEX holdfast_job_leased ON holdfast_job (lease_until) WHERE lease_until IS NOT NULL;
-CREATE UNIQUE INDEX holdfast_job_chain ON holdfast_job (chain_id, chain_index) WHERE chain_index > 0;
-CREATE INDEX holdfast_job_closed ON holdfast_job (closed_at) WHERE closed_at IS NOT NULL;
-CREATE INDEX holdfast_job_open ON holdfast_job (seq) WHERE chain_index = 0 AND closed_as IS NULL;
+CREATE INDEX holdfast_job_ready ON "holdfast_job" (queue, task, sort_key, seq) WHERE gate = 'ready';
+CREATE INDEX holdfast_job_arrival ON "holdfast_job" (queue, wake_at, seq) WHERE gate = 'arrival';
+CREATE INDEX holdfast_job_lane ON "holdfast_job" (lane, place) WHERE gate = 'lane';
+CREATE UNIQUE INDEX holdfast_job_head ON "holdfast_job" (lane) WHERE head = 1;
+CREATE INDEX holdfast_job_leased ON "holdfast_job" (lease_until) WHERE lease_until IS NOT NULL;
+CREATE UNIQUE INDEX holdfast_job_chain ON "holdfast_job" (chain_id, chain_index) WHERE chain_index > 0;
+CREATE INDEX holdfast_job_closed ON "holdfast_job" (closed_at) WHERE closed_at IS NOT NULL;
+CREATE INDEX holdfast_job_open ON "holdfast_job" (seq) WHERE chain_index = 0 AND closed_as IS NULL;
 
 CREATE TABLE holdfast_phase (
     job bigint NOT NULL,
@@ -91,7 +91,7 @@ CREATE TABLE holdfast_blocker (
     state text,
     PRIMARY KEY (job, position)
 );
-CREATE INDEX holdfast_blocker_chain ON holdfast_blocker (chain_id);
+CREATE INDEX holdfast_blocker_chain ON "holdfast_blocker" (chain_id, job);
 
 -- the rows of a key are its turns 0, 1, …; the highest one holds it while "until" is NULL or to come
 CREATE TABLE holdfast_unique (
@@ -141,7 +141,7 @@ CREATE TABLE holdfast_event (
     attempt bigint,
     facts text
 );
-CREATE INDEX holdfast_event_job ON holdfast_event (job);
+CREATE INDEX holdfast_event_job ON "holdfast_event" (job);
 
 CREATE TABLE holdfast_subscription (
     id text PRIMARY KEY,
@@ -167,7 +167,7 @@ CREATE TABLE holdfast_schedule (
     reason text,
     created_at bigint NOT NULL
 );
-CREATE INDEX holdfast_schedule_next ON holdfast_schedule (next_at) WHERE paused_at IS NULL;
+CREATE INDEX holdfast_schedule_next ON "holdfast_schedule" (next_at) WHERE paused_at IS NULL;
 
 CREATE TABLE holdfast_tick (
     schedule text NOT NULL,

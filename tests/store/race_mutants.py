@@ -1,0 +1,242 @@
+"""Wrong engines that only PostgreSQL shows: on SQLite one transaction writes at a time, and nobody comes half-way.
+
+Each is ours with one lock, constraint or look taken away, and names the stepped test that it turns red. How a mutant is
+applied and taken back, `tests/mutants.py` says. One without † would show on SQLite, too, but not by chance: to have two
+claims with one number, a store must have lost the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from holdfast.states import Change, Status, guard
+from holdfast.store import admission, blockers, jobs, lanes, reaping, settling, unique
+from holdfast.store.blockers import Moved
+from holdfast.store.tx import Tx
+from tests.mutants import Apply, change_sql
+from tests.store import (
+    test_admission,
+    test_borrowed,
+    test_claim,
+    test_interleavings_mutants,
+    test_reap,
+    test_renew,
+    test_settle,
+)
+
+Test = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A wrong engine, the stepped test that catches it, and what that test says then."""
+
+    name: str
+    breaks: str
+    apply: Apply
+    test: Test
+    says: str
+    given: Mapping[str, object] = field(default_factory=dict)
+    """The case of the test."""
+
+
+RACES: list[Race] = []
+LATE = "Timeout|deadline|lock timeout|canceling statement"
+"""What a test says whose engine waited for somebody."""
+
+
+def race(name: str, breaks: str, test: Test, says: str, **given: object) -> Callable[[Apply], Apply]:
+    """Name the function below: it makes the engine wrong, and *test* says so."""
+
+    def keep(apply: Apply) -> Apply:
+        RACES.append(Race(name, breaks, apply, test, says, given))
+        return apply
+
+    return keep
+
+
+@race("`unique` by select, then insert †", "I-05", test_interleavings_mutants.test_a_key_goes_once, "two chains hold")
+def _(patch: pytest.MonkeyPatch) -> None:
+    any_turn = """
+        INSERT INTO holdfast_unique (task, key, turn, chain_id, scope)
+        SELECT given.task, given.key, 1 + CAST(random() * 1000000000 AS bigint), given.chain_id, 'open'
+        FROM $list(given: task text, key text, chain_id text)
+        RETURNING task, key"""
+
+    async def look_then_take(tx: Tx, wishes: Any, *args: Any, **kwargs: Any) -> Any:
+        held = await unique.holders(tx, [each.key for each in wishes])
+        free = [each for each in wishes if each.key not in held]
+        await tx.fetch_all(unique.TAKE, given=[(*each.key, str(each.chain_id)) for each in free])
+        return held | {each.key: each.chain_id for each in free}
+
+    patch.setattr(unique, "TAKE", any_turn)
+    patch.setattr(unique, "take", look_then_take)
+
+
+@race(
+    "claim judges the lane by its snapshot †",
+    "I-26",
+    test_interleavings_mutants.test_two_claimers_never_run_one_lane_twice,
+    "lane a runs twice",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    free = """ready.gate IN ('ready', 'lane') AND NOT EXISTS (SELECT 1 FROM holdfast_job AS other
+        WHERE other.lane = ready.lane AND other.status = 'running')"""
+    change_sql(patch, jobs, "CLAIM", "ready.gate = 'ready'", free, "postgres")
+    change_sql(patch, jobs, "CLAIM", guard(Change.CLAIM), "holdfast_job.status = 'pending'", "postgres")
+    change_sql(patch, jobs, "PEEK", "gate = 'ready'", "gate IN ('ready', 'lane')", "postgres")
+
+
+@race(
+    "lane joined or promoted without locking its row †",
+    "I-28",
+    test_admission.test_who_joins_a_lane_that_is_just_going_is_not_stranded,
+    LATE,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, lanes, "LOCK", "$skip_locked", "")
+
+
+@race(
+    "unblock by reading the other blockers †",
+    "I-38",
+    test_admission.test_two_blockers_closing_in_overlapping_transactions_release_the_job_once,
+    "assert 0 == 1",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    open_blockers = """
+        SELECT told.job, (SELECT count(*) FROM holdfast_blocker AS link JOIN holdfast_job ON id = link.chain_id
+            WHERE link.job = told.job AND closed_as IS NULL)
+        FROM holdfast_blocker AS told WHERE told.chain_id $any(ids: text)"""
+
+    async def read_the_others(tx: Tx, closed: Any) -> tuple[list[Moved], set[str]]:
+        found = await tx.fetch_all(open_blockers, ids=sorted(closed))
+        return [Moved(job, 0, Status.PENDING) for job, count in found if count == 0], set()
+
+    patch.setattr(blockers, "release", read_the_others)
+
+
+@race(
+    "a start locks its blocker †",
+    "I-60",
+    test_borrowed.test_while_a_start_is_not_committed_every_row_can_be_locked_by_another,
+    "holdfast_job",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, blockers, "CHAINS", "$any(ids: text)", "$any(ids: text) $locked")
+
+
+@race(
+    "a start locks its lane †",
+    "I-60",
+    test_borrowed.test_while_a_start_is_not_committed_every_row_can_be_locked_by_another,
+    "holdfast_lane",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    resolve = blockers.resolve
+
+    async def lock_too(tx: Tx, starts: Any) -> Any:
+        keys = sorted({each.lane for each in starts if each.lane is not None})
+        await tx.fetch_all("SELECT key FROM holdfast_lane WHERE key $any(keys: text) $locked", keys=keys)
+        return await resolve(tx, starts)
+
+    patch.setattr(blockers, "resolve", lock_too)
+
+
+@race(
+    "blockers counted at start, not at admission †",
+    "I-61",
+    test_admission.test_a_start_that_commits_after_its_blocker_closed_is_not_stranded,
+    "not enough values to unpack .expected 1, got 0",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    link = blockers.link
+    arm = "UPDATE holdfast_blocker SET state = 'armed' WHERE job $any(seqs: bigint)"
+    count = """
+        UPDATE holdfast_job SET gate = NULL, open_blockers =
+            (SELECT count(*) FROM holdfast_blocker AS link JOIN holdfast_job AS first ON first.id = link.chain_id
+            WHERE link.job = holdfast_job.seq AND first.closed_as IS NULL)
+        WHERE seq $any(seqs: bigint)"""
+
+    async def count_now(tx: Tx, waiting: Any, found: Any) -> None:
+        waiting = list(waiting)
+        await link(tx, waiting, found)
+        for sql in (arm, count):
+            await tx.execute(sql, seqs=[seq for seq, start in waiting if start.blockers])
+
+    patch.setattr(blockers, "link", count_now)
+
+
+def waits(name: str, breaks: str, module: Any, sql: str, test: Test) -> None:
+    """Let a statement wait for locked rows instead of passing over them."""
+
+    @race(name, breaks, test, LATE)
+    def _(patch: pytest.MonkeyPatch) -> None:
+        for old, new in (("$skip_locked_jobs", "$locked"), ("$skip_locked", "$locked")):
+            text = getattr(module, sql)
+            if old in (text["postgres"] if isinstance(text, dict) else text):
+                change_sql(patch, module, sql, old, new, "postgres")
+
+
+waits(
+    "renewal waits for locked rows †",
+    "I-63",
+    jobs,
+    "RENEW",
+    test_renew.test_one_locked_row_of_fifty_costs_the_others_nothing,
+)
+waits("reaper waits for locked rows †", "I-63", reaping, "EXPIRED", test_reap.test_a_locked_row_is_passed_over_and_told)
+waits(
+    "settling waits for locked rows †",
+    "I-63",
+    settling,
+    "HOLD",
+    test_settle.test_a_locked_row_is_busy_and_the_others_are_settled,
+)
+waits(
+    "claim waits for locked rows †",
+    "I-63",
+    jobs,
+    "CLAIM",
+    test_claim.test_a_row_that_a_stranger_has_locked_is_passed_over,
+)
+waits(
+    "admission waits for locked rows †",
+    "I-63",
+    admission,
+    "ARRIVALS",
+    test_admission.test_a_locked_arrival_is_passed_over,
+)
+
+
+@race(
+    "reaper believes its look †",
+    "I-16",
+    test_reap.test_a_renewal_between_the_look_and_the_reap_saves_the_job,
+    "assert 1 == 0",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, reaping, "EXPIRED", "AND coalesce(lease_until, $now) < $now", "AND lease_until IS NOT NULL")
+
+
+@race(
+    "fenced by attempt without nonce",
+    "I-10",
+    test_settle.test_a_token_that_is_wrong_in_one_part_settles_nothing,
+    "Token",
+    forged="nonce",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    settle = settling.settle
+
+    async def by_attempt(tx: Tx, settlements: Any) -> Any:
+        sql = "SELECT seq, attempt, nonce FROM holdfast_job WHERE seq $any(seqs: bigint)"
+        nonces = {row[:2]: row[2] for row in await tx.fetch_all(sql, seqs=[each.token.seq for each in settlements])}
+        tokens = [each.token._replace(nonce=nonces.get(each.token[:2], each.token.nonce)) for each in settlements]
+        return await settle(tx, [replace(each, token=token) for each, token in zip(settlements, tokens, strict=True)])
+
+    patch.setattr(settling, "settle", by_attempt)

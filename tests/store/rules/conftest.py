@@ -1,0 +1,33 @@
+"""The databases that the rule machine runs on; in memory where that can be had, for nobody pulls a plug here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.rules.sides import Side, postgres_side, sqlite_side
+
+IN_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def sqlite() -> Iterator[Side]:
+    """A side on SQLite."""
+    folder = tempfile.mkdtemp(dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None, prefix="holdfast-rules-")
+    side = sqlite_side(Path(folder))
+    yield side
+    side.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[Side]:
+    """A side on PostgreSQL."""
+    side = postgres_side(postgres_url)
+    yield side
+    side.close()

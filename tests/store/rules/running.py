@@ -1,0 +1,172 @@
+"""Running jobs in the model: claimed, renewed, ended by their worker, or taken back from one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tests.store.rules.admission import admit, tell
+from tests.store.rules.world import HALTING, QUEUES, UNMENDED, Job, Token, World
+
+BACKOFF_MS = 10_000
+SUSPECT, CONVICTED = 2, 3
+
+
+@dataclass(frozen=True)
+class End:
+    """How a handler, or its worker, came to an end; *after_ms* is when it wants to run again."""
+
+    how: str
+    after_ms: int = 0
+    is_crash: bool = False
+    gives_back: bool = False
+
+
+def claim(world: World, most: int, worker: str, nonce: str) -> list[Job]:
+    """Admit, then claim the first *most* jobs that are ready, in their order."""
+    for queue in QUEUES:
+        admit(world, queue)
+    ready = [job for job in world.in_order() if job.is_ready and not world.is_paused(job.queue)]
+    claimed = sorted(ready, key=lambda job: job.order)[:most]
+    for job in claimed:
+        job.status, job.is_ready = "running", False
+        job.attempt, job.used = job.attempt + 1, job.used + 1
+        job.token, job.worker = Token(job.id, job.number, job.attempt, nonce), worker
+        job.lease_until = world.now + job.policy.lease_ms
+        job.has_begun = job.crashes < SUSPECT
+        world.say(job, "job:started")
+    return claimed
+
+
+def hold(world: World, token: Token) -> str:
+    """Say how a claim stands."""
+    job = world.jobs.get(token.job)
+    if job is None or job.number != token.number:
+        return "gone"
+    if job.status != "running" or job.token != token:
+        return "completed" if job.status == "completed" else "taken"
+    return "cancel" if job.wants_cancel else "pause" if job.wants_pause else "held"
+
+
+def held_by(world: World, token: Token) -> Job | None:
+    """Give the job that a token still is the right to run."""
+    job = world.jobs.get(token.job)
+    return job if job is not None and job.status == "running" and job.token == token else None
+
+
+def renew(world: World, tokens: Iterable[Token]) -> dict[Token, str]:
+    """Prolong what is held; tell how each claim stands."""
+    for token in tokens:
+        if (job := held_by(world, token)) is not None:
+            job.lease_until = world.now + job.policy.lease_ms
+    return {token: hold(world, token) for token in tokens}
+
+
+def progress(world: World, token: Token, percent: int, message: str | None) -> None:
+    """Write down how far a job is, if the token holds."""
+    if (job := held_by(world, token)) is not None:
+        job.progress = (percent, message)
+        world.say(job, "job:progress")
+
+
+def begin(world: World, token: Token) -> bool:
+    """Write down that the handler of a suspect begins."""
+    if (job := held_by(world, token)) is not None:
+        job.has_begun = True
+    return job is not None
+
+
+def judge(job: Job, raised: str) -> End:
+    """Say what an attempt that raised something comes to; the first run counts as an attempt."""
+    if raised == "an error" and job.used < job.policy.attempts:
+        return End("retry", after_ms=BACKOFF_MS * 2 ** (job.used - 1))
+    return End("fail")
+
+
+def settle(world: World, ends: Sequence[tuple[Token, End]]) -> tuple[list[Token], dict[Token, str]]:
+    """End attempts whose tokens hold; give those, and how the claims of the others stand."""
+    mine = [(job, end) for token, end in ends if (job := held_by(world, token)) is not None]
+    done = [token for token, _ in ends if held_by(world, token) is not None]
+    leave(world, mine)
+    return done, {token: hold(world, token) for token, _ in ends if token not in done}
+
+
+def reap(world: World, workers: Iterable[str] | None = None) -> int:
+    """Take back the jobs whose lease is over, or of *workers* that are proved dead."""
+    dead = None if workers is None else set(workers)
+    over = [job for job in world.in_order() if job.lease_until is not None and _is_lost(world, job, dead)]
+    leave(world, [(job, lost(job)) for job in over])
+    return len(over)
+
+
+def _is_lost(world: World, job: Job, dead: set[str] | None) -> bool:
+    return job.worker in dead if dead is not None else (job.lease_until or 0) < world.now
+
+
+def lost(job: Job) -> End:
+    """Say what becomes of a job whose worker is gone: its crashes, its task's policy and its attempts decide."""
+    if not job.has_begun:
+        return End("give back", gives_back=True)
+    if job.crashes + 1 >= CONVICTED:
+        return End("poison", is_crash=True)
+    if job.policy.on_lost == "retry" and job.used >= job.policy.attempts:
+        return End("fail", is_crash=True)
+    return End("lost" if job.policy.on_lost == "retry" else job.policy.on_lost, is_crash=True)
+
+
+GOES_ON = ("retry", "reschedule", "give back", "lost")
+LEADS_TO = {
+    "complete": ("completed", "job:completed"),
+    "retry": ("pending", "job:retrying"),
+    "reschedule": ("pending", "job:rescheduled"),
+    "give back": ("pending", "job:rescheduled"),
+    "lost": ("pending", "job:reaped"),
+    "fail": ("failed", "job:failed"),
+    "poison": ("failed", "job:failed"),
+    "pause": ("paused", "job:paused"),
+    "cancel": ("cancelled", "job:cancelled"),
+}
+GIVEN_BACK = ("give back", "reschedule", "pause")
+"""What uses up no attempt, unless the worker was lost."""
+
+
+def as_requested(job: Job, end: End) -> End:
+    """Put what was asked for first: a cancel before everything, a pause before whatever would go on."""
+    if job.wants_cancel:
+        return replace(end, how="cancel")
+    goes_on = end.how in GOES_ON or (end.is_crash and end.how != "poison")
+    return replace(end, how="pause") if job.wants_pause and goes_on else end
+
+
+def leave(world: World, ending: Sequence[tuple[Job, End]]) -> None:
+    """Move jobs out of running, together; then their lanes go on, and who waits for them is told."""
+    asked = [(job, as_requested(job, end)) for job, end in ending]
+    passing = {lane for job, end in asked if (lane := _leave(world, job, end)) is not None}
+    for lane in sorted(passing):
+        world.pass_on(lane)
+    tell(world, {job.id: job.closed_as for job, _ in asked if job.closed_as is not None})
+
+
+def _leave(world: World, job: Job, end: End) -> str | None:
+    """Move one job out of running; name its lane if it leaves that."""
+    job.status, event = LEADS_TO[end.how]
+    job.worker = job.lease_until = None
+    is_used = end.is_crash and "a crash gives the attempt back" not in UNMENDED
+    job.used -= int(end.how in GIVEN_BACK and not is_used)
+    job.interrupted += int(end.how == "give back")
+    job.crashes += int(end.is_crash)
+    world.say(job, event)
+    if job.status == "pending":
+        job.run_at = job.wake = world.now + end.after_ms
+        return None
+    if not job.is_open:
+        world.close(job)
+    if job.status == "completed":
+        world.say(job, "chain:completed")
+    if not world.is_head(job):
+        return None
+    if job.status in HALTING and job.policy.halts_lane:
+        world.say_of("lane:halted", job.lane, job.id)
+        return None
+    world.step_out(job)
+    return job.lane

@@ -1,0 +1,334 @@
+"""The real store, as the rule machine drives it: one database, its clock, its callers, and what can be seen of it.
+
+Time is the same on both databases: SQLite is given a clock, and on PostgreSQL the fragment `$now` reads a sequence,
+which whoever sets it sets for all at once, outside every transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+import psycopg
+
+from holdfast import Holdfast, HoldfastError, Tasks, Unique
+from holdfast.models import Chain, Job
+from holdfast.outcomes import Retry
+from holdfast.settings import Settings
+from holdfast.store import jobs
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.rows import COLUMNS, FACTS, to_job
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.tx import Operation, Store, Tx
+from holdfast.surroundings import Surroundings
+from tests.store.rules.running import BACKOFF_MS
+from tests.store.rules.steering import Spec, Started
+from tests.store.rules.world import POLICIES, Refused, Token
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SCHEMA = "rules"
+CLOCK = f"{SCHEMA}.clock"
+EMPTY_TABLES = ("job", "phase", "blocker", "unique", "lane", "queue", "event")
+
+
+def make_tasks() -> Tasks:
+    """Make the tasks of the model's policies, as a user would declare them."""
+    tasks = Tasks()
+    for name, policy in POLICIES.items():
+
+        async def handler(text: str) -> str:
+            return text
+
+        tasks.task(
+            name=name,
+            queue=policy.queue,
+            lease=policy.lease_ms / 1000,
+            on_lost=policy.on_lost,
+            cancel_running="pause" if policy.cancels_by_pausing else "cancel",
+            halts_lane=policy.halts_lane,
+            retry=Retry(attempts=policy.attempts, jitter=0, first=BACKOFF_MS / 1000),
+        )(handler)
+    return tasks
+
+
+TASKS = make_tasks()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is stored: jobs with the columns that reads do not show, holders of keys, rows of lanes, new events."""
+
+    jobs: dict[UUID, Job]
+    hidden: dict[UUID, dict[str, Any]]
+    phases: dict[UUID, list[str]]
+    holders: dict[tuple[str, str], UUID]
+    lines: dict[str, list[UUID]]
+    heads: dict[str, UUID]
+    lanes: dict[str, bool]
+    events: dict[UUID, list[tuple[Any, ...]]]
+    others: Counter[tuple[Any, ...]]
+
+
+@dataclass
+class Side:
+    """One database under the rule machine."""
+
+    store: Store
+    connection: Any
+    now: list[int]
+    hf: Holdfast = field(init=False)
+    last_event: int = 0
+    seqs: dict[int, UUID] = field(default_factory=dict)
+    tokens: dict[Token, jobs.Token] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Which database it is."""
+        return self.store.database
+
+    def begin(self, now: int) -> None:
+        """Empty the database, and set its clock."""
+        self.store.run_sync(_empty)
+        self.set_time(now)
+        surroundings = Surroundings(wall_ms=lambda: self.now[0], chance=random.Random(1))
+        self.hf = Holdfast(store=self.store, tasks=[TASKS], surroundings=surroundings)
+        self.last_event, self.seqs, self.tokens = 0, {}, {}
+
+    def set_time(self, now: int) -> None:
+        """Let it be *now*."""
+        self.now[0] = now
+        if self.name == "postgres":
+            self.connection.execute(f"SELECT setval('{CLOCK}', %s)", [now])
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.connection.close()
+        self.store.close_sync()
+
+    # ---- callers
+
+    @contextmanager
+    def transaction(self, commits: bool) -> Iterator[Any]:
+        """Open a caller's transaction, which ends as asked, also after a refusal: that leaves it usable."""
+        self.connection.execute("BEGIN IMMEDIATE" if self.name == "sqlite" else "BEGIN")
+        try:
+            yield self.connection
+            self.connection.execute("SELECT 1")
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT" if commits else "ROLLBACK")
+
+    def call(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a store operation in a transaction of its own."""
+        return self.store.run_sync(operation, *args, **kwargs)
+
+    def calls(self, specs: Sequence[Spec]) -> list[Any]:
+        """Write starts as a caller does."""
+        return [self.hf.tasks.get(each.task)(text=each.text).options(**_options(each)) for each in specs]
+
+    # ---- looking
+
+    def look(self) -> Seen:
+        """Read all that is stored, and the events since the last look."""
+        rows = self.store.read_sync(_look, self.last_event)
+        seen = {UUID(row[1]): row for row in rows["job"] if not row[1].startswith("~")}
+        self.seqs |= {row[0]: id_ for id_, row in seen.items()}
+        width = -len(HIDDEN)
+        found = {id_: to_job(row[:width]) for id_, row in seen.items()}
+        hidden = {id_: dict(zip(HIDDEN, row[width:], strict=True)) for id_, row in seen.items()}
+        events: dict[UUID, list[tuple[Any, ...]]] = defaultdict(list)
+        others: Counter[tuple[Any, ...]] = Counter()
+        for seq, job, name, status, version, attempt, facts in rows["event"]:
+            self.last_event = seq
+            if job:
+                events[self.seqs[job]].append((name, status, attempt, version))
+            else:
+                others[name, *_about(name, json.loads(facts))] += 1
+        phases: dict[UUID, list[str]] = defaultdict(list)
+        for job, status in rows["phase"]:
+            phases[self.seqs[job]].append(status)
+        return Seen(
+            jobs=found,
+            hidden=hidden,
+            phases=dict(phases),
+            holders={(task, key): UUID(id_) for task, key, id_ in rows["unique"]},
+            lines=_lines(hidden, found),
+            heads={found[id_].lane or "": id_ for id_, each in hidden.items() if each["head"]},
+            lanes={key: paused_at is not None for key, paused_at in rows["lane"]},
+            events=dict(events),
+            others=others,
+        )
+
+
+def _lines(hidden: dict[UUID, dict[str, Any]], found: dict[UUID, Job]) -> dict[str, list[UUID]]:
+    lines: dict[str, list[UUID]] = defaultdict(list)
+    for id_ in sorted(
+        (id_ for id_ in hidden if hidden[id_]["place"] is not None), key=lambda id_: hidden[id_]["place"]
+    ):
+        lines[found[id_].lane or ""].append(id_)
+    return dict(lines)
+
+
+def _about(name: str, facts: dict[str, Any]) -> tuple[object, ...]:
+    """Say what an event without a job is about, as the model does."""
+    if name == "job:deleted":
+        return (UUID(facts["id"]),)
+    if name.startswith("queue:"):
+        return (facts["queue"],)
+    job = facts.get("job")
+    return (facts["lane"],) if name == "lane:paused" else (facts["lane"], None if job is None else UUID(job))
+
+
+HIDDEN = (
+    "place",
+    "head",
+    "gate",
+    "wake_at",
+    "sort_key",
+    "closed_as",
+    "unique_key",
+    "wants_cancel",
+    "wants_pause",
+    "nonce",
+)
+JOBS = f"""
+    SELECT {COLUMNS}, {FACTS}, holdfast_job.place, holdfast_job.head, holdfast_job.gate, holdfast_job.wake_at,
+        holdfast_job.sort_key, holdfast_job.closed_as, holdfast_job.unique_key,
+        holdfast_job.cancel_requested_at IS NOT NULL, holdfast_job.pause_requested_at IS NOT NULL, holdfast_job.nonce
+    FROM holdfast_job ORDER BY holdfast_job.seq"""
+PHASES = """SELECT job, status FROM holdfast_phase ORDER BY job, position"""
+HOLDERS = """
+    SELECT task, key, chain_id FROM holdfast_unique
+    WHERE (until IS NULL OR until > $now) AND turn = (SELECT max(last.turn) FROM holdfast_unique AS last
+        WHERE last.task = holdfast_unique.task AND last.key = holdfast_unique.key)"""
+LANES = """SELECT key, paused_at FROM holdfast_lane"""
+EVENTS = """
+    SELECT seq, job, name, status, version, attempt, facts FROM holdfast_event WHERE seq > :after ORDER BY seq"""
+
+
+async def _look(tx: Tx, after: int) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        "job": await tx.fetch_all(JOBS),
+        "phase": await tx.fetch_all(PHASES),
+        "unique": await tx.fetch_all(HOLDERS),
+        "lane": await tx.fetch_all(LANES),
+        "event": await tx.fetch_all(EVENTS, after=after),
+    }
+
+
+async def _empty(tx: Tx) -> None:
+    for name in EMPTY_TABLES:
+        await tx.execute(f"DELETE FROM holdfast_{name}")
+
+
+BEGIN_PHASE = """
+    INSERT INTO holdfast_phase (job, position, name, status)
+    SELECT :seq, count(*), 'phase', CAST(:status AS text) FROM holdfast_phase WHERE job = :seq"""
+
+
+async def begin_phase(tx: Tx, seq: int, status: str) -> None:
+    """Write a phase down as an attempt will; the engine has none yet."""
+    await tx.execute(BEGIN_PHASE, seq=seq, status=status)
+
+
+def _options(spec: Spec) -> dict[str, Any]:
+    chosen: dict[str, Any] = {
+        "id": spec.id,
+        "lane": spec.lane,
+        "priority": spec.priority,
+        "delay": spec.delay / 1000 if spec.delay else None,
+        "paused": spec.paused,
+        "blockers": list(spec.blockers),
+        "on_blocker_failure": spec.on_blocker_failure,
+    }
+    if spec.key is not None:
+        within = None if spec.within is None else timedelta(milliseconds=spec.within)
+        chosen["unique"] = Unique(spec.key, "any" if spec.scope == "any" else "open", within)
+    return chosen
+
+
+# ---- answers
+
+
+@dataclass(frozen=True)
+class Error:
+    """A refusal, as far as both databases and the model must agree on it."""
+
+    code: str
+    about: object = None
+
+
+def answer_of(call: Callable[[], Any]) -> Any:
+    """Give what *call* answers, or why it was refused, in words that can be compared."""
+    try:
+        return plain(call())
+    except HoldfastError as error:
+        return Error(error.code, _about_error(error))
+    except Refused as refused:
+        return Error(refused.code, refused.about)
+
+
+def _about_error(error: Any) -> object:
+    return next((getattr(error, name) for name in ("job_id", "chain_id", "key") if hasattr(error, name)), None)
+
+
+def plain(value: Any) -> Any:
+    """Say an answer of the face in the model's words."""
+    match value:
+        case Job():
+            return str(value.status)
+        case Chain():
+            return Started(value.id, value.task, str(value.status), value.deduplicated)
+        case list():
+            return [plain(each) for each in value]
+        case str():
+            return str(value)
+        case _:
+            return value
+
+
+def instant(milliseconds: int) -> datetime:
+    """Write a time as a user gives it."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+# ---- making sides
+
+
+def sqlite_side(folder: Path) -> Side:
+    """Make a side on an SQLite file in *folder*."""
+    now = [0]
+    path = folder / "rules.db"
+    store = SqliteStore(path, settings=Settings(synchronous="normal"), clock=lambda: now[0])
+    store.open_sync()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.create_function("holdfast_now", 0, lambda: now[0])
+    return _opened(Side(store, connection, now))
+
+
+def postgres_side(url: str) -> Side:
+    """Make a side on a PostgreSQL server; the clock is a sequence."""
+    store = PostgresStore(Settings(database=url, schema_name=SCHEMA))
+    store.migrate_sync()
+    connection = psycopg.connect(url, autocommit=True)
+    connection.execute(f"CREATE SEQUENCE IF NOT EXISTS {CLOCK}")
+    store.dialect.fragments = {**store.dialect.fragments, "now": f"(SELECT last_value FROM {CLOCK})"}
+    return _opened(Side(store, connection, [0]))
+
+
+def _opened(side: Side) -> Side:
+    side.begin(1)
+    side.hf.sync.open()
+    return side

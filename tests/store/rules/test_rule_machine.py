@@ -1,0 +1,93 @@
+"""The same steps on SQLite, on PostgreSQL and on both come to what the law says, whatever is done in whatever order.
+
+The default run draws the same steps each time; the long one draws others each time, and prints what repeats a failure.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.mutants import Mutant
+from tests.store.rules.machine import JobsMachine
+from tests.store.rules.mutants import MUTANTS
+from tests.store.rules.sides import Side
+
+QUICK = settings(
+    stateful_step_count=40,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink),  # to explain a failure takes minutes here
+    suppress_health_check=list(HealthCheck),
+)
+LONG = settings(QUICK, derandomize=False, print_blob=True)
+CATCHING = settings(QUICK, phases=(Phase.generate,))
+
+long = [pytest.mark.long, pytest.mark.timeout(3600)]
+
+
+def play(chosen: settings, examples: int, *sides: Side) -> None:
+    """Play examples on *sides*; raise the shortest one that goes wrong."""
+    make: Any = partial(JobsMachine, sides)
+    run_state_machine_as_test(make, settings=settings(chosen, max_examples=examples))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "examples"), [pytest.param(QUICK, 150, id="quick"), pytest.param(LONG, 5_000, id="long", marks=long)]
+)
+def test_sqlite_keeps_the_law(sqlite: Side, chosen: settings, examples: int) -> None:
+    play(chosen, examples, sqlite)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "examples"), [pytest.param(QUICK, 60, id="quick"), pytest.param(LONG, 2_000, id="long", marks=long)]
+)
+def test_postgres_keeps_the_law(postgres: Side, chosen: settings, examples: int) -> None:
+    play(chosen, examples, postgres)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "examples"), [pytest.param(QUICK, 20, id="quick"), pytest.param(LONG, 500, id="long", marks=long)]
+)
+def test_both_databases_come_to_the_same(sqlite: Side, postgres: Side, chosen: settings, examples: int) -> None:
+    play(chosen, examples, sqlite, postgres)
+
+
+# what shows after a few examples; the others are for the long part
+SOON = {
+    "guard of resume",
+    "guard of retry",
+    "guard of cancel",
+    "a chain that closes keeps its key",
+    "retry opens a chain whose key another holds",
+    "attempt number does not grow",
+    "progress without the token",
+    "those who come together join their lane in any order",
+    "claim from a paused queue",
+    "a retried job is still asked to stop",
+    "who waits for a blocker to be tried again is released by its failure",
+    "retry keeps the used attempts",
+    "an event is appended twice",
+    "a chain is deleted although a job waits for it",
+}
+MOST_EXAMPLES = 1_500
+CASES = [pytest.param(each, id=each.name, marks=() if each.name in SOON else long) for each in MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", CASES)
+def test_a_wrong_engine_is_caught(mutant: Mutant, sqlite: Side) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.apply(patch)
+
+        with pytest.raises(AssertionError, match="by the law"):
+            play(CATCHING, MOST_EXAMPLES, sqlite)
+
+
+def test_the_mutants_that_show_soon_are_mutants() -> None:
+    assert {each.name for each in MUTANTS} >= SOON

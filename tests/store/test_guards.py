@@ -1,0 +1,234 @@
+"""Every guard of `states.py` counts: take any one away, and a test turns red (GUARANTEES Q-05).
+
+A guard stands in a statement behind a look under the row's lock, so that most of the time it has nothing to refuse.
+Here each statement meets a row that no look has kept from it. What a whole engine without a guard would do, the
+simulation shows; `SIMULATED` names the mutant. Where it cannot come by, the pair test of `test_moves.py` must do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from holdfast import Status, store
+from holdfast.errors import StoreError
+from holdfast.outcomes import Kind, Outcome
+from holdfast.states import MOVES, Change, guard
+from holdfast.store import blockers, completing, jobs, settling, steering
+from holdfast.store.jobs import Want
+from holdfast.store.settling import Settlement
+from holdfast.store.tx import Tx
+from tests.factories import make_job, seq_of
+from tests.mutants import MUTANTS, change_sql
+from tests.store import test_moves
+from tests.store.test_moves import ALSO, LAW, PAIRS, STATUSES, on_both_stores, on_one_store
+from tests.ways import Way
+
+SETTLING = "guard of settling, and the look before it"
+UNBLOCKING = "guard of unblocking and failing by a blocker, and the look before it"
+SIMULATED = {
+    Change.CLAIM: "guard of claim, and the look before it",
+    Change.COMPLETE: "complete ignores the cancel request",
+    Change.RETRY_LATER: SETTLING,
+    Change.RESCHEDULE_RUNNING: SETTLING,
+    Change.GIVE_BACK: SETTLING,
+    Change.REAP: SETTLING,
+    Change.FAIL: SETTLING,
+    Change.PAUSE_RUNNING: SETTLING,
+    Change.CANCEL_RUNNING: SETTLING,
+    Change.REQUEST: "guard of requests, and the look before it",
+    Change.UNBLOCK: UNBLOCKING,
+    Change.FAIL_BLOCKED: UNBLOCKING,
+    Change.BLOCK_AGAIN: "guard of blocking again, and the look before it",
+    Change.PAUSE: "guard of pause",
+    Change.CANCEL: "guard of cancel",
+    Change.RESUME: "guard of resume",
+    Change.RETRY: "guard of retry",
+    Change.RESCHEDULE: "guard of reschedule",
+}
+NOT_SIMULATED = {
+    Change.COMPLETE_OUTSIDE: "nobody in the simulation completes a job without a worker",
+    Change.MARK_STALE: "nothing gets old enough in the simulation",
+}
+LETS_ALL_PASS = {Change.DELETE}
+
+
+def test_every_guard_is_accounted_for() -> None:
+    assert SIMULATED.keys() | NOT_SIMULATED.keys() | LETS_ALL_PASS == set(Change)
+    assert set(SIMULATED.values()) <= {each.name for each in MUTANTS}
+    assert all(set(MOVES[change].sources) == set(Status) for change in LETS_ALL_PASS)
+
+
+# ---- the law itself
+
+
+# who is not pending is at no gate either, so that the further condition of a claim hides its sources from the pair
+# test; the test of its statement, below, sees them
+HIDDEN = {Change.CLAIM}
+
+
+@on_one_store
+@pytest.mark.parametrize("change", [change for change in LAW if change not in LETS_ALL_PASS | HIDDEN])
+async def test_without_its_sources_the_pair_test_of_a_change_turns_red(
+    way: Way, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MOVES, Change(change), replace(MOVES[Change(change)], sources=tuple(Status)))
+
+    with pytest.raises(AssertionError):
+        await test_moves.test_a_change_happens_to_the_statuses_of_the_law_and_to_no_other(way, change)
+
+
+def test_every_further_condition_of_the_law_has_its_pair_test() -> None:
+    assert {change for change, _, _ in ALSO} == {change for change in LAW if MOVES[Change(change)].also}
+
+
+@on_one_store
+@pytest.mark.parametrize(("change", "status", "columns"), ALSO)
+async def test_without_its_further_condition_the_pair_test_of_a_change_turns_red(
+    way: Way, change: str, status: str, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MOVES, Change(change), replace(MOVES[Change(change)], also=()))
+
+    with pytest.raises(AssertionError):
+        await test_moves.test_a_lawful_status_is_not_enough_where_the_law_asks_for_more(way, change, status, columns)
+
+
+# ---- each statement that carries a guard, with no look before it
+
+Act = Callable[[Tx, int], Any]
+
+
+async def claim(tx: Tx, seq: int) -> None:
+    """Claim a row that stands among the ready ones, whatever its status."""
+    await tx.execute("UPDATE holdfast_job SET gate = 'ready', sort_key = 1 WHERE seq = :seq", seq=seq)
+    await jobs.claim(tx, [Want("default", "greet", 1000)], 10, "worker-2", "nonce-2")
+
+
+async def leave(tx: Tx, seq: int, kind: Kind) -> None:
+    """Settle a row with its own token, whatever its status."""
+    await tx.execute("UPDATE holdfast_job SET nonce = 'nonce-1' WHERE seq = :seq", seq=seq)
+    sql = f"SELECT {settling.HELD_COLUMNS} FROM holdfast_job WHERE seq = :seq"
+    (row,) = await tx.fetch_all(sql, seq=seq)
+    held = settling.held_of(row)
+    with suppress(KeyError):  # what was not moved has no new version to be told of
+        await settling.leave(tx, [(held, Settlement(held.token, Outcome(kind)))])
+
+
+async def complete(tx: Tx, seq: int) -> None:
+    """Complete a row with its own token, whatever its status, in the one statement that does it for most jobs."""
+    await tx.execute("UPDATE holdfast_job SET nonce = 'nonce-1' WHERE seq = :seq", seq=seq)
+    ((attempt,),) = await tx.fetch_all("SELECT attempt FROM holdfast_job WHERE seq = :seq", seq=seq)
+    await tx.fetch_all(settling.COMPLETE, given=[(seq, attempt, "nonce-1", "null")], seqs=[seq])
+
+
+async def complete_outside(tx: Tx, seq: int) -> None:
+    """Complete a row without a worker."""
+    await tx.fetch_all(completing.COMPLETE, seq=seq, output="null", closed_as="completed")
+
+
+async def update(tx: Tx, seq: int, name: str, **values: object) -> None:
+    """Run a statement of `steering`."""
+    await tx.fetch_all(getattr(steering, name), seqs=[seq], **values)
+
+
+async def move(tx: Tx, seq: int, status: Status) -> None:
+    """Do what counting the blockers does."""
+    await blockers.move(tx, [blockers.Moved(seq, 0, status)], announce_blocked=False)
+
+
+async def block_again(tx: Tx, seq: int) -> None:
+    """Block a row again."""
+    await blockers.block_failed(tx, [seq])
+
+
+STATEMENTS: dict[str, tuple[Change, ModuleType, str, Act]] = {
+    "claim": (Change.CLAIM, jobs, "CLAIM", claim),
+    "complete": (Change.COMPLETE, settling, "COMPLETE", complete),
+    "leave": (Change.FAIL, settling, "LEAVE", partial(leave, kind=Kind.FAIL)),
+    "request cancel": (Change.REQUEST, steering, "REQUEST_CANCEL", partial(update, name="REQUEST_CANCEL", reason="x")),
+    "request pause": (Change.REQUEST, steering, "REQUEST_PAUSE", partial(update, name="REQUEST_PAUSE", reason="x")),
+    "unblock": (Change.UNBLOCK, blockers, "MOVE", partial(move, status=Status.PENDING)),
+    "fail by a blocker": (Change.FAIL_BLOCKED, blockers, "MOVE", partial(move, status=Status.FAILED)),
+    "block again": (Change.BLOCK_AGAIN, blockers, "BLOCK_AGAIN", block_again),
+    "pause": (Change.PAUSE, steering, "PAUSE", partial(update, name="PAUSE", reason="x")),
+    "cancel": (Change.CANCEL, steering, "CANCEL", partial(update, name="CANCEL", reason="x")),
+    "resume": (Change.RESUME, steering, "RESUME", partial(update, name="RESUME")),
+    "retry": (Change.RETRY, steering, "RETRY", partial(update, name="RETRY")),
+    "complete outside": (Change.COMPLETE_OUTSIDE, completing, "COMPLETE", complete_outside),
+    "reschedule": (Change.RESCHEDULE, steering, "RESCHEDULE", partial(update, name="RESCHEDULE", run_at=0, delay=0)),
+}
+
+
+GUARD = "coalesce(holdfast_job.status, '') IN"
+
+
+def guarded() -> set[tuple[str, str]]:
+    """Find the statements of the store that carry a guard: module and name."""
+    found: set[tuple[str, str]] = set()
+    for each in pkgutil.iter_modules(store.__path__):
+        module = importlib.import_module(f"{store.__name__}.{each.name}")
+        for name, value in vars(module).items():
+            texts = value.values() if isinstance(value, dict) else [value]
+            if name.isupper() and any(isinstance(text, str) and GUARD in text for text in texts):
+                found.add((each.name, name))
+    return found
+
+
+def test_every_statement_that_carries_a_guard_is_met_here() -> None:
+    met = {(module.__name__.rpartition(".")[2], name) for _, module, name, _ in STATEMENTS.values()}
+
+    assert guarded() - LET_ALL_PASS == met
+
+
+LET_ALL_PASS = {("deletes", "LOCK"), ("deletes", "BURY")}
+CANNOT_BE = {(Change.CLAIM, "running")}  # the table itself lets no running row stand at a gate
+
+
+async def moved_unlawfully(way: Way, name: str) -> list[str]:
+    """Meet a job in every status that the law forbids; name those to which it happened all the same.
+
+    That a constraint of the table stops what the guard has let pass counts as having happened.
+    """
+    change, _, _, act = STATEMENTS[name]
+    moved: list[str] = []
+    for status in (each for each in STATUSES if not PAIRS[change, each] and (change, each) not in CANNOT_BE):
+        seq = await seq_of(way, await make_job(way, status))
+        if await versions_differ(way, act, seq):
+            moved.append(status)
+    return moved
+
+
+async def versions_differ(way: Way, act: Act, seq: int) -> bool:
+    """Tell whether *act* changes the version of a row, or would, if the table allowed it."""
+    try:
+        await way.call(act, seq)
+    except StoreError:
+        return True
+    return await way.rows("SELECT version FROM holdfast_job WHERE seq = :seq", seq=seq) != [(1,)]
+
+
+@on_both_stores
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_a_statement_leaves_alone_what_no_look_has_kept_from_it(way: Way, name: str) -> None:
+    assert await moved_unlawfully(way, name) == []
+
+
+@on_both_stores
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_without_its_guard_a_statement_moves_what_it_meets(
+    way: Way, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, module, constant, _ = STATEMENTS[name]
+
+    for database in ("sqlite", "postgres") if isinstance(getattr(module, constant), dict) else ("sqlite",):
+        change_sql(monkeypatch, module, constant, guard(change), "1 = 1", database)
+
+    assert await moved_unlawfully(way, name) != []

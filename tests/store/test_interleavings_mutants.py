@@ -1,0 +1,119 @@
+"""Wrong engines that only PostgreSQL shows (GUARANTEES §5.3, †): each turns the stepped test red that it names.
+
+The steps are forced with real connections: a transaction is left open half-way, another goes on beside it. What
+`race_mutants.py` needs and no other file has is tested here first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from holdfast import Chain, Holdfast, Unique
+from holdfast.store import admission, chains, jobs, unique
+from holdfast.store.tx import Tx
+from tests.factories import TASKS, a_start, greet
+from tests.store.engine import WANTS, claim
+from tests.store.test_admission import Half, settle_down
+from tests.store.test_borrowed import Caller
+from tests.store.test_interleavings import Interrupted
+from tests.ways import Way
+
+if TYPE_CHECKING:
+    from tests.store.race_mutants import Race
+
+BEFORE_ANYBODY_WAITS_LONG = "SET LOCAL lock_timeout = '300ms'"
+
+
+@pytest.fixture
+async def way_pg(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
+    """PostgreSQL, for async code; an engine that waits where it should not is soon told so."""
+    way = Way(new_holdfast("postgres", tasks=[TASKS], deadline_seconds=1), is_async=True)
+    await way.hf.open()
+    yield way
+    await way.close()
+
+
+@pytest.fixture
+async def begin(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
+    """Begin transactions that are left open: `one = await begin()`."""
+    begun: list[Half] = []
+
+    async def begin() -> Half:
+        begun.append(Half(way_pg, await psycopg.AsyncConnection.connect(way_pg.hf.settings.database)))
+        await begun[-1].connection.execute(BEFORE_ANYBODY_WAITS_LONG)
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        await each.connection.close()
+
+
+async def test_a_key_goes_once(way_pg: Way) -> None:
+    start = a_start(unique=Unique("same"))
+
+    async def interrupted(tx: Tx) -> list[Chain[Any]]:
+        first = way_pg.face.start
+        return await chains.start(Interrupted(tx, unique.TAKE, lambda: first(greet(name="x"), unique="same")), [start])
+
+    await way_pg.call(interrupted)
+
+    holders = await way_pg.rows("SELECT chain_id FROM holdfast_unique WHERE until IS NULL")
+    assert len(holders) == 1, "two chains hold one key"
+
+
+async def test_two_claimers_never_run_one_lane_twice(way_pg: Way, begin: Any) -> None:
+    await way_pg.face.start_many([greet(name="x").options(lane="a") for _ in range(2)])
+    await way_pg.call(admission.admit, "default")
+    one, other = await begin(), await begin()
+
+    first = await one.run(jobs.claim, WANTS, 1, "worker-1", "one")
+    second = await other.run(jobs.claim, WANTS, 1, "worker-2", "other")
+    await one.commit()
+    await other.commit()
+
+    assert len(first) == 1
+    assert second == [], "lane a runs twice"
+
+
+async def test_who_joins_a_lane_in_which_another_is_just_joining_waits_for_nobody(way_pg: Way, begin: Any) -> None:
+    await way_pg.face.start(greet(name="head"), lane="a")
+    await claim(way_pg)
+    one, other = await begin(), await begin()
+
+    await way_pg.face.start(greet(name="x"), lane="a")
+    await one.run(admission.admit, "default")
+    await way_pg.face.start(greet(name="y"), lane="a")
+    await other.run(admission.admit, "default")
+    await one.commit()
+    await other.commit()
+    await settle_down(way_pg)
+
+    assert await way_pg.rows("SELECT place FROM holdfast_job ORDER BY seq") == [(1,), (2,), (3,)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Name the mutants late: they name tests of this file."""
+    if "race" in metafunc.fixturenames:
+        from tests.store.race_mutants import RACES
+
+        metafunc.parametrize("race", RACES, ids=lambda race: race.name)
+
+
+async def test_a_wrong_engine_turns_its_test_red(
+    race: Race, way_pg: Way, begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = await Caller.connect(way_pg)
+    given = {"way_pg": way_pg, "way": way_pg, "postgres": way_pg, "begin": begin, "caller": caller, **race.given}
+    arguments = {name: given[name] for name in inspect.signature(race.test).parameters}
+
+    race.apply(monkeypatch)
+    try:
+        with pytest.raises(Exception, match=race.says):
+            await race.test(**arguments)
+    finally:
+        await caller.close()
