@@ -2,6 +2,7 @@
 
 from holdfast.app import Holdfast
 from holdfast.calls import Call
+from holdfast.completing import Completing
 from holdfast.errors import (
     BlockerCycle,
     Busy,
@@ -17,6 +18,7 @@ from holdfast.errors import (
     InvalidSettings,
     JobNotFound,
     LaneNotFound,
+    LeaseLost,
     Misuse,
     NoResult,
     NotFound,
@@ -24,7 +26,9 @@ from holdfast.errors import (
     StatusConflict,
     StillReferenced,
     StoreError,
+    TransactionBroken,
     TransactionRequired,
+    TransactionTimeout,
     Unavailable,
     UniqueConflict,
     UnknownOutcome,
@@ -39,12 +43,17 @@ from holdfast.outcomes import Fail, Pause, Reschedule, Retry
 from holdfast.results import Chain
 from holdfast.settings import Settings
 from holdfast.states import State, Status
+from holdfast.store.statements import Record
 from holdfast.tasks import Task, Tasks
-from holdfast.worker.context import Context
+from holdfast.transactions import Transaction
+from holdfast.worker.block_faces import CompletingTransaction
+from holdfast.worker.context import Blocker, Context
+from holdfast.worker.health import Health
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Blocker",
     "BlockerCycle",
     "Busy",
     "Call",
@@ -53,10 +62,13 @@ __all__ = [
     "ChainCancelled",
     "ChainFailed",
     "ChainNotFound",
+    "Completing",
+    "CompletingTransaction",
     "Conflict",
     "Context",
     "DuplicateTask",
     "Fail",
+    "Health",
     "Holdfast",
     "HoldfastError",
     "InvalidId",
@@ -67,6 +79,7 @@ __all__ = [
     "JobNotFound",
     "LaneInfo",
     "LaneNotFound",
+    "LeaseLost",
     "Misuse",
     "NoResult",
     "NotFound",
@@ -74,6 +87,7 @@ __all__ = [
     "Page",
     "Pause",
     "PauseAnswer",
+    "Record",
     "Reschedule",
     "Retry",
     "Settings",
@@ -84,7 +98,10 @@ __all__ = [
     "StoreError",
     "Task",
     "Tasks",
+    "Transaction",
+    "TransactionBroken",
     "TransactionRequired",
+    "TransactionTimeout",
     "Unavailable",
     "Unique",
     "UniqueConflict",

@@ -11,35 +11,38 @@ from uuid import UUID
 
 from holdfast import models
 from holdfast.calls import Call, StartOptions, check_lane, check_queue
+from holdfast.completing_blocks import AsyncCompletingBlock, Block
 from holdfast.errors import Misuse
 from holdfast.lane_handles import LaneHandle, QueueHandle
+from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
 from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
 from holdfast.results import Chain, Seconds
 from holdfast.settings import Settings, SettingsOptions
+from holdfast.starting import Starting
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
 from holdfast.store.stores import make_lease_store, make_store
 from holdfast.store.tx import Runner, Store
 from holdfast.surroundings import Surroundings
 from holdfast.sync import BlockingHoldfast
-from holdfast.tasks import Tasks
+from holdfast.tasks import Task, Tasks
+from holdfast.transactions import BlockTransaction
 from holdfast.verbs import (
     NOW,
-    ChainListOptions,
-    JobListOptions,
     Many,
-    PageOptions,
     T,
     Target,
     Targets,
     Verbs,
     asked_by,
+    target_id,
     when_of,
 )
 from holdfast.waiting import Until, Waiter
 from holdfast.worker.leases import MARGIN_SECONDS, margin
+from holdfast.worker.options import WorkerKeywords, WorkerOptions
 from holdfast.worker.proof import make_proof
-from holdfast.worker.worker import Worker, WorkerKeywords, WorkerOptions
+from holdfast.worker.worker import Worker
 
 R = TypeVar("R")
 
@@ -73,28 +76,29 @@ class Holdfast:
         self._surroundings = surroundings or Surroundings()
         self.store = store or make_store(self.settings, self._surroundings)
         self._lender = Lender(self.store)
-        self._verbs = Verbs(self.tasks, self.settings, self._surroundings)
+        self._starting = Starting(self.tasks, self.settings, self._surroundings)
+        self._verbs = Verbs(self._starting)
         self._waiter = Waiter(self.store, self._surroundings)
         self._get_result = partial(self._verbs.result, self.store, self._waiter)
-        self.sync = BlockingHoldfast(self.store, self._lender, self._verbs, self._waiter)
+        self.sync = BlockingHoldfast(self.store, self._lender, self._starting, self._verbs, self._waiter)
         """The same face for blocking code; it opens itself and closes at exit."""
 
     async def open(self) -> Self:
         """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
         await self.store.open()
-        await self._verbs.record_tasks(self.store)
+        await self._starting.record_tasks(self.store)
         return self
 
     async def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
         await self._surroundings.threads.call(self._waiter.close)
-        self._verbs.forget()
+        self._starting.forget()
         await self.store.close()
         self._surroundings.threads.close()
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; return the names of the steps that were taken."""
-        self._verbs.forget()
+        self._starting.forget()
         return await self.store.migrate()
 
     async def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:
@@ -107,10 +111,10 @@ class Holdfast:
 
     async def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
-        taken = self._verbs.take(calls, connection)
+        taken = self._starting.take(calls, connection)
         if connection is None:
-            await self._verbs.record_tasks(self.store)
-        return [self._hold(each) for each in await self._verbs.start(await self._at(connection), taken)]
+            await self._starting.record_tasks(self.store)
+        return [self._hold(each) for each in await self._starting.start(await self._at(connection), taken)]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -125,7 +129,7 @@ class Holdfast:
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
         lease_store = make_lease_store(self.store, self.settings, self._surroundings, seconds)
         prove = partial(make_proof, self.store)
-        return Worker(self.store, lease_store, self.tasks, self._surroundings, WorkerOptions(**options), prove)
+        return Worker(self.store, lease_store, self._starting, self._surroundings, WorkerOptions(**options), prove)
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -338,6 +342,72 @@ class Holdfast:
         again = await self._verbs.start_again(await self._at(connection), job, connection, asked_by(by, why))
         return [self._hold(each) for each in again] if isinstance(again, list) else self._hold(again)
 
+    @overload
+    async def complete(
+        self,
+        task: Task[..., None],
+        job: Target,
+        output: None = None,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    @overload
+    async def complete(
+        self,
+        task: Task[..., R],
+        job: Target,
+        output: R,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    async def complete(
+        self,
+        task: Task[..., Any],
+        job: Target,
+        output: Any = None,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job:
+        """Complete the current job of a chain with *output*, without a worker; *task* is the one that it is of.
+
+        From every state but completed and cancelled; the handler of a running job is told. Raises `JobNotFound`,
+        `WrongTask`, `StatusConflict` and `InvalidOutput`.
+        """
+        return await self._verbs.complete(await self._at(connection), task, job, output, asked_by(by, why))
+
+    def completing(
+        self,
+        task: Task[..., R],
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> AsyncCompletingBlock[R]:
+        """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
+
+        Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
+        inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
+        """
+        borrow = None if connection is None else partial(self._at, connection)
+        block = Block(self.store.begin, borrow, self._starting, asked_by(by, why))
+        return AsyncCompletingBlock(block, task, target_id(job))
+
+    async def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
+        """Read the chains that a job waits or has waited for, in the order in which they were given."""
+        found = await self._verbs.get_blockers(await self._at(connection), job)
+        return [self._hold(each) for each in found]
+
+    async def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
+        """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
+        return await self._verbs.list_blocked_by(self.store, chain, page)
+
     def lane(self, key: str) -> LaneHandle:
         """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
         return LaneHandle(check_lane(key), self.store)
@@ -352,6 +422,8 @@ class Holdfast:
     async def _at(self, connection: object) -> Runner:
         if connection is None:
             return self.store
+        if isinstance(connection, BlockTransaction):
+            return connection.runner(is_async=True)
         return await self._lender.borrow(connection, is_async=True, identity=self._identity)
 
     async def _identity(self) -> str | None:

@@ -82,6 +82,8 @@ class Options:
     """None silences the job; unset leaves it to its queue."""
     tags: tuple[str, ...] = ()
     id: UUID | None = None
+    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    """The names of what was said, by the call or by its task; a continuation inherits the rest."""
 
     def but(self, given: StartOptions) -> Options:
         """Check what is *given* and put it in place of what was chosen before."""
@@ -91,7 +93,7 @@ class Options:
         if given.get("delay") is not None and given.get("run_at") is not None:
             raise InvalidInput("delay= and run_at= exclude each other; give one of them", "options.delay")
         checked = {name: CHECKS[name](value) for name, value in given.items()}
-        return replace(self, **_as_fields(checked))
+        return replace(self, **_as_fields(checked), given=self.given | given.keys())
 
 
 NO_OPTIONS = Options()

@@ -2,7 +2,8 @@
 
 `HOLDFAST_CRASH=name[:n[:mode]]` arms one of them, at its n-th pass (the first, if not said). Modes: `kill` (SIGKILL to
 itself; the default), `raise`, `stop=<seconds>` (every thread stands still, as under SIGSTOP), `delay=<seconds>` (only
-this thread). It is read once, when this module is imported, and logged; unset, `reach` does nothing.
+this thread), `cut` (every network connection of the process is shut; SQLite has none). It is read once, when this
+module is imported, and logged; unset, `reach` does nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from holdfast.errors import InvalidSettings
 
@@ -27,18 +32,33 @@ POINTS = (
     "claim.after_update", "claim.after_commit", "claim.before_handler",
     "renew.before", "renew.after",
     "progress.after_commit",
-    "complete.after_check", "complete.after_update", "complete.after_promote", "complete.after_unblock",
-    "complete.after_event", "complete.before_commit", "complete.after_commit",
+    "prepare.before_commit", "prepare.after_commit",
+    "complete.after_check", "complete.after_update", "complete.after_successor", "complete.after_promote",
+    "complete.after_unblock", "complete.after_event", "complete.before_commit", "complete.after_commit",
+    "outside.after_lock", "outside.before_commit",
     "error.after_update", "error.after_commit",
     "snooze.after_update", "snooze.after_commit",
     "pause.after_update", "pause.after_commit",
     "giveback.after_update", "giveback.after_commit",
     "acknowledge.after_update", "acknowledge.after_commit",
+    "cancel.after_update", "cancel.after_commit",
+    "resume.after_update", "resume.after_commit",
+    "retry.after_update", "retry.after_commit",
+    "reschedule.after_update", "reschedule.after_commit",
+    "start_again.after_update", "start_again.after_commit",
+    "delete.after_update", "delete.after_commit",
+    "skip.after_update", "skip.after_commit",
+    "pause_lane.after_update", "pause_lane.after_commit",
+    "resume_lane.after_update", "resume_lane.after_commit",
+    "pause_queue.after_update", "pause_queue.after_commit",
+    "resume_queue.after_update", "resume_queue.after_commit",
     "reap.after_proof", "reap.after_update", "reap.after_commit",
     "migrate.step",
     "shutdown.after_stop_claim", "shutdown.after_giveback",
 )  # fmt: skip
 """Every point there is; a test walks this list and fails for one that is never reached."""
+
+MODES = ("kill", "raise", "cut", "stop", "delay")
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +84,8 @@ class Trap:
             raise InvalidSettings(f"{VARIABLE}: there is no crash point {name!r}; there are {', '.join(POINTS)}")
         kind, _, seconds = mode.partition("=")
         is_timed = kind in ("stop", "delay")
-        if kind not in ("", "kill", "raise", "stop", "delay") or is_timed is not seconds.replace(".", "", 1).isdigit():
-            raise InvalidSettings(f"{VARIABLE}: the modes are kill, raise, stop=<seconds> and delay=<seconds>")
+        if kind not in ("", *MODES) or is_timed is not seconds.replace(".", "", 1).isdigit():
+            raise InvalidSettings(f"{VARIABLE}: the modes are kill, raise, cut, stop=<seconds> and delay=<seconds>")
         if passes and not passes.isdigit():
             raise InvalidSettings(f"{VARIABLE}: {passes!r} is no number of passes; write {name}:2")
         return cls(name, int(passes or 1), mode or "kill")
@@ -90,6 +110,8 @@ class Trap:
                 threading.Event().wait(float(seconds))
             case "stop":
                 stop_for(seconds)
+            case "cut":
+                cut_connections()
             case _:
                 os.kill(os.getpid(), signal.SIGKILL)
                 threading.Event().wait()  # the signal may take a moment, in which nothing more shall happen
@@ -100,6 +122,16 @@ def stop_for(seconds: str) -> None:
     script = f"import os, signal, time; time.sleep({float(seconds)}); os.kill({os.getpid()}, signal.SIGCONT)"
     subprocess.Popen([sys.executable, "-c", script])
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def cut_connections() -> None:
+    """Shut every connection of this process to another one, whoever uses it; files, pipes and listeners stay."""
+    for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
+        with suppress(OSError):  # not connected, or closed meanwhile
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                    if connection.getpeername():  # an event loop wakes itself over a pair without names
+                        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _pass_by(name: str) -> None:

@@ -7,13 +7,27 @@ these rows for everybody's jobs.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
+from holdfast import open_blocks
 from holdfast.calls import milliseconds_of
 from holdfast.models import LaneInfo
 from holdfast.store import holds
-from holdfast.store.tx import Runner, drive
-from holdfast.verbs import asked_by
+from holdfast.store.tx import Operation, Runner, drive
+from holdfast.verbs import asked_by, pass_commit
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def run(at: Runner, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run *operation* in a transaction of our own, and pass the crash point behind its commit."""
+    verb, _, kind = operation.__name__.partition("_")
+    open_blocks.refuse_alone(f"hf.{kind or 'lane'}(…).{verb}")
+    answer = await at.run(operation, *args, **kwargs)
+    pass_commit(at, operation)
+    return answer
 
 
 class LaneHandle:
@@ -25,18 +39,18 @@ class LaneHandle:
 
     async def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        await self._at.run(holds.pause_lane, self.key, asked_by(by, why))
+        await run(self._at, holds.pause_lane, self.key, asked_by(by, why))
 
     async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return await self._at.run(holds.resume_lane, self.key, asked_by(by, why))
+        return await run(self._at, holds.resume_lane, self.key, asked_by(by, why))
 
     async def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
         Raises `LaneNotFound` if there is no such lane.
         """
-        return await self._at.run(holds.skip, self.key, asked_by(by, why))
+        return await run(self._at, holds.skip, self.key, asked_by(by, why))
 
     async def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
@@ -52,18 +66,18 @@ class BlockingLaneHandle:
 
     def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        drive(self._at.run(holds.pause_lane, self.key, asked_by(by, why)))
+        drive(run(self._at, holds.pause_lane, self.key, asked_by(by, why)))
 
     def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return drive(self._at.run(holds.resume_lane, self.key, asked_by(by, why)))
+        return drive(run(self._at, holds.resume_lane, self.key, asked_by(by, why)))
 
     def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
         Raises `LaneNotFound` if there is no such lane.
         """
-        return drive(self._at.run(holds.skip, self.key, asked_by(by, why)))
+        return drive(run(self._at, holds.skip, self.key, asked_by(by, why)))
 
     def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
@@ -79,11 +93,11 @@ class QueueHandle:
 
     async def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
-        await self._at.run(holds.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why))
+        await run(self._at, holds.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why))
 
     async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused."""
-        return await self._at.run(holds.resume_queue, self.name, asked_by(by, why))
+        return await run(self._at, holds.resume_queue, self.name, asked_by(by, why))
 
 
 class BlockingQueueHandle:
@@ -95,8 +109,8 @@ class BlockingQueueHandle:
 
     def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
-        drive(self._at.run(holds.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why)))
+        drive(run(self._at, holds.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why)))
 
     def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused."""
-        return drive(self._at.run(holds.resume_queue, self.name, asked_by(by, why)))
+        return drive(run(self._at, holds.resume_queue, self.name, asked_by(by, why)))

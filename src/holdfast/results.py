@@ -32,6 +32,11 @@ class Held(models.Chain[R_co]):
         object.__setattr__(held, "_get_result", get_result)
         return held
 
+    @classmethod
+    def copy_of(cls, chain: models.Chain[Any]) -> Self:
+        """Hand *chain* to somebody for whom it is not committed yet, and has no result to wait for."""
+        return cls(**{each.name: getattr(chain, each.name) for each in fields(chain)})
+
     def _result(self, timeout: Seconds | None) -> Coroutine[Any, Any, Any]:
         try:
             get_result = self._get_result

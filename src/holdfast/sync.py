@@ -13,30 +13,36 @@ from uuid import UUID
 
 from holdfast import models
 from holdfast.calls import Call, StartOptions, check_lane, check_queue
+from holdfast.completing import BlockingCompleting as Completing
+from holdfast.completing_blocks import Block, BlockingCompletingBlock
 from holdfast.lane_handles import BlockingLaneHandle, BlockingQueueHandle
+from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
 from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
 from holdfast.results import BlockingChain as Chain
 from holdfast.results import Seconds
+from holdfast.starting import Starting
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
-from holdfast.store.tx import Blocking, Runner, Store, drive
+from holdfast.store.tx import Blocking, OpenTx, Runner, Store, drive
+from holdfast.tasks import Task
+from holdfast.transactions import BlockingTransaction as Transaction
+from holdfast.transactions import BlockTransaction
 from holdfast.verbs import (
     NOW,
-    ChainListOptions,
-    JobListOptions,
     Many,
-    PageOptions,
     T,
     Target,
     Targets,
     Verbs,
     asked_by,
+    target_id,
     when_of,
 )
 from holdfast.waiting import Until, Waiter
+from holdfast.worker.block_faces import BlockingCompletingTransaction as CompletingTransaction
 from holdfast.worker.context import BlockingContext as Context
 
-__all__ = ["BlockingHoldfast", "Chain", "Context"]
+__all__ = ["BlockingHoldfast", "Chain", "Completing", "CompletingTransaction", "Context", "Transaction"]
 
 R = TypeVar("R")
 
@@ -44,10 +50,11 @@ R = TypeVar("R")
 class BlockingHoldfast:
     """The blocking face of a `Holdfast`, as `hf.sync`: opens itself when first used, closes at exit."""
 
-    def __init__(self, store: Store, lender: Lender, verbs: Verbs, waiter: Waiter) -> None:
+    def __init__(self, store: Store, lender: Lender, starting: Starting, verbs: Verbs, waiter: Waiter) -> None:
         self.store = store
         self._blocking = Blocking(store)
         self._lender = lender
+        self._starting = starting
         self._verbs = verbs
         self._waiter = waiter
         self._get_result = partial(verbs.result, self._blocking, waiter.blocking)
@@ -56,18 +63,18 @@ class BlockingHoldfast:
     def open(self) -> Self:
         """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
         self.store.open_sync()
-        drive(self._verbs.record_tasks(self._blocking))
+        drive(self._starting.record_tasks(self._blocking))
         return self
 
     def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
         self._waiter.close()
-        self._verbs.forget()
+        self._starting.forget()
         self.store.close_sync()
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date; return the names of the steps that were taken."""
-        self._verbs.forget()
+        self._starting.forget()
         return self.store.migrate_sync()
 
     def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:
@@ -80,14 +87,14 @@ class BlockingHoldfast:
 
     def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
-        taken = self._verbs.take(calls, connection)
+        taken = self._starting.take(calls, connection)
         if connection is None:
-            drive(self._verbs.record_tasks(self._blocking))
-        return [self._hold(each) for each in drive(self._verbs.start(self._at(connection), taken))]
+            drive(self._starting.record_tasks(self._blocking))
+        return [self._hold(each) for each in drive(self._starting.start(self._at(connection), taken))]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
-        return self._verbs.tasks.call(name, arguments)
+        return self._starting.tasks.call(name, arguments)
 
     def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -298,6 +305,72 @@ class BlockingHoldfast:
         again = drive(self._verbs.start_again(self._at(connection), job, connection, asked_by(by, why)))
         return [self._hold(each) for each in again] if isinstance(again, list) else self._hold(again)
 
+    @overload
+    def complete(
+        self,
+        task: Task[..., None],
+        job: Target,
+        output: None = None,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    @overload
+    def complete(
+        self,
+        task: Task[..., R],
+        job: Target,
+        output: R,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    def complete(
+        self,
+        task: Task[..., Any],
+        job: Target,
+        output: Any = None,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> Job:
+        """Complete the current job of a chain with *output*, without a worker; *task* is the one that it is of.
+
+        From every state but completed and cancelled; the handler of a running job is told. Raises `JobNotFound`,
+        `WrongTask`, `StatusConflict` and `InvalidOutput`.
+        """
+        return drive(self._verbs.complete(self._at(connection), task, job, output, asked_by(by, why)))
+
+    def completing(
+        self,
+        task: Task[..., R],
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> BlockingCompletingBlock[R]:
+        """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
+
+        Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
+        inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
+        """
+        borrow = None if connection is None else partial(self._borrow, connection)
+        block = Block(self._begin, borrow, self._starting, asked_by(by, why))
+        return BlockingCompletingBlock(block, task, target_id(job))
+
+    def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
+        """Read the chains that a job waits or has waited for, in the order in which they were given."""
+        found = drive(self._verbs.get_blockers(self._at(connection), job))
+        return [self._hold(each) for each in found]
+
+    def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
+        """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
+        return drive(self._verbs.list_blocked_by(self._blocking, chain, page))
+
     def lane(self, key: str) -> BlockingLaneHandle:
         """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
         return BlockingLaneHandle(check_lane(key), self._blocking)
@@ -312,7 +385,15 @@ class BlockingHoldfast:
     def _at(self, connection: object) -> Runner:
         if connection is None:
             return self._blocking
+        if isinstance(connection, BlockTransaction):
+            return connection.runner(is_async=False)
         return drive(self._lender.borrow(connection, is_async=False, identity=self._identity))
+
+    async def _borrow(self, connection: object) -> Runner:
+        return self._at(connection)
+
+    async def _begin(self, seconds: float) -> OpenTx:
+        return self.store.begin_sync(seconds)
 
     async def _identity(self) -> str | None:
         return self.store.read_sync(migrations.identity, self.store.database)

@@ -1,4 +1,4 @@
-"""What both faces do, written once: calls become starts, rows become typed jobs and chains.
+"""What both faces do, written once: reading, waiting and steering; `starting` has the starts.
 
 Every verb takes a `Runner` first: the store, its blocking twin or a caller's transaction. The async face awaits a
 verb; over a blocking runner nothing suspends, so the blocking face finishes the same coroutine with `drive()`.
@@ -6,51 +6,28 @@ verb; over a blocking runner nothing suspends, so the blocking face finishes the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
-from holdfast.calls import Call, HasId, Unset, check_delay, milliseconds_of
-from holdfast.codec import UNSTORABLE, clean_text
+from holdfast import completing, open_blocks
+from holdfast.calls import HasId, check_delay, milliseconds_of
+from holdfast.codec import clean_text
 from holdfast.crashpoints import reach
-from holdfast.errors import (
-    ChainCancelled,
-    ChainFailed,
-    ChainNotFound,
-    HoldfastError,
-    InvalidInput,
-    Misuse,
-    TransactionRequired,
-    UnknownTask,
-)
-from holdfast.ids import IdMaker, to_id
-from holdfast.models import (
-    CancelAnswer,
-    Chain,
-    ChainFilter,
-    Job,
-    JobFilter,
-    Order,
-    Page,
-    PauseAnswer,
-    Start,
-    TaskRecord,
-)
+from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
+from holdfast.ids import to_id
+from holdfast.lists import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, paging
+from holdfast.models import CancelAnswer, Chain, Job, Page, PauseAnswer
 from holdfast.results import Seconds
-from holdfast.schemas import check_arguments
-from holdfast.settings import Settings
-from holdfast.states import State, Status
-from holdfast.store import chains, deletes, glances, reads, steering, task_rows
+from holdfast.starting import Starting
+from holdfast.states import Status
+from holdfast.store import chains, deletes, glances, reads, steering
 from holdfast.store.borrowed import Borrowed
-from holdfast.store.reads import Paging
-from holdfast.store.rows import SILENT
 from holdfast.store.steering import Asked
 from holdfast.store.tx import Operation, Runner
-from holdfast.surroundings import Surroundings
-from holdfast.tasks import Task, Tasks
+from holdfast.tasks import Task
+from holdfast.transactions import InBlock
 from holdfast.waiting import Until, Waits
 
 P = ParamSpec("P")
@@ -67,95 +44,23 @@ Targets: TypeAlias = Target | Many[Any]
 When: TypeAlias = tuple[int, int]
 """A time in milliseconds since 1970, and how long from now it is instead if that is past."""
 
-Words: TypeAlias = str | Sequence[str]
-
-MOST_ITEMS = 500
 WORDS_LENGTH = 2_000
 
 
-class PageOptions(TypedDict, total=False):
-    """Which page of a list: how many items, and where the page before ended."""
-
-    limit: int
-    cursor: str | None
-
-
-class JobListOptions(PageOptions, total=False):
-    """What a list of jobs is narrowed to; *status* also takes the derived words that are shown."""
-
-    task: Words
-    status: Words
-    queue: Words
-    lane: Words
-    created_from: datetime | None
-    created_to: datetime | None
-    order: Order
-
-
-class ChainListOptions(PageOptions, total=False):
-    """What a list of chains is narrowed to; *status* is that of the last job, *roots_only* leaves out blockers."""
-
-    task: Words
-    status: Words
-    is_open: bool | None
-    roots_only: bool
-    created_from: datetime | None
-    created_to: datetime | None
-    order: Order
-
-
 class Verbs:
-    """The verbs over one registry of tasks and one set of settings."""
+    """The verbs over one registry of tasks and one set of settings, those of *starting*."""
 
-    def __init__(self, tasks: Tasks, settings: Settings, surroundings: Surroundings) -> None:
-        self.tasks = tasks
-        self._settings = settings
-        self._new_id = IdMaker(surroundings.wall_ms, surroundings.chance)
-        self._recorded: set[str] = set()
-        self._strangers: dict[str, TaskRecord] = {}
-
-    async def record_tasks(self, at: Runner) -> None:
-        """Write down what is new of the tasks whose code is here."""
-        fresh = [task for task in self.tasks if not task.is_declared and task.name not in self._recorded]
-        if fresh:
-            records = [task.record() for task in fresh]
-            if changed := await at.read(task_rows.changed, records):
-                await at.run(task_rows.record, changed)
-            self._recorded |= {task.name for task in fresh}
-
-    def forget(self) -> None:
-        """Forget what is written down: the database may be another when it is next used."""
-        self._recorded, self._strangers = set(), {}
-
-    async def start(self, at: Runner, calls: Sequence[Call[R]]) -> list[Chain[R]]:
-        """Start a chain for each call, in order."""
-        known = await self._records(at, calls)
-        starts = [self._start_of(each, known.get(each.task)) for each in calls]
-        if not starts:
-            return []
-        started = await at.gather(chains.start, starts)
-        reach("start.after_commit")
-        return [self._typed_chain(each) for each in started]
-
-    def take(self, calls: Sequence[Call[R]], connection: object) -> list[Call[R]]:
-        """Take *calls* as used, whatever comes of them, and hold the setting `require_connection`."""
-        for each in calls:
-            if not isinstance(each, Call):
-                raise Misuse(f"{each!r} is not a call; call the task: `hf.start(task(argument=…))`")
-        taken = [each.consume() for each in calls]
-        if connection is None and self._settings.require_connection:
-            raise TransactionRequired(
-                "this Holdfast has require_connection=True; pass connection= with the transaction of the job's data"
-            )
-        return taken
+    def __init__(self, starting: Starting) -> None:
+        self._starting = starting
+        self._typed = starting.typed
 
     async def get_job(self, at: Runner, target: Target) -> Job:
         """Read one job."""
-        return self._typed_job(await at.read(reads.get_job, target_id(target)))
+        return self._typed.job(await at.read(reads.get_job, target_id(target)))
 
     async def get_chain(self, at: Runner, target: Target) -> Chain[Any]:
         """Read one chain."""
-        return self._typed_chain(await at.read(reads.get_chain, target_id(target)))
+        return self._typed.chain(await at.read(reads.get_chain, target_id(target)))
 
     async def result(self, at: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
         """Wait until a chain closes and give its output; or raise why there is none."""
@@ -170,8 +75,7 @@ class Verbs:
                 raise ChainFailed(end.chain_id, end.job_id, end.reason, end.error)
             case Status.CANCELLED:
                 raise ChainCancelled(end.chain_id, end.job_id, end.reason)
-        task = self._known(end.task)
-        return _read(end.output, task and task.decode_output)
+        return self._typed.output(end.task, end.output)
 
     async def wait(
         self, at: Runner, waits: Waits, targets: Sequence[Target], until: Until, timeout: Seconds | None
@@ -188,25 +92,25 @@ class Verbs:
         if still_open and (until == "all" or len(still_open) == len({each.chain_id for each in found.values()})):
             await waits.wait(still_open, until, seconds)
         chain_ids = [found[each].chain_id for each in ids]
-        known = {each.id: self._typed_chain(each) for each in await at.read(reads.chains_by_id, chain_ids)}
+        known = {each.id: self._typed.chain(each) for each in await at.read(reads.chains_by_id, chain_ids)}
         if gone := [each for each in chain_ids if each not in known]:
             raise ChainNotFound(gone[0])
         return [known[each] for each in chain_ids]
 
     async def list_jobs(self, at: Runner, options: JobListOptions) -> Page[Job]:
         """List jobs."""
-        page = await at.read(reads.list_jobs, *_job_list(**options))
-        return Page(tuple(map(self._typed_job, page.items)), page.next_cursor)
+        page = await at.read(reads.list_jobs, *job_list(**options))
+        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
 
     async def list_chains(self, at: Runner, options: ChainListOptions) -> Page[Chain[Any]]:
         """List chains."""
-        page = await at.read(reads.list_chains, *_chain_list(**options))
-        return Page(tuple(map(self._typed_chain, page.items)), page.next_cursor)
+        page = await at.read(reads.list_chains, *chain_list(**options))
+        return Page(tuple(map(self._typed.chain, page.items)), page.next_cursor)
 
     async def list_chain_jobs(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs of one chain."""
-        page = await at.read(reads.list_chain_jobs, target_id(target), _paging(**options))
-        return Page(tuple(map(self._typed_job, page.items)), page.next_cursor)
+        page = await at.read(reads.list_chain_jobs, target_id(target), paging(**options))
+        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
 
     async def delete(self, at: Runner, target: Target, cascade: bool) -> list[UUID]:
         """Delete one chain, which must be there."""
@@ -217,7 +121,10 @@ class Verbs:
 
     async def delete_many(self, at: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
         """Delete chains, as far as they are there."""
-        return await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
+        refuse_in_block(at, deletes.delete)
+        deleted = await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
+        pass_commit(at, deletes.delete)
+        return deleted
 
     async def cancel(self, at: Runner, jobs: Targets, asked: Asked) -> CancelAnswer | list[CancelAnswer]:
         """Cancel jobs."""
@@ -239,90 +146,35 @@ class Verbs:
         """Have pending jobs run at another time."""
         return self._typed_jobs(jobs, await _steer(at, steering.reschedule, jobs, *when, asked))
 
+    async def complete(self, at: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
+        """Complete a job without a worker."""
+        refuse_in_block(at, completing.complete)
+        operation = completing.complete if isinstance(at, Borrowed | InBlock) else completing.complete_at_once
+        job = await at.run(operation, target_id(target), task.names, task.encode_output(output), asked)
+        return self._typed.job(job)
+
+    async def get_blockers(self, at: Runner, target: Target) -> list[Chain[Any]]:
+        """Read the chains that a job waits for."""
+        return [self._typed.chain(each) for each in await at.read(reads.get_blockers, target_id(target))]
+
+    async def list_blocked_by(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
+        """List the jobs that wait for a chain."""
+        page = await at.read(reads.list_blocked_by, target_id(target), paging(**options))
+        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+
     async def start_again(
         self, at: Runner, jobs: Targets, connection: object, asked: Asked
     ) -> Chain[Any] | list[Chain[Any]]:
         """Start new chains like those of *jobs*."""
-        self.take([], connection)
-        wanted = [(each, self._new_id()) for each in _target_ids(jobs)]
+        refuse_in_block(at, chains.start_again)
+        self._starting.take([], connection)
+        wanted = [(each, self._starting.new_id()) for each in _target_ids(jobs)]
         started = await at.run(chains.start_again, wanted, asked.said()) if wanted else []
-        return one_or_all(jobs, [self._typed_chain(each) for each in started])
-
-    async def _records(self, at: Runner, calls: Sequence[Call[Any]]) -> dict[str, TaskRecord]:
-        """Read what the code's owners wrote down of tasks whose code is not here; what was found is kept."""
-        asked = {each.task for each in calls if each.chosen.queue is None or each.chosen.priority is None}
-        known = self._strangers
-        if missing := asked - known.keys():
-            found = await at.read(task_rows.find, sorted(missing))
-            known |= {each.name: each for each in found}
-        return known
-
-    def _start_of(self, call: Call[Any], record: TaskRecord | None) -> Start:
-        if call.task not in self.tasks:
-            _refuse_unknown(call, record)
-        policy = json.loads(record.policy) if record is not None else {}
-        options = call.chosen
-        return Start(
-            id=options.id or self._new_id(),
-            named=options.id is not None,
-            task=call.task,
-            input=call.arguments,
-            queue=options.queue if options.queue is not None else policy.get("queue", "default"),
-            priority=options.priority if options.priority is not None else policy.get("priority", 0),
-            lane=options.lane,
-            tags=options.tags,
-            delay_ms=options.delay_ms or 0,
-            run_at_ms=options.run_at_ms,
-            paused=options.paused,
-            blockers=options.blockers,
-            on_blocker_failure=options.on_blocker_failure,
-            unique=options.unique,
-            webhook=_webhook(options.webhook),
-        )
+        pass_commit(at, chains.start_again)
+        return one_or_all(jobs, [self._typed.chain(each) for each in started])
 
     def _typed_jobs(self, named: Targets, jobs: Sequence[Job]) -> Job | list[Job]:
-        return one_or_all(named, [self._typed_job(each) for each in jobs])
-
-    def _typed_job(self, job: Job) -> Job:
-        task = self._known(job.task)
-        return replace(
-            job,
-            input=_read(job.input, task and task.decode_input),
-            output=_read(job.output, task and task.decode_output),
-        )
-
-    def _typed_chain(self, chain: Chain[Any]) -> Chain[Any]:
-        if chain.output is None:
-            return chain
-        task = self._known(chain.last_task)
-        return replace(chain, output=_read(chain.output, task and task.decode_output))
-
-    def _known(self, name: str) -> Task[..., Any] | None:
-        return self.tasks.get(name) if name in self.tasks else None
-
-
-def _refuse_unknown(call: Call[Any], record: TaskRecord | None) -> None:
-    if record is None:
-        raise UnknownTask(call.task)
-    check_arguments(call.arguments, record.input_schema)
-
-
-def _webhook(chosen: str | Unset | None) -> str | None:
-    if isinstance(chosen, Unset):
-        return None
-    return SILENT if chosen is None else chosen
-
-
-def _read(text: str | None, decode: Callable[[str], Any] | None) -> Any:
-    """Read a stored value by its type; a value that no longer fits its type is given as plain JSON, not lost."""
-    if text is None:
-        return None
-    if decode is None:
-        return json.loads(text)
-    try:
-        return decode(text)
-    except HoldfastError:
-        return json.loads(text)
+        return one_or_all(named, [self._typed.job(each) for each in jobs])
 
 
 def _timeout(timeout: Seconds | None) -> float | None:
@@ -359,9 +211,24 @@ async def _steer(
     ids = _target_ids(targets)
     if not ids:
         return []
-    if isinstance(at, Borrowed):
+    refuse_in_block(at, verb)
+    if isinstance(at, Borrowed | InBlock):
         return await at.run(verb, ids, *args, **kwargs)
-    return await at.run(steering.at_once, verb, ids, *args, **kwargs)
+    answers = await at.run(steering.at_once, verb, ids, *args, **kwargs)
+    pass_commit(at, verb)
+    return answers
+
+
+def refuse_in_block(at: Runner, operation: Callable[..., Any]) -> None:
+    """Raise `Misuse` for *operation* in a transaction of our own, if a block of a handler is open here."""
+    if not isinstance(at, Borrowed | InBlock):
+        open_blocks.refuse_write(f"hf.{operation.__name__}")
+
+
+def pass_commit(at: Runner, operation: Callable[..., Any]) -> None:
+    """Pass the crash point behind the commit of *operation*; on a caller's connection there was none yet."""
+    if not isinstance(at, Borrowed | InBlock):
+        reach(f"{operation.__name__}.after_commit")
 
 
 def asked_by(by: str | None, why: str | None) -> Asked:
@@ -377,76 +244,3 @@ def when_of(at: datetime | None, after: float | timedelta | None) -> When:
 
 
 NOW: When = (0, 0)
-
-
-def _job_list(
-    task: Words = (),
-    status: Words = (),
-    queue: Words = (),
-    lane: Words = (),
-    created_from: datetime | None = None,
-    created_to: datetime | None = None,
-    order: Order = "newest",
-    **page: Unpack[PageOptions],
-) -> tuple[JobFilter, Paging]:
-    wanted = JobFilter(
-        tasks=_words(task, "task"),
-        states=_members(State, status),
-        queues=_words(queue, "queue"),
-        lanes=_words(lane, "lane"),
-        created_from=_aware(created_from, "created_from"),
-        created_to=_aware(created_to, "created_to"),
-    )
-    return wanted, _paging(order=order, **page)
-
-
-def _chain_list(
-    task: Words = (),
-    status: Words = (),
-    is_open: bool | None = None,
-    roots_only: bool = False,
-    created_from: datetime | None = None,
-    created_to: datetime | None = None,
-    order: Order = "newest",
-    **page: Unpack[PageOptions],
-) -> tuple[ChainFilter, Paging]:
-    wanted = ChainFilter(
-        tasks=_words(task, "task"),
-        statuses=_members(Status, status),
-        is_open=is_open,
-        roots_only=roots_only,
-        created_from=_aware(created_from, "created_from"),
-        created_to=_aware(created_to, "created_to"),
-    )
-    return wanted, _paging(order=order, **page)
-
-
-def _paging(limit: object = 50, cursor: str | None = None, order: Order = "newest") -> Paging:
-    if not isinstance(limit, int) or not 1 <= limit <= MOST_ITEMS:
-        raise InvalidInput(f"a page has 1 to {MOST_ITEMS} items; go on with cursor=page.next_cursor", "limit")
-    if order not in get_args(Order):
-        raise InvalidInput("a list goes by 'newest' or 'oldest' first", "order")
-    return Paging(limit, order, cursor)
-
-
-def _words(value: Any, name: str) -> tuple[str, ...]:
-    words = (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(word, str) and not UNSTORABLE.search(word) for word in words):
-        raise InvalidInput("it is a text or several, without NUL characters and lone surrogates", name)
-    return words
-
-
-E = TypeVar("E", State, Status)
-
-
-def _members(kind: type[E], value: Words) -> tuple[E, ...]:
-    try:
-        return tuple(kind(word) for word in _words(value, "status"))
-    except ValueError as error:
-        raise InvalidInput(f"{error}; there are {', '.join(kind)}", "status") from None
-
-
-def _aware(at: datetime | None, name: str) -> datetime | None:
-    if at is not None and at.utcoffset() is None:
-        raise InvalidInput("it is an aware datetime; write datetime.now(UTC), or give it a tzinfo", name)
-    return at

@@ -194,6 +194,7 @@ async def test_to_send_a_hint_takes_no_statement_and_no_lock(empty_url: str, new
 async def test_a_terminated_listener_listens_again_before_it_is_read_again(
     empty_url: str, new_holdfast: NewHoldfast, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """P-10, F-22."""
     hf = new_holdfast("postgres", tasks=[TASKS])
     async with hf:
         with Ear(hf) as ear, stranger(empty_url) as connection:
@@ -433,7 +434,12 @@ def is_asleep(worker: Any) -> bool:
     if hearing is None:  # its task has not begun
         return False
     has_said = hearing.is_asleep or worker._store.database == "sqlite"
-    return has_said and not worker._is_hungry and not hearing.is_due
+    return has_said and has_claimed(worker) and not hearing.is_due
+
+
+def has_claimed(worker: Any) -> bool:
+    """Tell whether a worker has looked for work, and does not mean to look again of itself."""
+    return worker._claimer is not None and bool(worker._claimer.is_quiet)
 
 
 async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: NewHoldfast) -> None:
@@ -443,7 +449,7 @@ async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: N
     here = new_holdfast(database, tasks=[tasks])
     there = new_holdfast(database, tasks=[tasks], surroundings=deaf, transaction_pooler=True)
     async with here, there, there.worker(poll=0.3) as worker:
-        await until(lambda: not worker._is_hungry, "the worker has looked")
+        await until(lambda: has_claimed(worker), "the worker has looked")
 
         await here.start(tasks.get("note")(number=1))
 
@@ -487,6 +493,7 @@ async def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(
 async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_hints_within_three(
     has_hints: bool, database: str, new_holdfast: NewHoldfast
 ) -> None:
+    """P-03."""
     tasks = Tasks()
     stopped: list[float] = []
     running = asyncio.Event()
@@ -517,28 +524,27 @@ async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_
             await chain.result(timeout=10)
 
 
-@pytest.mark.parametrize("has_line", [True, False])
-async def test_an_idle_process_issues_less_than_one_statement_a_second(
-    has_line: bool, empty_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_idle_process_issues_less_than_one_statement_a_second(empty_url: str) -> None:
+    """With a line to hear hints by and without: two processes' worth, watched in the same seconds to save time."""
     seconds = 12
-    with FaultProxy(empty_url) as proxy:
-        hf = Holdfast(proxy.url, schema_name=SCHEMA, tasks=[TASKS])
-        if not has_line:
-            hf.store._source = hf.store._hints._source = NoListener()  # type: ignore[attr-defined]
-        async with hf, hf.worker() as worker:
-            await until(lambda: has_looked(worker, has_line), "the worker sleeps")
+    with FaultProxy(empty_url) as on_line, FaultProxy(empty_url) as off_line:
+        hears, polls = (Holdfast(proxy.url, schema_name=SCHEMA, tasks=[TASKS]) for proxy in (on_line, off_line))
+        polls.store._source = polls.store._hints._source = NoListener()  # type: ignore[attr-defined]
+        async with hears, polls, hears.worker() as one, polls.worker() as other:
+            await until(
+                lambda: has_looked(one, has_line=True) and has_looked(other, has_line=False), "the workers sleep"
+            )
             await asyncio.sleep(0.5)  # what belongs to the beginning
-            proxy.round_trips = 0
+            on_line.round_trips = off_line.round_trips = 0
             await asyncio.sleep(seconds)
-            assert proxy.round_trips < seconds
-        await hf.close()
+            assert on_line.round_trips < seconds
+            assert off_line.round_trips < seconds
 
 
 def has_looked(worker: Any, has_line: bool) -> bool:
     if has_line:
         return is_asleep(worker) and bool(worker._hearing._rest.seconds() == 30)
-    return hasattr(worker, "_hearing") and not worker._is_hungry and not worker._reserved
+    return has_claimed(worker)
 
 
 async def test_a_worker_leaves_no_row_no_thread_and_no_line_behind(

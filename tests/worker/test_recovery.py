@@ -173,6 +173,7 @@ async def test_a_lease_is_renewed_every_third_of_it(store: FaultyStore, world: S
 async def test_two_renewals_are_never_more_than_half_a_lease_apart(
     store: FaultyStore, world: Surroundings, time: Time, lease: float
 ) -> None:
+    """P-16."""
     (job,) = await claim(store, lease_ms=round(lease * 1000))
     leases = Leases(store, world, Witness())
     leases.add({job.token: lease}, time.machine)
@@ -270,10 +271,11 @@ def upkeep(store: Any, world: Surroundings) -> Upkeep:
 
 async def try_step(reaper: Upkeep) -> None:
     """Go round as `run` does, which survives the store's errors."""
+    began = reaper._surroundings.monotonic()
     try:
         await reaper.step()
     except Unavailable:
-        reaper._is_failing = True
+        reaper._note_failure(began)
 
 
 async def test_a_dead_workers_job_is_taken_back_when_its_lease_is_over(

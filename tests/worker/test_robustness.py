@@ -18,7 +18,7 @@ from holdfast import Context, Holdfast, Tasks
 from holdfast.errors import Misuse, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
 from holdfast.store import jobs, settling, workers
-from holdfast.worker import worker as worker_module
+from holdfast.worker import claimer, running
 from holdfast.worker.context import BlockingContext
 from tests.conditions import until
 
@@ -157,6 +157,8 @@ def a_time_that_is_none() -> None:
 
 @pytest.mark.parametrize("colour", ["async", "thread"])
 async def test_an_odd_exception_ends_its_attempt_and_frees_the_slot(hf: Holdfast, colour: str) -> None:
+    """F-47."""
+
     @hf.task(name="odd_async", retry=ONCE)
     async def odd_async(kind: str) -> None:
         ODD[kind]()
@@ -177,6 +179,8 @@ async def test_an_odd_exception_ends_its_attempt_and_frees_the_slot(hf: Holdfast
 
 
 async def test_a_hundred_memory_errors_leave_every_slot_free(hf: Holdfast) -> None:
+    """P-23."""
+
     @hf.task(name="greedy", retry=ONCE)
     async def greedy(n: int) -> None:
         raise MemoryError
@@ -288,7 +292,8 @@ async def test_progress_is_written_at_once_then_seldom_and_last_with_the_end(hf:
 async def test_a_handler_that_ignores_a_cancel_keeps_lease_slot_and_lane(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker_module, "STUBBORN_SECONDS", 0.1)
+    """P-19, F-08."""
+    monkeypatch.setattr(running, "STUBBORN_SECONDS", 0.1)
     gate = threading.Event()
 
     @hf.task(name="deaf", lease=1)
@@ -329,7 +334,7 @@ class Forgetful:
     async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Run it, and forget the result of an exchange that claimed or settled something."""
         result = await self._store.run(operation, *args, **kwargs)
-        if operation is worker_module.exchange and self.times and (result[0].done or result[1].jobs):
+        if operation is claimer.exchange and self.times and (result[0].done or result[1].jobs):
             self.times -= 1
             raise UnknownOutcome("the answer was lost")
         return result
@@ -358,7 +363,7 @@ async def test_lost_answers_are_looked_up_and_nothing_runs_or_completes_twice(hf
 async def test_an_outcome_that_cannot_be_written_fails_alone(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "holdfast.worker.worker")
+    caplog.set_level(logging.CRITICAL, "holdfast.worker.settle")
     honest = settling.settle
 
     async def picky(tx: Any, settlements: Any) -> Any:
@@ -497,7 +502,7 @@ async def test_a_row_that_a_stranger_has_locked_is_not_asked_for_without_pause(
 
     def timed(operation: Any, *args: Any, **kwargs: Any) -> Any:
         loop = asyncio.current_task()
-        if operation is worker_module.exchange and loop in ended:
+        if operation is claimer.exchange and loop in ended:
             pauses.append(time.monotonic() - ended.pop(loop))
 
         async def call() -> Any:
@@ -527,4 +532,4 @@ async def test_a_row_that_a_stranger_has_locked_is_not_asked_for_without_pause(
         await stranger.rollback()
         assert await chain.result(timeout=10) == "done"
 
-    assert min(tried) > worker_module.BUSY_SECONDS * 0.8
+    assert min(tried) > claimer.BUSY_SECONDS * 0.8

@@ -17,7 +17,9 @@ from typing import Any
 from holdfast.app import Holdfast
 from holdfast.cli.logs import log_to_stderr
 from holdfast.errors import StoreError
-from holdfast.worker.worker import LAST_SECONDS, Worker, WorkerKeywords
+from holdfast.worker.ending import LAST_SECONDS
+from holdfast.worker.options import WorkerKeywords
+from holdfast.worker.worker import Worker
 
 CLEANUP_SECONDS = 2.5
 SPARE_SECONDS = 0.8

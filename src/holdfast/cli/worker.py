@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.worker.worker import WorkerKeywords
+    from holdfast.worker.options import WorkerKeywords
 
 
 @click.command()

@@ -1,8 +1,8 @@
 """One attempt of a job as a pipeline: resolve the task, decode the input, run the handler inside its middleware, judge.
 
-It ends in a value, an `Outcome`, or in None where nothing is to be written: the job is no longer ours. Whatever user
-code does, it ends its own attempt only. What cannot be ended is waited for: a thread, or a coroutine that will not
-stop, keeps its job, its slot and its lane until it really comes back.
+It ends in a value, an `Outcome`, or in None where nothing is to be written: the job is no longer ours, or one of its
+blocks has completed it. Whatever user code does, it ends its own attempt only. What cannot be ended is waited for: a
+thread, or a coroutine that will not stop, keeps its job, its slot and its lane until it really comes back.
 """
 
 from __future__ import annotations
@@ -12,62 +12,75 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
+from holdfast.calls import Call
 from holdfast.crashpoints import reach
+from holdfast.errors import (
+    ChainCancelled,
+    ChainFailed,
+    ChainNotFound,
+    InvalidOutput,
+    LeaseLost,
+    Misuse,
+    WaitTimeout,
+)
+from holdfast.models import BlockerEnd
 from holdfast.outcomes import Facts, Fail, Kind, Outcome, describe, judge
+from holdfast.starting import take_continuation
+from holdfast.states import Status
 from holdfast.store.jobs import Claimed
 from holdfast.tasks import Task
-from holdfast.worker.context import Aborted, AbortReason, AbortSignal, BlockingContext, Context, RunningJob, Tell
+from holdfast.worker.aborts import NO_LONGER_OURS, Aborted, AbortReason, AbortSignal
+from holdfast.worker.blocks import Blocks, Continued, Desk
+from holdfast.worker.context import Blocker, BlockingContext, Context, RunningJob, Tell
+
+R = TypeVar("R")
 
 AnyContext: TypeAlias = Context | BlockingContext
 Next: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[AnyContext, Next], Awaitable[Any]]
 
-NO_LONGER_OURS = (AbortReason.TAKEN, AbortReason.COMPLETED, AbortReason.NOT_FOUND)
-
 
 @dataclass(slots=True)
 class Attempt:
-    """An attempt under way."""
+    """An attempt under way; *desk* is its worker's, in the colour of the handler."""
 
     job: Claimed
     task: Task[..., Any]
-    worker: str
+    desk: Desk
     middleware: Sequence[Middleware]
     threads: Executor
     chance: Random
     tell: Tell
     is_stubborn: bool = field(default=False, init=False)
     context: AnyContext = field(init=False)
+    warning: str | None = field(default=None, init=False)
+    """What was raised after a block had completed the job, as JSON text for the history."""
     _handler: asyncio.Task[Any] | None = field(default=None, init=False)
     _failed: str | None = field(default=None, init=False)
+    _blocks: Blocks | None = field(default=None, init=False)
+    _continued: Continued | None = field(default=None, init=False)
     _loop: asyncio.AbstractEventLoop = field(init=False)
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         kind = Context if self.task.signature.is_async else BlockingContext
-        facts = partial(_facts_of, self.job)
-        self.context = kind(self.job.id, facts, AbortSignal(self._loop), self._fail, self.tell)
+        self.context = kind(self, self.job.id, AbortSignal(self._loop), self.tell)
 
     async def run(self) -> Outcome | None:
         """Run the handler to its end and say what the attempt came to."""
         try:
-            output = await self._within_time()
-            outcome: Outcome | None = Outcome(Kind.COMPLETE, output=self.task.encode_output(output))
-        except (asyncio.CancelledError, Aborted) as stop:
-            reason = self.context.abort_reason
-            outcome = self._judge(stop) if reason is None else self.aborted(reason, stop)
+            outcome = await self._returned(await self._within_time())
         except BaseException as error:  # noqa: BLE001 - whatever user code raises ends its own attempt only
-            outcome = None if self.context.abort_reason in NO_LONGER_OURS else self._judge(error)
-        return outcome if self._failed is None or outcome is None else self._judge(Fail(self._failed))
+            outcome = self._raised(error)
+        return outcome if self._failed is None or outcome is None else self.judge(Fail(self._failed))
 
     def abort(self, reason: AbortReason) -> None:
         """Tell the handler to stop; the first reason counts. An async handler is cancelled at its next await."""
-        if self.context.abort_reason is not None:
+        if self.context.abort_reason is not None or (self._blocks is not None and self._blocks.defers(reason)):
             return
         self.context.abort_reason = reason
         self.context.aborted.set()
@@ -86,19 +99,69 @@ class Attempt:
             case AbortReason.SHUTDOWN | AbortReason.ERROR:
                 return Outcome(Kind.GIVE_BACK, reason=reason)
             case AbortReason.FAILED:
-                return self._judge(Fail(self._failed or ""))
+                return self.judge(Fail(self._failed or ""))
             case AbortReason.TIMEOUT:
                 late = TimeoutError(f"not done within {self.task.policy.timeout:g} s")
-                return self._judge(late.with_traceback(stop.__traceback__ if stop else None))
+                return self.judge(late.with_traceback(stop.__traceback__ if stop else None))
             case _:
                 return None
 
-    def _judge(self, error: BaseException) -> Outcome:
-        facts = Facts(self.job.token.attempt, self.job.used, self.worker)
+    def judge(self, error: BaseException) -> Outcome:
+        """Say what the attempt comes to that ends in *error*."""
+        facts = Facts(self.job.token.attempt, self.job.used, self.desk.worker)
         try:
             return judge(error, facts, self.task.policy.retry, self.chance)
         except Exception as mistake:  # noqa: BLE001 - what was raised to steer cannot be read, such as after=NaN
             return Outcome(Kind.FAIL, error=describe(mistake, facts), reason="what the handler raised cannot be read")
+
+    async def _returned(self, output: object) -> Outcome | None:
+        blocks = self._blocks
+        if blocks is not None and blocks.is_completed:
+            self._compare(output, blocks)
+            return None
+        if self._continued is not None or isinstance(output, Continued | Call):
+            return await self._goes_on(output)
+        return Outcome(Kind.COMPLETE, output=self.task.encode_output(output))
+
+    async def _goes_on(self, output: object) -> Outcome:
+        if isinstance(output, Call):
+            output.consume()
+            raise Misuse(f"the handler has returned a call of {output.task}; write `return ctx.continue_with(call)`")
+        if output is not self._continued or self._continued is None:
+            raise Misuse("ctx.continue_with() was called; return just what it gave, or do not call it")
+        successor = await self.desk.starting.continuation_of(self.desk.runner, self._continued.call)
+        return Outcome(Kind.COMPLETE, successor=successor)
+
+    def _raised(self, error: BaseException) -> Outcome | None:
+        blocks, reason = self._blocks, self.context.abort_reason
+        if blocks is not None and blocks.is_completed:
+            self._warn(error)
+            return None
+        if reason is None and blocks is not None:
+            reason = blocks.found
+        if reason is not None and isinstance(error, asyncio.CancelledError | Aborted | LeaseLost):
+            return self.aborted(reason, error)
+        return None if reason in NO_LONGER_OURS else self.judge(error)
+
+    def _compare(self, output: object, blocks: Blocks) -> None:
+        """Warn of an output that goes nowhere, because a block has completed the job with another."""
+        assert blocks.outcome is not None  # noqa: S101 - it has completed
+        if output is None or isinstance(output, Continued):
+            return
+        try:
+            is_same = self.task.encode_output(output) == blocks.outcome.output
+        except InvalidOutput:
+            is_same = False
+        if not is_same:
+            self._warn(Misuse("what the handler returned is not what its block has completed the job with"))
+
+    def _warn(self, error: BaseException) -> None:
+        reason = self.context.abort_reason
+        if isinstance(error, asyncio.CancelledError | Aborted) and reason is not None:
+            if reason is AbortReason.SHUTDOWN:
+                return
+            error = Fail(self._failed) if self._failed is not None else Aborted(reason)
+        self.warning = describe(error, Facts(self.job.token.attempt, self.job.used, self.desk.worker))
 
     async def _within_time(self) -> Any:
         self._handler = asyncio.current_task()
@@ -143,9 +206,76 @@ class Attempt:
             raise error
         return value
 
-    def _fail(self, reason: str) -> None:
+    # what its context asks for
+
+    def facts(self) -> RunningJob:
+        """Tell the facts of this attempt."""
+        job = self.job
+        return RunningJob(
+            id=UUID(job.id),
+            chain_id=UUID(job.chain_id),
+            chain_index=job.chain_index,
+            task=job.task,
+            queue=job.queue,
+            lane=job.lane,
+            attempt=job.token.attempt,
+            used=job.used,
+            crashes=job.crashes,
+        )
+
+    def blockers(self) -> tuple[Blocker, ...]:
+        """Tell how the chains ended that the job has waited for."""
+        typed = self.desk.starting.typed
+        return tuple(
+            Blocker(each.chain_id, each.task, each.closed_as, typed.output(each.task, each.output))
+            for each in self.job.blockers
+        )
+
+    def blocker_output(self, task: Task[..., R], index: int) -> R:
+        """Read the output of one of them."""
+        ends = self.job.blockers
+        if not 0 <= index < len(ends):
+            raise Misuse(f"the job has waited for {len(ends)} chains, so there is no blocker {index}; the first is 0")
+        return task.decode_output(_output_of(ends[index]))
+
+    def blocks(self) -> Blocks:
+        """Give the blocks of this attempt."""
+        if self._blocks is None:
+            self._blocks = Blocks(self.job, self.task, self.desk, lambda: self.context.abort_reason, self._abort_soon)
+        return self._blocks
+
+    def continue_with(self, call: Call[Any]) -> Continued:
+        """Go on with *call* when the handler has returned what this gives."""
+        taken = take_continuation(call)
+        if self._blocks is not None and self._blocks.is_completing:
+            raise Misuse("the job is completed by a block; write `return tx.continue_with(call)` inside it")
+        if self._continued is not None:
+            raise Misuse("ctx.continue_with() was called already; a job has one successor")
+        self._continued = Continued(taken)
+        return self._continued
+
+    def fail(self, reason: str) -> None:
+        """Fail the job for good, from any thread."""
         self._failed = reason
-        self._loop.call_soon_threadsafe(self.abort, AbortReason.FAILED)
+        self._abort_soon(AbortReason.FAILED)
+
+    def _abort_soon(self, reason: AbortReason) -> None:
+        self._loop.call_soon_threadsafe(self.abort, reason)
+
+
+def _output_of(end: BlockerEnd) -> str:
+    """Give the text of a blocker's output, or raise why there is none."""
+    if not end.task:
+        raise ChainNotFound(end.chain_id)
+    match end.closed_as:
+        case Status.FAILED:
+            raise ChainFailed(end.chain_id, end.chain_id)
+        case Status.CANCELLED:
+            raise ChainCancelled(end.chain_id, end.chain_id)
+        case Status.COMPLETED if end.output is not None:
+            return end.output
+        case _:
+            raise WaitTimeout([end.chain_id], 0)
 
 
 def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -154,20 +284,6 @@ def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return call(), None
     except BaseException as error:  # noqa: BLE001 - it is raised where the attempt is judged
         return None, error
-
-
-def _facts_of(job: Claimed) -> RunningJob:
-    return RunningJob(
-        id=UUID(job.id),
-        chain_id=UUID(job.chain_id),
-        chain_index=job.chain_index,
-        task=job.task,
-        queue=job.queue,
-        lane=job.lane,
-        attempt=job.token.attempt,
-        used=job.used,
-        crashes=job.crashes,
-    )
 
 
 def _wrapped(layer: Middleware, context: AnyContext, inner: Next) -> Next:

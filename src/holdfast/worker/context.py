@@ -1,17 +1,29 @@
-"""What a handler is given: its job, and what it may ask and say while it runs."""
+"""What a handler is given: its job, and what it may ask, say and open while it runs."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
+from holdfast.calls import Call
 from holdfast.codec import clean_text
+from holdfast.states import Status
+from holdfast.tasks import Task
+from holdfast.transactions import BlockingTransaction, Transaction
+from holdfast.worker import block_faces
+from holdfast.worker.aborts import Aborted, AbortReason, AbortSignal
+from holdfast.worker.block_faces import (
+    AsyncBlock,
+    BlockingBlock,
+    BlockingCompletingTransaction,
+    CompletingTransaction,
+)
+from holdfast.worker.blocks import BlockKind, Blocks
+
+R = TypeVar("R")
 
 MESSAGE_LENGTH = 500
 
@@ -36,82 +48,45 @@ class RunningJob:
     crashes: int
 
 
-class AbortReason(StrEnum):
-    """Why a handler is to stop."""
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A chain that a job has waited for, as it ended; *output* is None unless it completed."""
 
-    CANCELLED = "cancelled"
-    PAUSED = "paused"
-    SHUTDOWN = "shutdown"
-    TIMEOUT = "timeout"
-    TAKEN = "taken_by_another_worker"
-    COMPLETED = "already_completed"
-    NOT_FOUND = "not_found"
-    FAILED = "failed"
-    ERROR = "error"
+    id: UUID
+    task: str
+    """The task of its last job; empty if the chain has been deleted since."""
+    status: Status | None
+    """How it closed; None if it is open again."""
+    output: Any
 
 
-class Aborted(Exception):
-    """What `ctx.raise_if_aborted()` raises; let it pass."""
+class Host(Protocol):
+    """Who runs the handler: the attempt, as its context sees it."""
 
-    def __init__(self, reason: AbortReason) -> None:
-        super().__init__(f"the handler is to stop: {reason}")
-        self.reason = reason
+    def facts(self) -> RunningJob:
+        """Tell the facts of this attempt."""
 
+    def blockers(self) -> tuple[Blocker, ...]:
+        """Tell how the chains ended that the job has waited for."""
 
-_MAKING = threading.Lock()
+    def blocker_output(self, task: Task[..., R], index: int) -> R:
+        """Read the output of one of them."""
 
+    def blocks(self) -> Blocks:
+        """Give the blocks of this attempt."""
 
-class AbortSignal:
-    """Says that a handler is to stop: `is_set()`, `await` it in the loop, `wait()` for it in a thread."""
+    def continue_with(self, call: Call[Any]) -> object:
+        """Go on with *call* when the handler has returned what this gives."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._is_set = False
-        self._event: threading.Event | None = None  # made when a thread waits: 5 µs, and most handlers never do
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def is_set(self) -> bool:
-        """Tell whether the handler is to stop."""
-        return self._is_set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until the handler is to stop, or *timeout* seconds have passed; tell which."""
-        with _MAKING:
-            event = self._event = self._event or threading.Event()
-        if self._is_set:  # looked at after the event can be seen: whoever sets the one sees the other
-            event.set()
-        return event.wait(timeout)
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if not self._is_set:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(future)
-            yield from future.__await__()
-
-    def set(self) -> None:
-        """Raise the signal; in the loop only."""
-        self._is_set = True
-        if self._event is not None:
-            self._event.set()
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+    def fail(self, reason: str) -> None:
+        """Fail the job for good, from any thread."""
 
 
 class _Base:
     """What both contexts have."""
 
-    def __init__(
-        self,
-        idempotency_key: str,
-        facts: Callable[[], RunningJob],
-        aborted: AbortSignal,
-        fail: Callable[[str], None],
-        tell: Tell,
-    ) -> None:
-        self._facts = facts
-        self._fail = fail
+    def __init__(self, host: Host, idempotency_key: str, aborted: AbortSignal, tell: Tell) -> None:
+        self._host = host
         self._tell = tell
         self.aborted = aborted
         """Set when the handler is to stop; `abort_reason` says why."""
@@ -124,7 +99,27 @@ class _Base:
     @cached_property
     def job(self) -> RunningJob:
         """The job as it was claimed."""
-        return self._facts()
+        return self._host.facts()
+
+    @cached_property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """The chains that the job has waited for, in the order in which they were given, with their outputs."""
+        return self._host.blockers()
+
+    def blocker(self, task: Task[..., R], index: int = 0) -> R:
+        """Give the output of the *index*-th chain that the job has waited for, which *task* began.
+
+        Raises `ChainFailed` or `ChainCancelled` if it ended so, under `on_blocker_failure="ignore"`.
+        """
+        return self._host.blocker_output(task, index)
+
+    def continue_with(self, call: Call[R]) -> R:
+        """Complete the job without an output, and go on with *call*: `return ctx.continue_with(ship(order_id=7))`.
+
+        What it gives stands for the chain's output and is only to be returned. The next job has queue, priority, tags,
+        webhook and lane of this one, unless its task or *call* says otherwise. In a block it is `tx.continue_with`.
+        """
+        return cast("R", self._host.continue_with(call))
 
     def raise_if_aborted(self) -> None:
         """Leave the handler, if it is to stop."""
@@ -133,7 +128,7 @@ class _Base:
 
     def fail(self, reason: str) -> None:
         """Fail the job for good and stop its handler; from beside it too, such as a task that watches a budget."""
-        self._fail(reason)
+        self._host.fail(reason)
 
     def progress(self, percent: float, message: str | None = None, *, flush: bool = False) -> None:
         """Say how far the job is, from 0 to 100; it is stored and seen by everybody who watches.
@@ -153,8 +148,46 @@ class Context(_Base):
 
     __holdfast_context__: ClassVar[str] = "async"
 
+    def prepare(self) -> AsyncBlock[Transaction]:
+        """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
+
+        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's.
+        """
+        return block_faces.prepare(self._host.blocks())
+
+    def complete(self) -> AsyncBlock[CompletingTransaction]:
+        """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
+
+        End it by `return tx.finish(output)` or `return tx.continue_with(call)`. It raises, and all of it rolls back, if
+        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed.
+        """
+        return block_faces.completing(self._host.blocks(), BlockKind.COMPLETE)
+
+    def atomic(self) -> AsyncBlock[CompletingTransaction]:
+        """Open one transaction for all that the handler does: `prepare` and `complete` in one."""
+        return block_faces.completing(self._host.blocks(), BlockKind.ATOMIC)
+
 
 class BlockingContext(_Base):
     """The first parameter of a plain `def` handler that wants one; public as `holdfast.sync.Context`."""
 
     __holdfast_context__: ClassVar[str] = "blocking"
+
+    def prepare(self) -> BlockingBlock[BlockingTransaction]:
+        """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
+
+        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's.
+        """
+        return block_faces.blocking_prepare(self._host.blocks())
+
+    def complete(self) -> BlockingBlock[BlockingCompletingTransaction]:
+        """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
+
+        End it by `return tx.finish(output)` or `return tx.continue_with(call)`. It raises, and all of it rolls back, if
+        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed.
+        """
+        return block_faces.blocking_completing(self._host.blocks(), BlockKind.COMPLETE)
+
+    def atomic(self) -> BlockingBlock[BlockingCompletingTransaction]:
+        """Open one transaction for all that the handler does: `prepare` and `complete` in one."""
+        return block_faces.blocking_completing(self._host.blocks(), BlockKind.ATOMIC)

@@ -37,7 +37,8 @@ class Hearing:
         self._monotonic = surroundings.monotonic
         self._member = member
         self._wants = wants
-        self._rest = Rest(store.watch(hear), self._monotonic, poll)
+        self._watch = store.watch(hear)
+        self._rest = Rest(self._watch, self._monotonic, poll)
         self._is_hinted = False
         self._look_at = self._monotonic() + poll
 
@@ -45,6 +46,11 @@ class Hearing:
     def is_asleep(self) -> bool:
         """Tell whether the store knows that hints are wanted here."""
         return self._rest.is_marked
+
+    @property
+    def is_listening(self) -> bool:
+        """Tell whether hints arrive by a line that is known to work."""
+        return self._watch.is_listening
 
     @property
     def is_due(self) -> bool:
@@ -59,6 +65,11 @@ class Hearing:
         """Look soon."""
         self._rest.hear()
         self._is_hinted = True
+
+    def take_hint(self) -> bool:
+        """Tell whether a hint has come since this was asked last."""
+        is_hinted, self._is_hinted = self._is_hinted, False
+        return is_hinted
 
     def plan(self, next_ms: int | None) -> None:
         """Look again when the next arrival is due, in *next_ms*, or at the next poll."""

@@ -32,6 +32,7 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._asked: float | None = None
+        self._lag = 0.0
         self._is_told = False
 
     def look(self) -> None:
@@ -43,6 +44,12 @@ class LoopWatch:
             self._is_told = True
             self._tell(self._monotonic() - self._asked)
 
+    @property
+    def lag(self) -> float:
+        """How many seconds the loop took to answer last time, or has owed an answer for by now, if that is longer."""
+        asked = self._asked
+        return self._lag if asked is None else max(self._lag, self._monotonic() - asked)
+
     def _call(self, callback: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(callback)
@@ -50,6 +57,7 @@ class LoopWatch:
             self._asked = None
 
     def _answer(self) -> None:
+        self._lag = 0.0 if self._asked is None else self._monotonic() - self._asked
         if self._is_told and self._asked is not None:
             logger.warning("event_loop_answers", extra={"seconds": round(self._monotonic() - self._asked, 1)})
         self._asked, self._is_told = None, False

@@ -28,6 +28,8 @@ class _Last:
     """The last report of an attempt, whether it is still to be written, and when that may be."""
 
     report: Report | None = None
+    is_taken: bool = True
+    """It is written, or about to be."""
     is_written: bool = True
     due: float = 0.0
 
@@ -44,24 +46,33 @@ class Progress:
 
     def teller(self, token: Token) -> Callable[[int, str | None, bool], None]:
         """Make what the attempt of *token* reports by; it may be called in any thread."""
-        self._last[token] = _Last()
+        last = self._last[token] = _Last()
 
         def tell(percent: int, message: str | None, at_once: bool) -> None:
-            self._loop.call_soon_threadsafe(self._take, Report(token, percent, message), at_once)
+            last.report = Report(token, percent, message)
+            if at_once:
+                last.due = 0.0
+            last.is_written = last.is_taken = False  # last of all: the loop may look at any moment
+            self._loop.call_soon_threadsafe(self._told.set)
 
         return tell
+
+    def unwritten(self, token: Token) -> list[Report]:
+        """Give what is not written yet of an attempt, for a transaction that completes its job, or rolls back."""
+        last = self._last.get(token)
+        return [] if last is None or last.report is None or last.is_written else [last.report]
 
     def rest(self, tokens: Iterable[Token]) -> list[Report]:
         """Give what is still to be written of attempts that have ended, and forget them."""
         ended = [last for token in tokens if (last := self._last.pop(token, None)) is not None]
-        return [last.report for last in ended if last.report is not None and not last.is_written]
+        return [last.report for last in ended if last.report is not None and not last.is_taken]
 
     async def run(self) -> None:
         """Write what is due, until cancelled."""
         while True:
             await self._told.wait()
             now = self._surroundings.monotonic()
-            waiting = [last for last in self._last.values() if not last.is_written]
+            waiting = [last for last in list(self._last.values()) if not last.is_taken]  # a thread may end an attempt
             if due := [last for last in waiting if last.due <= now]:
                 await self._write(due, now)
             elif waiting:
@@ -69,20 +80,16 @@ class Progress:
             else:
                 self._told.clear()
 
-    def _take(self, report: Report, at_once: bool) -> None:
-        last = self._last.get(report.token)
-        if last is not None:  # else the attempt has ended, and somebody beside it still talks
-            last.report, last.is_written, last.due = report, False, 0.0 if at_once else last.due
-            self._told.set()
-
     async def _write(self, due: list[_Last], now: float) -> None:
         for last in due:
-            last.is_written, last.due = True, now + INTERVAL_SECONDS
+            last.is_taken, last.due = True, now + INTERVAL_SECONDS
         try:
             await self._store.run(jobs.progress, [last.report for last in due if last.report is not None])
         except Exception:
             logger.debug("progress_not_written", exc_info=True)
             for last in due:
-                last.is_written, last.due = False, now + TROUBLE_SECONDS
+                last.is_taken, last.due = False, now + TROUBLE_SECONDS
         else:
+            for last in due:
+                last.is_written = last.is_taken
             reach("progress.after_commit")

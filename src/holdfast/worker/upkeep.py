@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.crashpoints import reach
 from holdfast.errors import StoreError
-from holdfast.store import admission, reaping
+from holdfast.store import admission, reaping, statistics
 from holdfast.store.jobs import Want
 from holdfast.store.reaping import Reaped
 from holdfast.store.tx import Store
@@ -24,6 +24,7 @@ PERIOD_SECONDS = 4.0
 MARGIN_SECONDS = 5.0
 PROOF_SECONDS = 1.0
 UNSERVED_ROUNDS = 2
+NEIGHBOUR_ROUNDS, STATISTICS_ROUNDS = 8, 15
 NO_OUTAGE = 2**53
 
 logger = logging.getLogger(__name__)
@@ -59,23 +60,32 @@ class Upkeep:
         self._proof = proof
         self._wake = wake
         self._worked: tuple[float, int] | None = None
-        self._is_failing = False
+        self._failing_since: float | None = None
         self._quiet_since: float | None = None
         self._spared: dict[int, _Spared] = {}
         self._rounds = 0
+        self._is_hinted = True
+
+    def hint(self) -> None:
+        """Take note that something was written: there may be new neighbours."""
+        self._is_hinted = True
 
     async def run(self) -> None:
         """Go round until cancelled."""
         while True:
+            began = self._surroundings.monotonic()
             try:
                 await self.step()
             except StoreError:
-                self._is_failing = True  # the worker itself says that the store is in trouble
+                self._note_failure(began)  # the worker itself says that the store is in trouble
                 logger.debug("upkeep_failed", exc_info=True)
             except Exception:
-                self._is_failing = True
+                self._note_failure(began)
                 logger.exception("upkeep_failed")
             await self._pause()
+
+    def _note_failure(self, began: float) -> None:
+        self._failing_since = began if self._failing_since is None else self._failing_since
 
     async def step(self) -> None:
         """Go round once."""
@@ -86,11 +96,13 @@ class Upkeep:
         if self._rounds % UNSERVED_ROUNDS == 0:
             for queue in await self._store.read(admission.unserved, sorted(self._served)):
                 await self._store.run(admission.admit, queue)
+        if self._rounds % STATISTICS_ROUNDS == 0 and await self._store.read(statistics.are_known):
+            await self._store.run(statistics.forget)
         self._rounds += 1
 
     async def _reap(self) -> Reaped:
         now = self._surroundings.monotonic()
-        was_out = self._is_failing and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS)
+        was_out = self._failing_since is not None and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS)
         if was_out:
             self._quiet_since = now
         expected_ms = self._expected_ms(now)
@@ -102,7 +114,7 @@ class Upkeep:
             reach("reap.after_commit")
         if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
             self._quiet_since = self._surroundings.monotonic()
-        self._worked, self._is_failing = (self._surroundings.monotonic(), reaped.now_ms), False
+        self._worked, self._failing_since = (self._surroundings.monotonic(), reaped.now_ms), None
         self._spared |= {seq: _Spared(lease_ms / 1000, self._worked[0]) for seq, lease_ms in reaped.locked.items()}
         self._tell_taken(reaped.count)
         return reaped
@@ -115,7 +127,10 @@ class Upkeep:
                 self._spared[seq].seen = now
 
     async def _take_over_the_dead(self) -> None:
-        if self._proof is not None:
+        if self._proof is None:
+            return
+        if self._is_hinted or self._proof.sees_a_death() or self._rounds % NEIGHBOUR_ROUNDS == 0:
+            self._is_hinted = False  # whoever comes writes itself down, which is a hint
             self._tell_taken(await self._proof.take_over_the_dead())
 
     async def _pause(self) -> None:
@@ -135,7 +150,9 @@ class Upkeep:
         if self._worked is None:
             return None
         at, database_ms = self._worked
-        return database_ms + round((now - at) * 1000)
+        # what has failed since is as good as one call that waited: a short lease has a margin shorter than ours
+        sent = now if self._failing_since is None else self._failing_since
+        return database_ms + round((sent - at) * 1000)
 
     def _quiet_ms(self, now: float) -> int:
         return NO_OUTAGE if self._quiet_since is None else round((now - self._quiet_since) * 1000)

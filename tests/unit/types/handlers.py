@@ -65,5 +65,5 @@ def use(task: Task[..., int]) -> None: ...
 
 
 use(send)
-use(resize)
+use(resize)  # refused
 use(charge)  # refused

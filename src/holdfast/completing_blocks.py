@@ -1,0 +1,117 @@
+"""The block around a job in the hand: opens the transaction, or borrows the caller's, and ends what it has opened."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+from holdfast import open_blocks
+from holdfast.completing import STANDSTILL_SECONDS, BlockingCompleting, Completing, Desk, Step
+from holdfast.errors import Misuse
+from holdfast.starting import Starting
+from holdfast.store import completing
+from holdfast.store.steering import Asked
+from holdfast.store.tx import OpenTx, Runner, drive
+from holdfast.tasks import Task
+
+R = TypeVar("R")
+
+
+class Block:
+    """One completion without a worker, from its opening to its end, as coroutines for both colours.
+
+    *begin* opens a transaction of our own; *borrow* gives the caller's instead, if there is one.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[float], Awaitable[OpenTx]],
+        borrow: Callable[[], Awaitable[Runner]] | None,
+        starting: Starting,
+        asked: Asked,
+    ) -> None:
+        self._begin = begin
+        self._borrow = borrow
+        self._starting = starting
+        self._asked = asked
+        self._open_tx: OpenTx | None = None
+        self._is_entered = False
+
+    async def enter(self, task: Task[..., Any], job_id: UUID) -> Step:
+        """Open the transaction, and take the job in the hand."""
+        if self._is_entered:
+            raise Misuse("this block was entered already; write hf.completing(…) again")
+        self._is_entered = True
+        if self._borrow is not None:
+            self._desk = Desk(await self._borrow(), self._starting, self._asked, None)
+            return await self._desk.look(task, job_id)
+        open_blocks.refuse_write("hf.completing")
+        open_tx = self._open_tx = await self._begin(STANDSTILL_SECONDS)
+        self._desk = Desk(open_tx, self._starting, self._asked, open_tx)
+        try:
+            step = await self._desk.look(task, job_id)
+        except BaseException:
+            await open_tx.roll_back()
+            raise
+        self._mark = open_blocks.enter("hf.completing()")
+        return step
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Commit what we have opened, or roll it back; a caller's transaction is left to the caller."""
+        self._desk.close()
+        open_tx = self._open_tx
+        if open_tx is None:
+            return
+        open_blocks.leave(self._mark)
+        try:
+            if error is None:
+                open_tx.refuse_unusable()
+                if self._desk.touched:
+                    await open_tx.run(completing.follow, self._desk.touched)
+                await open_tx.commit()
+        finally:
+            if not open_tx.is_committed:
+                await open_tx.roll_back()
+
+
+class AsyncCompletingBlock(Generic[R]):
+    """What `hf.completing()` gives; nothing happens before it is entered."""
+
+    def __init__(self, block: Block, task: Task[..., R], job_id: UUID) -> None:
+        self._block = block
+        self._task = task
+        self._job_id = job_id
+
+    async def __aenter__(self) -> Completing[R]:
+        return Completing(await self._block.enter(self._task, self._job_id))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._block.leave(error)
+
+    if not TYPE_CHECKING:  # both type checkers refuse it by themselves
+
+        def __enter__(self) -> None:
+            raise Misuse("this face is async; write `async with hf.completing(…)`, or `with hf.sync.completing(…)`")
+
+        def __exit__(self, *_: object) -> None: ...
+
+
+class BlockingCompletingBlock(Generic[R]):
+    """What `hf.sync.completing()` gives; nothing happens before it is entered."""
+
+    def __init__(self, block: Block, task: Task[..., R], job_id: UUID) -> None:
+        self._block = block
+        self._task = task
+        self._job_id = job_id
+
+    def __enter__(self) -> BlockingCompleting[R]:
+        return BlockingCompleting(drive(self._block.enter(self._task, self._job_id)))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        drive(self._block.leave(error))

@@ -1,0 +1,67 @@
+"""Knows whether the code that asks runs inside a block, so that nothing meant for its commit is written beside it.
+
+A verb without `connection=` writes by another transaction: what it does would stay if the block rolls back, and on
+SQLite it would wait for the very right to write that the block holds. So it is refused, also in tasks and threads that
+were begun inside the block and have its context, as long as the block is open.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from holdfast.errors import Misuse
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """One open block, by the name that its user knows it by; tasks begun inside it may outlive it."""
+
+    name: str
+    is_open: bool = True
+
+
+_INSIDE: ContextVar[Mark | None] = ContextVar("holdfast_open_block", default=None)
+
+
+def enter(name: str) -> Mark:
+    """Mark what runs from here on in this context as inside the block *name*."""
+    mark = Mark(name)
+    _INSIDE.set(mark)
+    return mark
+
+
+def leave(mark: Mark) -> None:
+    """Take the mark away, here and wherever it was inherited."""
+    mark.is_open = False
+    if _INSIDE.get() is mark:
+        _INSIDE.set(None)
+
+
+def refuse_start() -> None:
+    """Raise `Misuse` inside a block: a start without connection= would not be part of it."""
+    if (mark := _open()) is not None:
+        raise Misuse(
+            f"inside {mark.name} write `tx.start(…)` or `tx.start_many(…)`: hf.start() commits by itself, whatever "
+            "becomes of the block"
+        )
+
+
+def refuse_write(verb: str) -> None:
+    """Raise `Misuse` inside a block: a verb that writes without connection= would not be part of it."""
+    if (mark := _open()) is not None:
+        raise Misuse(
+            f"inside {mark.name} write `{verb}(…, connection=tx)`: without connection= it commits by itself, whatever "
+            "becomes of the block"
+        )
+
+
+def refuse_alone(verb: str) -> None:
+    """Raise `Misuse` inside a block, for a verb that takes no connection=."""
+    if (mark := _open()) is not None:
+        raise Misuse(f"{verb}() cannot be part of {mark.name}, for it takes no connection=; call it after the block")
+
+
+def _open() -> Mark | None:
+    mark = _INSIDE.get()
+    return mark if mark is not None and mark.is_open else None

@@ -1,0 +1,254 @@
+"""Claims jobs for the free slots of a worker, and writes down what has ended, in one transaction.
+
+Two loops overlap. Each takes whatever attempts have ended, writes them down and claims for the free slots in the same
+transaction, so that handlers of one batch run while the other's commit is under way. A loop with nothing to settle
+sleeps until it is woken by a hint, by the next arrival that becomes due, or by the poll, the net below both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from holdfast.crashpoints import reach
+from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
+from holdfast.outcomes import Kind
+from holdfast.store import jobs, settling
+from holdfast.store.jobs import LOWEST, Claimed, Claims, Place, Report, Want
+from holdfast.store.settling import Settled, Settlement, pass_points
+from holdfast.store.tx import Store, Tx
+from holdfast.surroundings import Surroundings
+from holdfast.tasks import Tasks
+from holdfast.worker.doubts import Doubts
+from holdfast.worker.ending import Ending
+from holdfast.worker.floor import Floor
+from holdfast.worker.hearing import Hearing
+from holdfast.worker.intake import Intake
+from holdfast.worker.leases import Leases
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.progress import Progress
+from holdfast.worker.running import Running
+from holdfast.worker.settle import Ended, Settler
+
+LOOPS = 2
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+BUSY_SECONDS = 0.025  # until a settlement is tried again whose row somebody has locked
+
+logger = logging.getLogger(__name__)
+
+
+async def exchange(
+    tx: Tx,
+    settlements: Sequence[Settlement],
+    wants: Sequence[Want],
+    most: int,
+    worker: str,
+    nonce: str,
+    floor: Place = LOWEST,
+    reports: Sequence[Report] = (),
+) -> tuple[Settled, Claims]:
+    """Write the last reports, settle, then claim, in one transaction."""
+    await jobs.progress(tx, reports)
+    settled = await settling.settle(tx, settlements)
+    if most == 0:
+        return settled, Claims([], more=False)
+    return settled, await jobs.admit_and_claim(tx, wants, most, worker, nonce, floor)
+
+
+class Claimer:
+    """The loops of the worker *worker*, by its id, which serves *wants*."""
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: Tasks,
+        surroundings: Surroundings,
+        options: WorkerOptions,
+        worker: str,
+        wants: Sequence[Want],
+        *,
+        intake: Intake,
+        running: Running,
+        ended: Ended,
+        ending: Ending,
+        leases: Leases,
+        progress: Progress,
+        hearing: Hearing,
+        woken: asyncio.Event,
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._surroundings = surroundings
+        self._options = options
+        self._worker = worker
+        self._wants = wants
+        self._intake = intake
+        self._running = running
+        self._ended = ended
+        self._ending = ending
+        self._leases = leases
+        self._progress = progress
+        self._hearing = hearing
+        self._woken = woken
+        self._settler = Settler(store, ended, leases, worker)
+        self._doubts = Doubts(store, worker, surroundings.monotonic)
+        self._floor = Floor(surroundings.monotonic)
+        self._reserved = 0
+        self._is_hungry = True
+        self.trouble_since: float | None = None
+        self.claimed: float | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Tell whether no claim is under way and none is wanted before a hint, or the next look."""
+        return not self._is_hungry and not self._reserved
+
+    def wake(self) -> None:
+        """Look for work soon; a hint, which may be lost, doubled or wrong."""
+        self._is_hungry = True
+        self._woken.set()
+
+    def drain(self) -> None:
+        """Give back what has not begun, and end when all is written down."""
+        self._intake.drain()
+        reach("shutdown.after_stop_claim")
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Go round, as one of the loops, until the worker has drained."""
+        failures = 0
+        while not self._is_done():
+            try:
+                await self._doubts.resolve(self._begin)  # first: what is taken below must not be lost if this fails
+                batch = self._ended.take(self._leases)
+                most = self._free_slots()
+                if batch or (most and self._is_hungry):
+                    await self._exchange(batch, most)
+                elif most and self._hearing.is_due:
+                    await self._claim_for_hint(most)
+                    self._is_hungry |= await self._hearing.look()
+                    self.claimed = self._surroundings.monotonic()
+                else:
+                    await self._sleep(most)
+                    continue
+                failures = 0
+                self._after_success()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the worker lives on
+                failures += 1
+                await self._after_trouble(error, failures)
+        self._woken.set()
+
+    def _is_done(self) -> bool:
+        if not self._ending.is_draining or self._running or self._reserved or not self._intake.is_empty:
+            return False
+        return not (self._ended or self._doubts) or self._ending.is_over
+
+    def _free_slots(self) -> int:
+        if self._ending.is_draining:
+            return 0
+        return self._intake.room(max(0, self._options.concurrency - len(self._running) - self._reserved))
+
+    async def _exchange(self, batch: list[Settlement], most: int) -> None:
+        """Settle *batch* and claim up to *most*; whatever happens, nothing that ended is forgotten."""
+        nonce, sent = self._nonce(), self._surroundings.monotonic()
+        self._reserved += most
+        if most:
+            self._is_hungry = False
+        reports = self._progress.rest(each.token for each in batch)
+        floor = self._floor.place()
+        try:
+            settled, claims = await asyncio.shield(
+                self._store.run(exchange, batch, self._wants, most, self._worker, nonce, floor, reports)
+            )
+        except UnknownOutcome:
+            self._ended.add(*batch)  # what was written down already comes back as lost, which is harmless
+            self._doubts.add(nonce, sent)
+            raise
+        except (Unavailable, Busy):
+            self._ended.add(*batch)
+            raise
+        except Exception:
+            await self._settler.settle_alone(batch)
+            raise
+        except BaseException:
+            self._ended.add(*batch)
+            raise
+        finally:
+            self._reserved -= most
+        self.claimed = self._surroundings.monotonic()
+        self._after_commit(batch, claims)
+        self._settler.note(batch, settled)
+        if most:
+            self._floor.note(floor, sent, claims.jobs, most)
+            self._is_hungry |= claims.more
+            self._hearing.plan(claims.next_ms)
+        else:
+            self._is_hungry = True  # nobody has looked for what these ends let run
+        self._begin(claims.jobs, sent)
+        if settled.busy and not settled.done and not claims.jobs:
+            await self._surroundings.sleep(BUSY_SECONDS)
+
+    async def _claim_for_hint(self, most: int) -> None:
+        """Claim what is ready, by one statement, if a hint has come; the look that follows tells what else there is.
+
+        Where statements are round trips, a look before it would be one more. On SQLite it costs less than the right to
+        write, which a hint for somebody else is not worth.
+        """
+        if not self._hearing.take_hint() or self._store.database == "sqlite":
+            return
+        nonce, sent = self._nonce(), self._surroundings.monotonic()
+        self._reserved += most
+        try:
+            claimed = await asyncio.shield(self._store.run(jobs.claim, self._wants, most, self._worker, nonce))
+        except UnknownOutcome:
+            self._doubts.add(nonce, sent)
+            raise
+        finally:
+            self._reserved -= most
+        if claimed:
+            reach("claim.after_commit")
+        self._begin(claimed, sent)
+
+    def _nonce(self) -> str:
+        return f"{self._surroundings.chance.getrandbits(64):016x}"
+
+    def _after_commit(self, batch: Sequence[Settlement], claims: Claims) -> None:
+        pass_points([each.outcome.kind for each in batch], "after_commit")
+        if claims.jobs:
+            reach("claim.after_commit")
+        if self._ending.is_draining and any(each.outcome.kind is Kind.GIVE_BACK for each in batch):
+            reach("shutdown.after_giveback")
+
+    def _begin(self, claimed: Sequence[Claimed], sent: float) -> None:
+        """Keep the leases of what a call has claimed that was sent at *sent*, and begin it."""
+        seconds = {each.token: self._tasks.get(each.task).policy.lease for each in claimed}
+        self._leases.add(seconds, sent)
+        self._intake.begin(claimed)
+
+    async def _sleep(self, most: int) -> None:
+        """Wait until an attempt has ended, a hint has come, or it is time to look; without a free slot it never is."""
+        seconds = self._hearing.seconds() if most else self._options.poll
+        self._woken.clear()
+        try:
+            async with asyncio.timeout(min(seconds, self._options.poll) if self._doubts else seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            self._is_hungry |= bool(self._doubts)
+
+    def _after_success(self) -> None:
+        if self.trouble_since is not None:
+            seconds = self._surroundings.monotonic() - self.trouble_since
+            logger.warning("worker_store_answers", extra={"seconds": round(seconds, 1)})
+            self.trouble_since = None
+
+    async def _after_trouble(self, error: Exception, failures: int) -> None:
+        self._is_hungry = True
+        if self.trouble_since is None:
+            self.trouble_since = self._surroundings.monotonic()
+            unexpected = None if isinstance(error, HoldfastError) else error
+            logger.warning("worker_store_trouble", extra={"reason": str(error)}, exc_info=unexpected)
+        if self._ending.is_draining and self._options.grace is None and self._ending.last_moment is None:
+            self._ending.begin_last_moment()
+        longest = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(failures, 10))
+        await self._surroundings.sleep(longest * (0.5 + self._surroundings.chance.random() / 2))

@@ -1,0 +1,26 @@
+"""How far the end of a worker has come; asked by all its parts, and only ever moved on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LAST_SECONDS = 4.0
+
+
+@dataclass(slots=True)
+class Ending:
+    """A worker works, then drains (claims nothing, lets run), then has its last seconds to write things down."""
+
+    monotonic: Callable[[], float]
+    is_draining: bool = False
+    last_moment: float | None = None
+
+    def begin_last_moment(self) -> None:
+        """Count the last seconds from now."""
+        self.last_moment = self.monotonic() + LAST_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether what is not written by now stays unwritten."""
+        return self.last_moment is not None and self.monotonic() > self.last_moment

@@ -1,0 +1,95 @@
+"""Runs handlers: begins attempts, each a task of its own, and hands on what they come to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.errors import StoreError
+from holdfast.outcomes import Outcome
+from holdfast.starting import Starting
+from holdfast.store import warnings
+from holdfast.store.jobs import Claimed
+from holdfast.store.settling import Settlement
+from holdfast.store.tx import Store
+from holdfast.surroundings import Surroundings
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.blocks import make_desks
+from holdfast.worker.leases import Leases
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.progress import Progress
+from holdfast.worker.running import Running
+from holdfast.worker.settle import Ended
+
+logger = logging.getLogger(__name__)
+
+
+class Handlers:
+    """The handlers of one worker, *worker* by its id; plain functions run in threads of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        starting: Starting,
+        surroundings: Surroundings,
+        options: WorkerOptions,
+        worker: str,
+        *,
+        running: Running,
+        ended: Ended,
+        leases: Leases,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._tasks = starting.tasks
+        self._surroundings = surroundings
+        self._options = options
+        self._running = running
+        self._ended = ended
+        self._leases = leases
+        self._progress = progress
+        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="holdfast-handler")
+        self._desks = make_desks(store, surroundings, starting, leases, progress, worker)
+
+    def start(self, job: Claimed, group: asyncio.TaskGroup, then: Callable[[], None]) -> None:
+        """Begin an attempt of *job*; *then* is called when it has ended."""
+        task = self._tasks.get(job.task)
+        tell, chance = self._progress.teller(job.token), self._surroundings.chance
+        desk = self._desks[task.signature.is_async]
+        attempt = Attempt(job, task, desk, self._options.middleware, self._threads, chance, tell)
+        self._running.add(attempt)
+        group.create_task(self._run(attempt, then))
+
+    async def _run(self, attempt: Attempt, then: Callable[[], None]) -> None:
+        outcome = await attempt.run()
+        if attempt.warning is not None:
+            await self._warn(attempt, attempt.warning)
+        if self._running.remove(attempt):  # else it was abandoned
+            self.end(attempt, outcome)
+            then()
+
+    def end(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """Take in what an attempt came to; None leaves nothing to write."""
+        token = attempt.job.token
+        if outcome is None:
+            self._leases.drop(token)
+            self._progress.rest([token])
+        else:
+            if outcome.successor is not None:
+                self._ended.may_be_refused(token, attempt.judge)
+            is_plain = attempt.job.lane is None and attempt.job.chain_index == 0 and outcome.successor is None
+            self._ended.add(Settlement(token, outcome, attempt.task.policy.halts_lane, is_plain))
+
+    async def _warn(self, attempt: Attempt, error: str) -> None:
+        """Write down what was raised after the job was completed, if that can be done."""
+        logger.warning("handler_raised_after_completion", extra={"job": attempt.job.id, "task": attempt.job.task})
+        try:
+            await self._store.run(warnings.append, attempt.job.token, error)
+        except StoreError:
+            logger.warning("warning_not_written", extra={"job": attempt.job.id}, exc_info=True)
+
+    def close(self) -> None:
+        """Begin nothing more; threads that still run are left to themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

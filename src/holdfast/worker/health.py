@@ -1,0 +1,46 @@
+"""How a worker is, for whoever watches it: a load balancer, a page, a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias
+
+from holdfast.surroundings import Surroundings
+
+HintMode: TypeAlias = Literal["listening", "watching", "polling"]
+"""How a worker learns of new work: by a line to PostgreSQL, by SQLite's log file, or by its poll alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How a worker is at this moment; times by this machine's clock."""
+
+    id: str
+    since: datetime | None
+    """When it began; None if it has not."""
+    claimed_at: datetime | None
+    """When it last asked for work and was answered; an idle worker asks only when it is hinted at."""
+    hints: HintMode
+    loop_lag: float
+    """How many seconds its event loop took, or takes, to answer; some handler blocks it if that is much."""
+    running: int
+    stubborn: tuple[str, ...]
+    """The jobs whose handlers were told to stop long ago and have not."""
+    trouble_since: datetime | None
+    """Since when the store has not answered as it should; None if it does."""
+    is_draining: bool
+
+
+class Instants:
+    """Tells when something was, by this machine's clock, from when it was by the monotonic one."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+
+    def at(self, then: float | None) -> datetime | None:
+        """Tell the time that was *then*."""
+        if then is None:
+            return None
+        now = datetime.fromtimestamp(self._surroundings.wall_ms() / 1000, UTC)
+        return now - timedelta(seconds=self._surroundings.monotonic() - then)

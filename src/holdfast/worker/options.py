@@ -1,0 +1,61 @@
+"""How a worker works: what `hf.worker()` takes, which tasks of which queues that means, and the worker's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from holdfast.calls import check_queue
+from holdfast.errors import InvalidSettings
+from holdfast.store.jobs import Want
+from holdfast.surroundings import Surroundings
+from holdfast.tasks import Tasks
+from holdfast.worker.attempt import Middleware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works; times in seconds."""
+
+    queues: Sequence[str] | None = None
+    concurrency: int = 100
+    name: str | None = None
+    grace: float | None = 20.0
+    poll: float = 2.0
+    middleware: Sequence[Middleware] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.queues, str):
+            raise InvalidSettings(f"queues is a list of names; write queues=[{self.queues!r}]")
+        for each in self.queues or ():
+            check_queue(each)
+        if self.concurrency < 1 or not self.poll > 0 or not (self.grace is None or self.grace >= 0):
+            raise InvalidSettings(
+                "a worker takes a concurrency of at least 1, poll > 0 and grace >= 0, or None to wait"
+            )
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The keywords of `hf.worker()`: the fields of `WorkerOptions`."""
+
+    queues: Sequence[str] | None
+    concurrency: int
+    name: str | None
+    grace: float | None
+    poll: float
+    middleware: Sequence[Middleware]
+
+
+def new_worker_id(name: str | None, surroundings: Surroundings) -> str:
+    """Make an id: random per start, never host name or pid, for a restarted process is another worker."""
+    return f"{name or 'worker'}-{surroundings.chance.getrandbits(48):012x}"
+
+
+def wants_of(tasks: Tasks, queues: Sequence[str] | None) -> list[Want]:
+    """Name every (queue, task) that the worker serves: its own queues, or `default` and those that its tasks name."""
+    own = [task for task in tasks if not task.is_declared]
+    served = queues if queues is not None else sorted({"default", *(task.policy.queue for task in own)})
+    return [
+        Want(queue, name, round(task.policy.lease * 1000)) for queue in served for task in own for name in task.names
+    ]

@@ -1,0 +1,403 @@
+"""Blocks in handlers: your statements and the job's end in one commit, or none of it (I-14, I-65, I-66)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from holdfast import Retry
+from tests.conditions import until
+from tests.worker.colours import Colour, Witness
+
+ONCE = Retry.never()
+PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
+
+
+async def test_statements_output_and_completion_are_one_commit(colour: Colour) -> None:
+    seen: list[Any] = []
+
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.prepare() as tx:
+            await tx.execute(PAY, id=1)
+        async with ctx.complete() as tx:
+            row = await tx.fetch_one("SELECT id, amount FROM bill WHERE id = :id", id=1)
+            seen.append((row[0], row["id"], row.amount))
+            await tx.execute(PAY, id=n)
+            seen.append([each.id for each in await tx.fetch_all("SELECT id FROM bill ORDER BY id")])
+            return tx.finish(f"paid {n}")
+
+    task = colour.task(charge, str)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=7))
+
+        assert await chain.result(timeout=10) == "paid 7"
+
+    job = await colour.hf.get_job(chain)
+    assert seen == [(1, 1, 1), [1, 7]]
+    assert await colour.bills() == [1, 7]
+    assert (job.status, job.output, job.attempt) == ("completed", "paid 7", 1)
+    assert (await colour.events(chain))[-2:] == ["job:completed", "chain:completed"]
+
+
+async def test_atomic_is_both_in_one(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.atomic() as tx:
+            await tx.execute(PAY, id=n)
+            return tx.finish(n)
+
+    task = colour.task(charge, int)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=3))
+
+        assert await chain.result(timeout=10) == 3
+
+    assert await colour.bills() == [3]
+
+
+@pytest.mark.parametrize("kind", ["prepare", "complete", "atomic"])
+async def test_what_raises_inside_a_block_undoes_all_of_it(colour: Colour, kind: str) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with getattr(ctx, kind)() as tx:
+            await tx.execute(PAY, id=n)
+            await tx.start(task(n=9), delay=60)
+            raise OSError("the card was refused")
+
+    task = colour.task(charge, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=3))
+        await colour.until_status(chain, "failed")
+
+    assert await colour.bills() == []
+    assert await colour.error(chain) == "OSError: the card was refused"
+    assert len((await colour.hf.list_jobs()).items) == 1
+
+
+async def test_what_prepare_has_committed_stays_when_complete_rolls_back(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.prepare() as tx:
+            await tx.execute(PAY, id=1)
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=2)
+            raise OSError("no")
+
+    task = colour.task(charge, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=3))
+        await colour.until_status(chain, "failed")
+
+    assert await colour.bills() == [1]
+
+
+async def test_a_handler_may_prepare_and_then_return_its_output(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.prepare() as tx:
+            await tx.execute(PAY, id=n)
+        return n + 1
+
+    task = colour.task(charge, int)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+
+        assert await chain.result(timeout=10) == 2
+
+
+ORDERS = {
+    "prepare twice": (("prepare", "prepare"), "prepare() was used, and can be used once"),
+    "prepare after complete": (("complete", "prepare"), "the job is completed"),
+    "complete twice": (("complete", "complete"), "the job is completed"),
+    "atomic after prepare": (("prepare", "atomic"), "what follows it is complete()"),
+    "atomic after complete": (("complete", "atomic"), "the job is completed"),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+async def test_a_wrong_order_is_refused_and_says_so(colour: Colour, name: str) -> None:
+    kinds, words = ORDERS[name]
+    witness = Witness()
+
+    async def charge(ctx: Any, n: int) -> None:
+        async with witness.watching():
+            for kind in kinds:
+                async with getattr(ctx, kind)():
+                    pass
+
+    task = colour.task(charge, None, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await until(lambda: bool(witness.raised), "the second block was refused")
+        await until(lambda: _has_ended(colour, chain), "the job has ended")
+
+    assert witness.codes == ["misuse"]
+    assert words in str(witness.raised[0])
+
+
+async def _has_ended(colour: Colour, chain: Any) -> bool:
+    return await colour.status(chain) in ("completed", "failed")
+
+
+@pytest.mark.parametrize("inner", ["prepare", "complete", "atomic"])
+@pytest.mark.parametrize("outer", ["prepare", "complete"])
+async def test_a_block_in_a_block_is_refused_and_the_outer_one_rolls_back(
+    colour: Colour, outer: str, inner: str
+) -> None:
+    async def charge(ctx: Any, n: int) -> None:
+        async with getattr(ctx, outer)() as tx:
+            await tx.execute(PAY, id=1)
+            async with getattr(ctx, inner)():
+                pass
+
+    task = colour.task(charge, None, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await colour.until_status(chain, "failed")
+
+    assert "still open" in await colour.error(chain)
+    assert await colour.bills() == []
+
+
+async def test_naming_a_block_without_entering_it_does_nothing(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        ctx.prepare(), ctx.complete(), ctx.atomic()
+        return "plain"
+
+    task = colour.task(charge, str)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+
+        assert await chain.result(timeout=10) == "plain"
+
+
+async def test_after_a_block_that_rolled_back_no_other_is_opened(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        try:
+            async with ctx.complete() as tx:
+                await tx.execute(PAY, id=1)
+                raise OSError("once")
+        except OSError:
+            pass
+        async with ctx.complete() as tx:
+            return tx.finish(1)
+
+    task = colour.task(charge, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await colour.until_status(chain, "failed")
+
+    assert "was rolled back" in await colour.error(chain)
+
+
+async def test_a_transaction_that_a_swallowed_error_has_broken_does_not_commit(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            with suppress(Exception):  # the mistake that is tested
+                await tx.execute(PAY, id=1)
+            return tx.finish(n)
+
+    task = colour.task(charge, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await until(lambda: _has_ended(colour, chain), "the job has ended")
+
+    assert (await colour.error(chain)).startswith("TransactionBroken")
+    assert await colour.bills() == []
+
+
+async def test_a_savepoint_lets_a_part_fail(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            try:
+                async with tx.savepoint():
+                    await tx.execute(PAY, id=2)
+                    await tx.execute(PAY, id=1)
+            except Exception as error:  # noqa: BLE001 - the driver's own
+                caught = type(error).__name__
+            async with tx.savepoint():
+                await tx.execute(PAY, id=3)
+            return tx.finish(caught)
+
+    task = colour.task(charge, str, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+
+        assert await chain.result(timeout=10) in ("UniqueViolation", "IntegrityError")
+
+    assert await colour.bills() == [1, 3]
+
+
+async def test_chains_started_in_a_block_exist_with_its_commit(colour: Colour) -> None:
+    witness = Witness()
+
+    async def fan_out(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            one = await tx.start(task(n=1), delay=60)
+            others = await tx.start_many([task(n=2).options(delay=60), task(n=3).options(delay=60)])
+            witness.reached.set()
+            await colour.wait(witness.gate)
+            return tx.finish([str(each.id) for each in (one, *others)])
+
+    task = colour.task(fan_out, list[str])
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await until(witness.reached.is_set, "they are started")
+        before = len((await colour.hf.list_jobs()).items)
+        witness.gate.set()
+        started = await chain.result(timeout=10)
+
+    assert before == 1
+    assert [(await colour.hf.get_job(each)).status for each in started] == ["pending"] * 3
+
+
+async def test_a_block_left_without_an_end_finishes_with_none_if_that_is_an_output(colour: Colour) -> None:
+    async def silent(ctx: Any, n: int) -> None:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=n)
+
+    task = colour.task(silent, None)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+
+        assert await chain.result(timeout=10) is None
+
+    assert await colour.bills() == [1]
+
+
+async def test_a_block_left_without_an_end_rolls_back_if_none_is_no_output(colour: Colour) -> None:
+    async def silent(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=n)
+
+    task = colour.task(silent, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await colour.until_status(chain, "failed")
+
+    assert "left without an end" in await colour.error(chain)
+    assert await colour.bills() == []
+
+
+async def test_an_output_that_does_not_fit_is_refused_where_it_is_given(colour: Colour) -> None:
+    async def wrong(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=n)
+            return tx.finish("seven")
+
+    task = colour.task(wrong, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await colour.until_status(chain, "failed")
+
+    assert (await colour.error(chain)).startswith("InvalidOutput")
+    assert await colour.bills() == []
+
+
+async def test_a_job_is_finished_or_continued_once(colour: Colour) -> None:
+    async def twice(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            tx.finish(1)
+            return tx.continue_with(task(n=2))
+
+    task = colour.task(twice, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await colour.until_status(chain, "failed")
+
+    assert "finished, or continued, once" in await colour.error(chain)
+
+
+async def test_the_transaction_is_of_no_use_after_its_block(colour: Colour) -> None:
+    async def keeps(ctx: Any, n: int) -> Any:
+        async with ctx.prepare() as tx:
+            pass
+        await tx.execute(PAY, id=1)
+        return n
+
+    task = colour.task(keeps, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await colour.until_status(chain, "failed")
+
+    assert "inside the block only" in await colour.error(chain)
+
+
+async def test_what_is_raised_after_the_block_is_a_warning_and_undoes_nothing(colour: Colour) -> None:
+    async def clumsy(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=n)
+            tx.finish(n)
+        raise OSError("too late")
+
+    task = colour.task(clumsy, int)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=4))
+        assert await chain.result(timeout=10) == 4
+        await until(lambda: _warned(colour, chain), "the warning is in the history")
+
+    job = await colour.hf.get_job(chain)
+    facts = json.loads(dict(await colour.facts(chain))["job:warning"])
+    assert (job.status, job.attempt, job.error) == ("completed", 1, None)
+    assert (facts["error"]["type"], facts["error"]["message"]) == ("OSError", "too late")
+    assert await colour.bills() == [4]
+
+
+async def _warned(colour: Colour, chain: Any) -> bool:
+    return "job:warning" in await colour.events(chain)
+
+
+async def test_another_output_returned_after_the_block_is_warned_of(colour: Colour) -> None:
+    async def fickle(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            tx.finish(n)
+        return n + 1 if n == 4 else n
+
+    task = colour.task(fickle, int)
+    async with colour.hf.worker():
+        same = await colour.hf.start(task(n=3))
+        chain = await colour.hf.start(task(n=4))
+        assert await chain.result(timeout=10) == 4
+        await until(lambda: _warned(colour, chain), "the warning is in the history")
+        await same.result(timeout=10)
+
+    assert "job:warning" not in await colour.events(same)
+
+
+async def test_the_last_progress_is_written_with_the_block(colour: Colour) -> None:
+    async def steps(ctx: Any, n: int) -> None:
+        ctx.progress(10, "begun")
+        async with ctx.complete():
+            ctx.progress(90, "nearly")
+
+    task = colour.task(steps, None)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await chain.result(timeout=10)
+
+    job = await colour.hf.get_job(chain)
+    assert (job.progress, job.message) == (90, "nearly")
+
+
+async def test_a_lane_goes_on_with_the_commit_of_a_block(colour: Colour) -> None:
+    witness = Witness()
+    ran: list[int] = []
+
+    async def in_lane(ctx: Any, n: int) -> None:
+        ran.append(n)
+        async with ctx.complete():
+            pass
+        if n == 1:
+            witness.reached.set()
+            await colour.wait(witness.gate)
+
+    task = colour.task(in_lane, None)
+    async with colour.hf.worker(poll=0.2):
+        await colour.hf.start(task(n=1), lane="a")
+        second = await colour.hf.start(task(n=2), lane="a")
+        await until(witness.reached.is_set, "the first has completed")
+        await second.result(timeout=10)  # though the handler of the first has not returned
+        witness.gate.set()
+
+    assert ran == [1, 2]

@@ -1,0 +1,96 @@
+"""What a worker does before it ends: nothing that it has claimed is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Unavailable, UnknownOutcome
+from holdfast.worker import claimer
+from tests.conditions import until
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def hf(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+    made = new_holdfast(request.param)
+    await made.open()
+    yield made
+    await made.close()
+
+
+class LateCommit:
+    """A store whose first claim loses its answer and commits when it is told to; until then it claims nothing else."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._first: Callable[[], Any] | None = None
+        self._is_committed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether the first claim was sent."""
+        return self._first is not None
+
+    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run it, unless it is a claim."""
+        if operation is not claimer.exchange or self._is_committed:
+            return await self._store.run(operation, *args, **kwargs)
+        if self._first is None:
+            self._first = lambda: self._store.run(operation, *args, **kwargs)
+            raise UnknownOutcome("the answer was lost")
+        raise Unavailable("it is still at the first one")
+
+    async def commit(self) -> None:
+        """Have the first claim take place after all."""
+        assert self._first is not None
+        await self._first()
+        self._is_committed = True
+
+
+async def test_a_drain_gives_back_what_a_lost_answer_had_claimed(hf: Holdfast) -> None:
+    ran: list[int] = []
+
+    @hf.task(name="counted")
+    async def counted(n: int) -> None:
+        ran.append(n)
+
+    chains = await hf.start_many([counted(n=n) for n in range(3)])
+    worker = hf.worker(concurrency=3, poll=0.1, grace=5)
+    late = LateCommit(hf.store)
+    worker._store = late  # type: ignore[assignment]
+    async with worker:
+        await until(lambda: late.is_lost, "the claim was sent")
+        worker.drain()
+        began = asyncio.get_running_loop().time()
+        await until(lambda: asyncio.get_running_loop().time() - began > 0.3, "the loops have seen that")
+        await late.commit()
+
+    standing = [await hf.get_job(chain) for chain in chains]
+    assert [(job.status, job.used) for job in standing] == [("pending", 0)] * 3
+    assert not ran
+
+
+async def test_a_drain_in_doubt_ends_with_its_grace(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.task(name="counted")
+    async def counted(n: int) -> None:
+        raise AssertionError("it was never claimed")
+
+    chain = await hf.start(counted(n=1))
+    worker = hf.worker(poll=0.1, grace=0.2)
+    late = LateCommit(hf.store)
+    worker._store = late  # type: ignore[assignment]
+    monkeypatch.setattr("holdfast.worker.ending.LAST_SECONDS", 0.3)
+    async with worker:
+        await until(lambda: late.is_lost, "the claim was sent")
+        began = asyncio.get_running_loop().time()
+        await worker.stop()
+        took = asyncio.get_running_loop().time() - began
+
+    assert took < 3
+    assert (await hf.get_job(chain)).status == "pending"

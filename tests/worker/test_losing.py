@@ -1,0 +1,378 @@
+"""A block whose job is taken away, or asked back, while it is open: it raises, and all of it rolls back (I-32)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Retry, UnknownOutcome
+from holdfast.store import reaping
+from holdfast.worker.leases import Leases
+from tests.conditions import until
+from tests.worker.colours import Colour, Witness
+
+ONCE = Retry.never()
+# while a block is open on SQLite nobody else writes, so that nothing can be lost or asked for
+ON_POSTGRES = ("postgres-async", "postgres-plain")
+PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
+
+
+async def _reap(colour: Colour, chain: Any) -> None:
+    """Have the job taken back, as if its worker were proved dead."""
+    worker = (await colour.hf.get_job(chain)).worker
+    assert await colour.hf.store.run(reaping.reap_dead, [worker]) == 1
+
+
+async def _cancel(colour: Colour, chain: Any) -> None:
+    await colour.hf.cancel(chain)
+
+
+async def _delete(colour: Colour, chain: Any) -> None:
+    await colour.hf.delete(chain)
+
+
+async def _complete(colour: Colour, chain: Any) -> None:
+    await colour.hf.complete(colour.hf.tasks.get("charge"), chain, output=99)
+
+
+LOSSES: dict[str, tuple[Callable[[Colour, Any], Awaitable[None]], str, str, str | None]] = {
+    "reaped": (_reap, "lease_lost", "taken_by_another_worker", "pending"),
+    "cancelled": (_cancel, "Aborted", "cancelled", "cancelled"),
+    "deleted": (_delete, "lease_lost", "not_found", None),
+    "completed elsewhere": (_complete, "lease_lost", "already_completed", "completed"),
+}
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that learns nothing from its leases, so that only the block itself can find out."""
+    monkeypatch.setattr(Leases, "step", lambda self: None)
+
+
+@pytest.mark.usefixtures("deaf")
+@pytest.mark.parametrize("kind", ["prepare", "complete", "atomic"])
+@pytest.mark.parametrize("name", LOSSES)
+async def test_a_job_lost_before_the_block_opens_is_refused(colour: Colour, name: str, kind: str) -> None:
+    lose, code, reason, status = LOSSES[name]
+    witness = Witness()
+
+    async def charge(ctx: Any, n: int) -> Any:
+        witness.reached.set()
+        await colour.wait(witness.gate)
+        async with witness.watching(), getattr(ctx, kind)() as tx:
+            await tx.execute(PAY, id=1)
+        return 1
+
+    task = colour.task(charge, int)
+    async with colour.hf.worker(concurrency=1, grace=0.5) as worker:
+        chain = await colour.hf.start(task())
+        await until(witness.reached.is_set, "the handler runs")
+        await lose(colour, chain)
+        worker.drain()
+        witness.gate.set()
+        await until(lambda: bool(witness.raised), "the block was refused")
+
+    assert witness.codes == [code]
+    assert witness.raised[0].reason == reason  # type: ignore[attr-defined]
+    assert await colour.bills() == []
+    assert status is None or await colour.status(chain) == status
+
+
+@pytest.mark.usefixtures("deaf")
+@pytest.mark.parametrize("kind", ["prepare", "complete"])
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("colour", ON_POSTGRES, indirect=True)
+async def test_a_job_lost_while_the_block_is_open_rolls_it_back(colour: Colour, name: str, kind: str) -> None:
+    lose, code, reason, status = LOSSES[name]
+    witness = Witness()
+
+    async def charge(ctx: Any, n: int) -> Any:
+        async with witness.watching(), getattr(ctx, kind)() as tx:
+            await tx.execute(PAY, id=1)
+            witness.reached.set()
+            await colour.wait(witness.gate)
+            if kind == "complete":
+                tx.finish(1)
+        return 1
+
+    task = colour.task(charge, int)
+    async with colour.hf.worker(concurrency=1, grace=0.5) as worker:
+        chain = await colour.hf.start(task())
+        await until(witness.reached.is_set, "the block is open")
+        await lose(colour, chain)
+        worker.drain()
+        witness.gate.set()
+        await until(lambda: bool(witness.raised), "the block has raised")
+
+    assert witness.codes == [code]
+    assert witness.raised[0].reason == reason  # type: ignore[attr-defined]
+    assert await colour.bills() == []
+    assert status is None or await colour.status(chain) == status
+
+
+@pytest.mark.parametrize("colour", ON_POSTGRES, indirect=True)
+async def test_a_cancel_is_told_while_the_block_is_open(colour: Colour) -> None:
+    witness = Witness()
+
+    async def charge(ctx: Any, n: int) -> Any:
+        async with witness.watching(), ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            witness.reached.set()
+            if colour.is_async:
+                await ctx.aborted
+            else:
+                ctx.aborted.wait(10)
+            await tx.execute(PAY, id=2)
+            return tx.finish(1)
+
+    task = colour.task(charge, int)
+    async with colour.hf.worker(poll=0.2):
+        chain = await colour.hf.start(task())
+        await until(witness.reached.is_set, "the block is open")
+        await colour.hf.cancel(chain)
+        await colour.until_status(chain, "cancelled")
+
+    assert witness.codes == (["CancelledError"] if colour.is_async else ["Aborted"])
+    assert await colour.bills() == []
+
+
+async def test_a_time_out_in_a_block_rolls_it_back(colour: Colour) -> None:
+    witness = Witness()
+
+    async def slow(ctx: Any, n: int) -> Any:
+        async with witness.watching(), ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            if colour.is_async:
+                await asyncio.Event().wait()
+            ctx.aborted.wait(10)
+            return tx.finish(1)
+
+    task = colour.task(slow, int, timeout=0.3, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await colour.until_status(chain, "failed")
+
+    assert (await colour.error(chain)).startswith("TimeoutError")
+    assert await colour.bills() == []
+
+
+async def test_a_shutdown_in_a_block_rolls_it_back_and_gives_the_job_back(colour: Colour) -> None:
+    witness = Witness()
+
+    async def slow(ctx: Any, n: int) -> Any:
+        async with witness.watching(), ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            witness.reached.set()
+            if colour.is_async:
+                await asyncio.Event().wait()
+            ctx.aborted.wait(10)
+            return tx.finish(1)
+
+    task = colour.task(slow, int)
+    async with colour.hf.worker(grace=0):
+        chain = await colour.hf.start(task())
+        await until(witness.reached.is_set, "the block is open")
+
+    job = await colour.hf.get_job(chain)
+    assert (job.status, job.used) == ("pending", 0)
+    assert await colour.bills() == []
+
+
+@pytest.mark.parametrize(
+    "colour", ["postgres-plain"], indirect=True
+)  # an async handler is cancelled when it is to pause
+async def test_a_pause_lets_the_block_come_to_its_end(colour: Colour) -> None:
+    witness = Witness()
+
+    async def slow(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            witness.reached.set()
+            ctx.aborted.wait(10)
+            return tx.finish(1)
+
+    task = colour.task(slow, int)
+    async with colour.hf.worker(poll=0.2):
+        chain = await colour.hf.start(task())
+        await until(witness.reached.is_set, "the block is open")
+        await colour.hf.pause(chain)
+
+        assert await chain.result(timeout=10) == 1
+
+    assert await colour.bills() == [1]
+
+
+@pytest.mark.parametrize("kind", ["complete", "atomic"])
+async def test_a_worker_that_may_have_lost_its_lease_opens_no_block_that_completes(
+    colour: Colour, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = Witness()
+
+    async def charge(ctx: Any, n: int) -> Any:
+        witness.reached.set()
+        await colour.wait(witness.gate)
+        async with witness.watching(), getattr(ctx, kind)() as tx:
+            await tx.execute(PAY, id=1)
+            return tx.finish(1)
+
+    monkeypatch.setattr(Leases, "may_complete", lambda self, token: False)
+    task = colour.task(charge, int)
+    async with colour.hf.worker(concurrency=1) as worker:
+        chain = await colour.hf.start(task())
+        await until(witness.reached.is_set, "the handler runs")
+        worker.drain()
+        witness.gate.set()
+
+    job = await colour.hf.get_job(chain)
+    assert witness.codes == ["lease_lost"]
+    assert witness.raised[0].reason == "error"  # type: ignore[attr-defined]
+    assert (job.status, job.used) == ("pending", 0)
+    assert await colour.bills() == []
+
+
+async def test_a_lease_that_ends_while_the_block_is_open_keeps_it_from_completing(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = Witness()
+
+    async def charge(ctx: Any, n: int) -> Any:
+        async with witness.watching(), ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            witness.reached.set()
+            await colour.wait(witness.gate)
+            return tx.finish(1)
+
+    monkeypatch.setattr(Leases, "may_complete", lambda self, token: not witness.gate.is_set())
+    task = colour.task(charge, int)
+    async with colour.hf.worker(concurrency=1) as worker:
+        await colour.hf.start(task())
+        await until(witness.reached.is_set, "the block is open")
+        worker.drain()
+        witness.gate.set()
+
+    assert witness.codes == ["lease_lost"]
+    assert await colour.bills() == []
+
+
+class LostAnswers:
+    """Makes the COMMIT of blocks lose its answer, after it has happened or before."""
+
+    def __init__(self, colour: Colour, monkeypatch: pytest.MonkeyPatch, *, happens: bool) -> None:
+        self.commits = 0
+        store, lost = colour.hf.store, self
+        begin, begin_sync = store.begin, store.begin_sync
+
+        def broken(open_tx: Any) -> Any:
+            commit, roll_back = open_tx.commit, open_tx.roll_back
+
+            async def lose() -> None:
+                lost.commits += 1
+                await (commit() if happens else roll_back())
+                raise UnknownOutcome("the answer was lost")
+
+            return Substitute(open_tx, lose)
+
+        async def begin_broken(seconds: float) -> Any:
+            return broken(await begin(seconds))
+
+        monkeypatch.setattr(store, "begin", begin_broken)
+        monkeypatch.setattr(store, "begin_sync", lambda seconds: broken(begin_sync(seconds)))
+
+
+class Substitute:
+    """An open transaction with another commit, of which nobody knows."""
+
+    is_committed = False
+
+    def __init__(self, open_tx: Any, commit: Any) -> None:
+        self._open_tx = open_tx
+        self.commit = commit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._open_tx, name)
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_to_have_happened(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after: list[str] = []
+
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            tx.finish(1)
+        after.append("went on")
+        return 1
+
+    task = colour.task(charge, int)
+    lost = LostAnswers(colour, monkeypatch, happens=True)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        assert await chain.result(timeout=10) == 1
+        await until(lambda: after == ["went on"], "the handler goes on after its block")
+
+    job = await colour.hf.get_job(chain)
+    assert (lost.commits, job.attempt) == (1, 1)
+    assert await colour.bills() == [1]
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_not_to_have_happened(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            return tx.finish(1)
+
+    task = colour.task(charge, int, retry=ONCE)
+    LostAnswers(colour, monkeypatch, happens=False)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await colour.until_status(chain, "failed")
+
+    assert "nothing of the block has happened" in await colour.error(chain)
+    assert await colour.bills() == []
+
+
+async def test_a_prepare_whose_answer_was_lost_says_that_nobody_knows(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.prepare() as tx:
+            await tx.execute(PAY, id=1)
+        return 1
+
+    task = colour.task(charge, int, retry=ONCE)
+    LostAnswers(colour, monkeypatch, happens=True)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await colour.until_status(chain, "failed")
+
+    assert (await colour.error(chain)).startswith("UnknownOutcome")
+
+
+async def test_a_handler_that_goes_on_after_its_block_is_not_told_that_its_job_is_completed(colour: Colour) -> None:
+    reasons: list[Any] = []
+
+    async def lingers(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            tx.finish(n)
+        if colour.is_async:
+            for _ in range(5):
+                await asyncio.sleep(0.1)  # hints come, and the leases are looked at
+        else:
+            ctx.aborted.wait(0.5)
+        reasons.append(ctx.abort_reason)
+        return n
+
+    task = colour.task(lingers, int, lease=1)
+    async with colour.hf.worker(poll=0.1):
+        chains = await colour.hf.start_many([task(n=n) for n in range(5)])
+        await colour.hf.wait(chains, timeout=10)
+        await until(lambda: len(reasons) == 5, "all handlers have ended")
+
+    assert reasons == [None] * 5
+    assert not [each for each in chains if "job:warning" in await colour.events(each)]
