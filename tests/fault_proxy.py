@@ -23,7 +23,8 @@ TERMINATE = b"X\0\0\0\4"
 class FaultProxy:
     """Stands between clients and the server at *url*, from `with` on.
 
-    Its *url* leads through it; *round_trips* and *sent* may be reset by the test. *cut_at_commit* cuts the next
+    Its *url* leads through it; *round_trips*, *sent* and *accepted*, the number of connections that were ever made
+    through it, may be reset by the test. *cut_at_commit* cuts the next
     connection that commits, "before" or "after" the server has heard it, and *cuts* counts them.
     """
 
@@ -40,6 +41,7 @@ class FaultProxy:
         self.sent = bytearray()
         self.cut_at_commit: Cut | None = None
         self.cuts = 0
+        self.accepted = 0
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -108,6 +110,7 @@ class FaultProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = self._target.port or 5432
+        self.accepted += 1
         try:
             upstream = await asyncio.open_connection(self._target.hostname, port)
         except OSError:

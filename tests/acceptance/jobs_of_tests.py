@@ -61,7 +61,7 @@ async def quick(ctx: Context, n: int = 0) -> int:
         return n
 
 
-@task(name="gated")
+@task(name="gated", timeout=3600)
 async def gated(ctx: Context, gate: str = "gate") -> str:
     """Wait until the test opens *gate*."""
     with noted(ctx):
@@ -131,6 +131,23 @@ async def moody(ctx: Context, mood: str) -> str:
                 raise Reschedule(after=0.05)
             case _:
                 raise Pause(mood)
+
+
+@task(name="in_blocks")
+async def in_blocks(ctx: Context) -> int:
+    """Do its work in two transactions of its own, the second of which completes it."""
+    with noted(ctx):
+        async with ctx.prepare() as tx:
+            await tx.fetch_all("SELECT 1")
+        async with ctx.complete() as tx:
+            return tx.finish(1)
+
+
+@task(name="goes_on")
+async def goes_on(ctx: Context) -> int:
+    """Leave the rest to another job."""
+    with noted(ctx):
+        return ctx.continue_with(quick(n=9))
 
 
 hf = Holdfast(tasks=[TASKS])

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from holdfast import Call
-from tests.acceptance.jobs_of_tests import hf, lane_step, moody, quick
+from tests.acceptance.jobs_of_tests import goes_on, hf, in_blocks, lane_step, moody, quick
 
 
 def job_id(name: str) -> UUID:
@@ -37,6 +37,8 @@ def late() -> list[Call[Any]]:
         "l1": lane_step().options(lane="b", blockers=[job_id("e1"), job_id("e2")]),
         "l2": lane_step().options(lane="b"),
         "l3": quick(n=3).options(delay=0.2),
+        "l4": in_blocks(),
+        "l5": goes_on(),
     }
     return [call.options(id=job_id(name)) for name, call in jobs.items()]
 

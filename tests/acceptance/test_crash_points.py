@@ -1,4 +1,7 @@
-"""kill -9 at every commit boundary: whoever comes after finishes everything, and nothing is lost or doubled."""
+"""kill -9 at every commit boundary: whoever comes after finishes everything, and nothing is lost or doubled.
+
+The same with the connections cut at every boundary, on PostgreSQL: there the process itself has to finish everything.
+"""
 
 from __future__ import annotations
 
@@ -19,53 +22,70 @@ from holdfast.errors import InvalidSettings
 from tests.acceptance.processes import until
 from tests.acceptance.produce import job_id
 from tests.acceptance.scene import ROOT, Scene, WorkerProcess, scene
+from tests.acceptance.steer import VERBS
 
-ALWAYS = {("sqlite", "complete.before_commit"), ("postgres", "claim.after_commit")}
+# what takes part in every run, not only in the long one
+ALWAYS = {
+    ("sqlite", "complete.before_commit", "kill"),
+    ("sqlite", "claim.after_commit", "kill"),
+    ("sqlite", "skip.after_update", "kill"),
+    ("postgres", "cancel.after_update", "cut"),
+}
 # what only one database has: a lock that proves a death
 ONLY_ON = {"reap.after_proof": "sqlite"}
+# these a program passes that steers jobs; all others a worker, or whoever starts jobs or migrates
+STEERED = [point for point in POINTS if point.partition(".")[0] in VERBS]
 
 
-def places() -> list[object]:
-    """Name every (database, point); most take part only in the long run."""
-    pairs = [(database, point) for point in POINTS for database in ("sqlite", "postgres")]
-    wanted = [(database, point) for database, point in pairs if ONLY_ON.get(point, database) == database]
-    return [
-        pytest.param(database, point, marks=[] if (database, point) in ALWAYS else pytest.mark.long)
-        for database, point in wanted
-    ]
+def places(points: Sequence[str]) -> list[object]:
+    """Name every (database, point, mode); SQLite has no connection that could be cut."""
+    ways = [("sqlite", "kill"), ("postgres", "kill"), ("postgres", "cut")]
+    cases = [(database, point, mode) for point in points for database, mode in ways]
+    wanted = [case for case in cases if ONLY_ON.get(case[1], case[0]) == case[0]]
+    return [pytest.param(*case, marks=[] if case in ALWAYS else pytest.mark.long) for case in wanted]
 
 
-@pytest.mark.parametrize(("stage_database", "point"), places(), indirect=["stage_database"])
+PLAYED = [point for point in POINTS if point not in STEERED or point.startswith("pause.")]
+
+
+@pytest.mark.parametrize(("stage_database", "point", "mode"), places(PLAYED), indirect=["stage_database"])
 def test_a_process_killed_at_any_point_loses_and_doubles_nothing(
-    stage_database: tuple[str, dict[str, str]], tmp_path: Path, point: str
+    stage_database: tuple[str, dict[str, str]], tmp_path: Path, point: str, mode: str
 ) -> None:
+    """F-01, F-15; P-08 is `claim.after_commit`, P-15 `complete.after_event`, P-20 the three points of a claim."""
     database, settings = stage_database
+    trap = f"{point}:1:{mode}"
     environment = {**os.environ, "HOLDFAST_DATABASE": database, "HOLDFAST_TEST_PLACE": str(tmp_path)}
     environment |= {f"HOLDFAST_{name.upper()}": value for name, value in settings.items()}
-    told = run_in_spite_of([str(Path(sys.executable).with_name("holdfast")), "migrate"], environment, point)
+    told = run_in_spite_of([str(Path(sys.executable).with_name("holdfast")), "migrate"], environment, trap)
 
     with scene(database, tmp_path, **settings) as stage:
-        told += run_in_spite_of([sys.executable, "-m", "tests.acceptance.produce", "early"], stage.environment, point)
+        told += run_in_spite_of([sys.executable, "-m", "tests.acceptance.produce", "early"], stage.environment, trap)
         stage.worker(waits=False, **{VARIABLE: "claim.after_commit"}).exit_code()
-        told += run_in_spite_of([sys.executable, "-m", "tests.acceptance.produce", "late"], stage.environment, point)
-        play_until_the_end_of(stage.worker("--grace", "0.5", waits=False, **{VARIABLE: point}), stage)
+        told += run_in_spite_of([sys.executable, "-m", "tests.acceptance.produce", "late"], stage.environment, trap)
+        play_until_the_end_of(stage.worker("--grace", "0.5", waits=False, **{VARIABLE: trap}), stage)
         finish(stage)
 
         assert "crash_point_reached" in told + stage.logs()
-        assert stage.statuses() == {"completed": 11, "cancelled": 1}
+        assert stage.statuses() == {"completed": 14, "cancelled": 1}
         assert set(stage.completions().values()) == {1}
-        assert stage.rows("SELECT count(*) FROM holdfast_event WHERE name = 'job:enqueued'") == [(12,)]
+        assert stage.rows("SELECT count(*) FROM holdfast_event WHERE name = 'job:enqueued'") == [(15,)]
         assert stage.rows("SELECT count(*) FROM holdfast_job WHERE gate IS NOT NULL OR head = 1") == [(0,)]
 
 
-def run_in_spite_of(command: Sequence[str], environment: dict[str, str], point: str) -> str:
+def run_in_spite_of(command: Sequence[str], environment: dict[str, str], trap: str) -> str:
     """Run a program with the trap set, and again without if that kills it; give what it said."""
-    trapped = subprocess.run(
-        command, env={**environment, VARIABLE: point}, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
-    )
+    trapped = run_trapped(command, environment, trap)
     if trapped.returncode == -signal.SIGKILL:
         subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=30, check=True)
+    else:
+        assert trapped.returncode == 0, trapped.stderr
     return trapped.stderr
+
+
+def run_trapped(command: Sequence[str], environment: dict[str, str], trap: str) -> subprocess.CompletedProcess[str]:
+    environment = {**environment, VARIABLE: trap}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
 
 
 def play_until_the_end_of(worker: WorkerProcess, stage: Scene) -> None:
@@ -74,7 +94,7 @@ def play_until_the_end_of(worker: WorkerProcess, stage: Scene) -> None:
     def has_only_the_waiting_one_left() -> bool:
         steer(stage)
         return not worker.is_alive or (
-            stage.statuses() == {"completed": 10, "cancelled": 1, "running": 1} and is_waiting(stage)
+            stage.statuses() == {"completed": 13, "cancelled": 1, "running": 1} and is_waiting(stage)
         )
 
     until(has_only_the_waiting_one_left, f"the jobs end: {stage.statuses()}", 40)
@@ -111,6 +131,36 @@ def finish(stage: Scene) -> None:
     until(lambda: stage.rows(rest) == [(0,)], "nothing is left to be done for a finished row")
 
 
+@pytest.mark.parametrize(("stage_database", "point", "mode"), places(STEERED), indirect=["stage_database"])
+def test_a_verb_whose_process_is_killed_was_done_wholly_or_not_at_all(stage: Scene, point: str, mode: str) -> None:
+    """F-01, F-15, I-12."""
+    name, _, where = point.partition(".")
+    verb = VERBS[name]
+    command = [sys.executable, "-m", "tests.acceptance.steer", name]
+    verb.prepare(stage.hf)
+    before = tables(stage)
+
+    trapped = run_trapped(command, stage.environment, f"{point}:1:{mode}")
+
+    assert "crash_point_reached" in trapped.stderr
+    if where != "after_commit" and trapped.returncode != 0:
+        assert trapped.returncode == -signal.SIGKILL or "UnknownOutcome" in trapped.stderr, trapped.stderr
+        assert tables(stage) == before
+        subprocess.run(command, env=stage.environment, cwd=ROOT, capture_output=True, timeout=30, check=True)
+    assert stage.rows(verb.sql) == [(verb.value,)]
+    assert events(tables(stage), verb.event) == events(before, verb.event) + 1
+
+
+def tables(stage: Scene) -> dict[str, list[tuple[object, ...]]]:
+    """Read all that a verb may write."""
+    names = ("job", "event", "lane", "queue", "unique", "blocker", "phase")
+    return {name: sorted(stage.rows(f"SELECT * FROM holdfast_{name}"), key=repr) for name in names}
+
+
+def events(found: dict[str, list[tuple[object, ...]]], name: str) -> int:
+    return sum(name in row for row in found["event"])
+
+
 @cache
 def reached_in_the_code() -> frozenset[str]:
     """Name the points that the sources pass, by a literal or by the kinds of settlements."""
@@ -135,7 +185,9 @@ def test_every_point_in_the_code_is_registered() -> None:
     assert named <= set(POINTS)
 
 
-@pytest.mark.parametrize("text", ["nowhere", "renew.before:x", "renew.before:1:explode", "renew.before:1:delay=soon"])
+@pytest.mark.parametrize(
+    "text", ["nowhere", "renew.before:x", "renew.before:1:explode", "renew.before:1:delay=soon", "renew.before:1:cut=2"]
+)
 def test_a_trap_that_cannot_be_set_is_refused(text: str) -> None:
     with pytest.raises(InvalidSettings):
         Trap.parse(text)
@@ -149,3 +201,26 @@ def test_a_trap_springs_at_the_pass_that_was_asked_for() -> None:
     with pytest.raises(Exception, match=r"renew\.before"):
         trap.reach("renew.before")
     trap.reach("renew.before")
+
+
+def test_a_cut_shuts_what_leads_out_of_the_process_and_nothing_else() -> None:
+    ran = subprocess.run([sys.executable, "-c", CUT], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+
+    assert (ran.stdout.split(), ran.stderr) == (["connection:", "shut", "listener:", "open", "pair:", "open"], "")
+
+
+CUT = """
+import socket
+from holdfast.crashpoints import cut_connections
+
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+accepted, _ = listener.accept()
+pair = socket.socketpair()
+cut_connections()
+print("connection:", "shut" if client.recv(1) == b"" else "open")
+socket.create_connection(listener.getsockname(), timeout=5).close()
+print("listener:", "open")
+pair[0].send(b"x")
+print("pair:", "open" if pair[1].recv(1) == b"x" else "shut")
+"""
