@@ -3,9 +3,10 @@
 A mutant is a name, the invariant of GUARANTEES that it breaks, and what is put in place of ours. Nothing of it is in
 the package: a test applies it to the modules of this process and takes it back.
 
-On SQLite one transaction writes at a time, so a guard in a statement cannot be told from the look that the same
-transaction took before it: alone it would be an equal engine. Such a guard is taken away together with the look beside
-it (`and the look before it`); alone it counts on PostgreSQL only.
+A guard in a statement cannot be told from the look that the same transaction took before it, under the row's lock:
+alone it would be an equal engine. Such a guard is taken away together with the look beside it (`and the look before
+it`); alone it is met in `tests/store/test_guards.py`. What only two transactions at once can show, and so PostgreSQL
+alone, is in `tests/store/race_mutants.py`. `python -m tests.mutants` prints which test catches which.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from holdfast.store.settling import Held, Settled, Settlement
 from holdfast.store.sqlite.connection import WriteConnection
 from holdfast.store.sqlite.lifelock import HeldLock
 from holdfast.store.tx import Row, Tx
-from holdfast.worker import hearing, leases, proof, upkeep, worker
+from holdfast.worker import claimer, doubts, hearing, intake, leases, proof, running, upkeep
+from tests.simulation import scenes
 from tests.simulation.handlers import WORLD
+from tests.simulation.scenes import Scene
 from tests.simulation.world import FAULTS
 
 Apply = Callable[[pytest.MonkeyPatch], None]
@@ -41,28 +44,30 @@ class Mutant:
     apply: Apply
     faults: Sequence[str] = FAULTS
     """The faults under which it shows soonest; with all of them it shows, too, but later."""
+    scene: Scene | None = None
+    """The scene that catches it; None leaves it to a run of chance, which shows it within a few seeds."""
 
 
 MUTANTS: list[Mutant] = []
 
 
-def mutant(name: str, breaks: str, *faults: str) -> Callable[[Apply], Apply]:
+def mutant(name: str, breaks: str, *faults: str, scene: Scene | None = None) -> Callable[[Apply], Apply]:
     """Name the function below: it makes the engine wrong."""
 
     def keep(apply: Apply) -> Apply:
-        MUTANTS.append(Mutant(name, breaks, apply, faults or FAULTS))
+        MUTANTS.append(Mutant(name, breaks, apply, faults or FAULTS, scene))
         return apply
 
     return keep
 
 
-def change_sql(patch: pytest.MonkeyPatch, module: Any, name: str, old: str, new: str) -> None:
-    """Put *new* in place of *old* in a statement."""
+def change_sql(patch: pytest.MonkeyPatch, module: Any, name: str, old: str, new: str, database: str = "sqlite") -> None:
+    """Put *new* in place of *old* in a statement; where each database has a text of its own, in that of *database*."""
     sql = getattr(module, name)
-    text = sql["sqlite"] if isinstance(sql, dict) else sql
+    text = sql[database] if isinstance(sql, dict) else sql
     assert old in text, f"{module.__name__}.{name} no longer says {old!r}"
     changed = text.replace(old, new)
-    patch.setattr(module, name, {**sql, "sqlite": changed} if isinstance(sql, dict) else changed)
+    patch.setattr(module, name, {**sql, database: changed} if isinstance(sql, dict) else changed)
 
 
 def here() -> Any:
@@ -82,7 +87,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, jobs, "CLAIM", "lease_until = $now + lease.ms", "lease_until = $now")
 
 
-@mutant("attempt number goes back on resume", "I-10")
+@mutant("attempt number goes back on resume", "I-10", scene=scenes.a_job_that_failed_by_its_blocker_is_given_up)
 def _(patch: pytest.MonkeyPatch) -> None:
     for name in ("RESUME", "RETRY"):
         change_sql(patch, steering, name, "cancel_requested_at = NULL,", "cancel_requested_at = NULL, attempt = 0,")
@@ -107,10 +112,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
         await promote(tx, mine, mine)
         return await take(tx, *args)
 
-    async def leave(tx: Tx, ending: Any) -> None:
+    async def leave(tx: Tx, *args: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(settling.lanes, "promote", put_off)
-            await original(tx, ending)
+            return await original(tx, *args)
 
     original = settling.leave
     patch.setattr(settling, "leave", leave)
@@ -150,12 +155,12 @@ def settle_by(is_mine: Callable[[Row], bool]) -> Callable[[Tx, Sequence[Settleme
     return settle
 
 
-@mutant("no token in the WHERE", "I-13")
+@mutant("no token in the WHERE", "I-13", scene=scenes.a_lost_attempt_ends_while_its_worker_runs_the_job_anew)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "settle", settle_by(lambda row: True))
 
 
-@mutant("fenced by worker id only", "I-13")
+@mutant("fenced by worker id only", "I-13", scene=scenes.a_lost_attempt_ends_while_its_worker_runs_the_job_anew)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "settle", settle_by(lambda row: row[1] == worker_here()))
 
@@ -171,7 +176,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "look", pessimist)
 
 
-@mutant("reaper reads, then writes in a second transaction", "I-16")
+@mutant(
+    "reaper reads, then writes in a second transaction",
+    "I-16",
+    scene=scenes.a_lost_attempt_ends_while_its_worker_runs_the_job_anew,
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     reap = reaping.reap
     change_sql(patch, reaping, "EXPIRED", "AND coalesce(lease_until, $now) < $now", "AND lease_until IS NOT NULL")
@@ -200,7 +209,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, reaping, "EXPIRED", "< $now", "< $now + 86400000")
 
 
-@mutant("no self-fence", "I-20", "outage_of_one")
+@mutant("no self-fence", "I-20", scene=scenes.a_worker_that_cannot_renew_stops_its_handlers)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases.Leases, "_fence", lambda self: None)
 
@@ -216,7 +225,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases.Leases, "_failing", blind)
 
 
-@mutant("renewal loop ends at an error", "I-21")
+@mutant("renewal loop ends at an error", "I-21", scene=scenes.a_renewal_that_fails_once_is_tried_again)
 def _(patch: pytest.MonkeyPatch) -> None:
     step, failing = leases.Leases.step, leases.Leases._failing
     ended: set[int] = set()
@@ -229,32 +238,38 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases.Leases, "step", lambda self: None if id(self) in ended else step(self))
 
 
-@mutant("renewal stops when a cancel arrives", "I-21", "slowness")
+@mutant(
+    "renewal stops when a cancel arrives", "I-21", scene=scenes.a_cancelled_handler_that_will_not_stop_keeps_its_lease
+)
 def _(patch: pytest.MonkeyPatch) -> None:
-    abort_all = worker.Worker._abort_all
+    abort = running.Running.abort
 
-    def forget(self: worker.Worker, reasons: Any) -> None:
-        abort_all(self, reasons)
+    def forget(self: running.Running, reasons: Any) -> None:
+        abort(self, reasons)
         for token in reasons:
-            self._leases.drop(token)
+            here().worker._leases.drop(token)
 
-    patch.setattr(worker.Worker, "_abort_all", forget)
+    patch.setattr(running.Running, "abort", forget)
 
 
-@mutant("reaper without hold-off", "I-22")
+@mutant("reaper without hold-off", "I-22", scene=scenes.an_outage_outlasts_the_leases)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(upkeep.Upkeep, "_quiet_ms", lambda self, now: upkeep.NO_OUTAGE)
     patch.setattr(upkeep.Upkeep, "_expected_ms", lambda self, now: None)
 
 
-@mutant("reaper does not write while no lease is over", "I-22", "stranger")
+@mutant("reaper does not write while no lease is over", "I-22", scene=scenes.a_write_lock_outlasts_the_leases)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, reaping, "PEEK", "lease_until IS NOT NULL", "lease_until < $now")
 
 
-@mutant("a job is run beside an earlier attempt of its own", "I-23", "outage_of_one", "freeze_one")
+@mutant(
+    "a job is run beside an earlier attempt of its own",
+    "I-23",
+    scene=scenes.a_lost_attempt_ends_while_its_worker_runs_the_job_anew,
+)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(worker.Worker, "_put_off", worker.Worker._start)
+    patch.setattr(intake.Intake, "_put_off", intake.Intake._start)
 
 
 @mutant("crashes not counted", "I-24")
@@ -262,24 +277,28 @@ def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, settling, "LEAVE", "crashes = crashes + given.crashed", "crashes = crashes")
 
 
-@mutant("suspects run beside others", "I-24")
+@mutant("suspects run beside others", "I-24", scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(worker, "is_suspect", lambda job: False)
+    patch.setattr(intake, "is_suspect", lambda job: False)
 
 
-@mutant("what the other loop has claimed joins a suspect", "I-24", "kill_one")
+@mutant(
+    "what the other loop has claimed joins a suspect",
+    "I-24",
+    scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion,
+)
 def _(patch: pytest.MonkeyPatch) -> None:
-    begin = worker.Worker._begin
+    begin = intake.Intake.begin
 
-    def crowd(self: worker.Worker, claimed: Any, sent: float) -> None:
+    def crowd(self: intake.Intake, claimed: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(worker.Worker, "_runs_suspect", False)
-            begin(self, claimed, sent)
+            inner.setattr(intake.Intake, "_runs_suspect", False)
+            begin(self, claimed)
 
-    patch.setattr(worker.Worker, "_begin", crowd)
+    patch.setattr(intake.Intake, "begin", crowd)
 
 
-@mutant("reap forgets a requested cancel", "I-25")
+@mutant("reap forgets a requested cancel", "I-25", scene=scenes.a_process_dies_of_a_job_that_is_to_be_cancelled)
 def _(patch: pytest.MonkeyPatch) -> None:
     as_requested = settling.as_requested
     patch.setattr(
@@ -287,13 +306,23 @@ def _(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("cancel of a failed job leaves its lane halted", "I-27")
+@mutant("reap forgets a requested pause", "I-25", scene=scenes.a_process_dies_of_a_job_that_is_to_be_paused)
+def _(patch: pytest.MonkeyPatch) -> None:
+    as_requested = settling.as_requested
+
+    def forget(job: Held, outcome: Outcome) -> Outcome:
+        return outcome if outcome.is_crash and not job.is_cancel_requested else as_requested(job, outcome)
+
+    patch.setattr(settling, "as_requested", forget)
+
+
+@mutant("cancel of a failed job leaves its lane halted", "I-27", scene=scenes.a_failed_head_is_given_up)
 def _(patch: pytest.MonkeyPatch) -> None:
     kept = "head = CASE status WHEN 'failed' THEN head ELSE 0 END"
     change_sql(patch, steering, "CANCEL", "head = 0", kept)
 
 
-@mutant("claim from a paused lane", "I-27")
+@mutant("claim from a paused lane", "I-27", scene=scenes.a_lane_is_paused_while_its_head_runs)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, settling.lanes, "PROMOTE", "AND lane $any(running: text)", "AND (1 OR lane $any(running: text))")
 
@@ -301,15 +330,20 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("lane place given at start, not when runnable", "I-28")
 def _(patch: pytest.MonkeyPatch) -> None:
     early = "(wake_at <= $now OR (lane IS NOT NULL AND place IS NULL AND status = 'pending'))"
-    change_sql(patch, admission, "ARRIVALS", "wake_at <= $now", early)
+    change_sql(patch, admission, "ARRIVALS", "AND wake_at <= $now", f"AND {early}")
+    change_sql(patch, admission, "ARRIVALS", ", run_at <= $now", ", (run_at <= $now OR lane IS NOT NULL)")
 
 
-@mutant("shutdown leaves the lane halted", "I-30")
+@mutant("shutdown leaves the lane halted", "I-30", scene=scenes.a_worker_shuts_down_while_a_head_runs)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(settling.LEADS_TO, Kind.GIVE_BACK, (Status.PAUSED, "job:paused"))
 
 
-@mutant("an error forgets the cancel request, and the claim clears it", "I-31")
+@mutant(
+    "an error forgets the cancel request, and the claim clears it",
+    "I-31",
+    scene=scenes.a_process_dies_of_a_job_that_is_to_be_cancelled,
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     as_requested = settling.as_requested
     forgets = (Kind.RETRY, Kind.LOST, Kind.RESCHEDULE, Kind.GIVE_BACK)
@@ -327,7 +361,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
         change_sql(patch, steering, name, "cancel_requested_at = NULL, pause_requested_at = NULL,", "")
 
 
-@mutant("complete ignores the cancel request", "I-32")
+@mutant(
+    "complete ignores the cancel request", "I-32", scene=scenes.a_cancelled_handler_that_will_not_stop_keeps_its_lease
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     as_requested = settling.as_requested
 
@@ -335,7 +371,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return outcome if outcome.kind is Kind.COMPLETE else as_requested(job, outcome)
 
     patch.setattr(settling, "as_requested", ignore)
-    change_sql(patch, settling, "LEAVE", guard(Change.COMPLETE), guard(Change.FAIL))
+    for name in ("LEAVE", "COMPLETE"):
+        change_sql(patch, settling, name, guard(Change.COMPLETE), guard(Change.FAIL))
 
 
 @mutant("unblock twice", "I-38")
@@ -346,42 +383,49 @@ def _(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("a blocker is counted off before it was counted", "I-38")
+@mutant(
+    "a blocker is counted off before it was counted", "I-38", scene=scenes.a_blocker_closes_before_it_was_counted_anew
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, blockers, "LOCK_DEPENDENTS", "on_blocker_failure, gate", "on_blocker_failure, NULL")
 
 
-@mutant("retry of a blocker leaves dependents failed", "I-39")
+@mutant("retry of a blocker leaves dependents failed", "I-39", scene=scenes.a_blocker_closes_before_it_was_counted_anew)
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def leave_them(tx: Tx, chain_ids: Any) -> set[str]:
+    async def leave_them(tx: Tx, links: Any) -> set[str]:
         return set()
 
-    patch.setattr(blockers, "block_again", leave_them)
+    patch.setattr(blockers, "_block_failed_by", leave_them)
 
 
-@mutant("the hint is the only wake-up", "I-45")
+@mutant("the hint is the only wake-up", "I-45", scene=scenes.the_poll_finds_what_no_hint_told)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hearing.Hearing, "seconds", lambda self: 3600.0)
 
 
-@mutant("lost COMMIT answer counted as failure", "I-55", "lost_answers")
+@mutant("lost COMMIT answer counted as failure", "I-55", scene=scenes.a_claim_whose_answer_is_lost_is_read_back)
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def believe(self: worker.Worker) -> None:
-        self._doubts.clear()
+    async def believe(self: doubts.Doubts, begin: Any) -> None:
+        self._open.clear()
 
-    patch.setattr(worker.Worker, "_resolve_doubts", believe)
+    patch.setattr(doubts.Doubts, "resolve", believe)
 
 
-@mutant("an answer that cannot be read back forgets what has ended", "I-55", "lost_answers", "errors")
+@mutant(
+    "an answer that cannot be read back forgets what has ended",
+    "I-55",
+    scene=scenes.a_claim_whose_answer_is_lost_is_read_back,
+)
 def _(patch: pytest.MonkeyPatch) -> None:
-    resolve = worker.Worker._resolve_doubts
+    resolve = doubts.Doubts.resolve
 
-    async def forget(self: worker.Worker) -> None:
-        ended, self._ended = self._ended, []
-        await resolve(self)
-        self._ended += ended
+    async def forget(self: doubts.Doubts, begin: Any) -> None:
+        ended = here().worker._ended
+        taken, ended._settlements = ended._settlements, []
+        await resolve(self, begin)
+        ended.add(*taken)
 
-    patch.setattr(worker.Worker, "_resolve_doubts", forget)
+    patch.setattr(doubts.Doubts, "resolve", forget)
 
 
 @mutant("nonce cleared when settled", "I-55")
@@ -391,17 +435,17 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("batched completion announced before its commit", "I-56")
 def _(patch: pytest.MonkeyPatch) -> None:
-    exchange = worker.exchange
+    exchange = claimer.exchange
 
     async def hasty(tx: Tx, *args: Any) -> Any:
         settled, claims = await exchange(tx, *args)
-        here().hear(worker.exchange, args, (settled, claims))
+        here().hear(claimer.exchange, args, (settled, claims))
         return settled, claims
 
-    patch.setattr(worker, "exchange", hasty)
+    patch.setattr(claimer, "exchange", hasty)
 
 
-@mutant("one failing part fails its whole batch", "I-64")
+@mutant("one failing part fails its whole batch", "I-64", scene=scenes.good_and_bad_wishes_share_a_commit)
 def _(patch: pytest.MonkeyPatch) -> None:
     together = WriteConnection._together
 
@@ -446,32 +490,32 @@ def without_guard(patch: pytest.MonkeyPatch, change: Change, module: Any, name: 
     patch.setitem(MOVES, change, Move(ALL_STATUSES, MOVES[change].targets))
 
 
-@mutant("guard of pause", "I-08")
+@mutant("guard of pause", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.PAUSE, steering, "PAUSE")
 
 
-@mutant("guard of cancel", "I-08")
+@mutant("guard of cancel", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.CANCEL, steering, "CANCEL")
 
 
-@mutant("guard of resume", "I-08")
+@mutant("guard of resume", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.RESUME, steering, "RESUME")
 
 
-@mutant("guard of retry", "I-08")
+@mutant("guard of retry", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.RETRY, steering, "RETRY")
 
 
-@mutant("guard of reschedule", "I-08")
+@mutant("guard of reschedule", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.RESCHEDULE, steering, "RESCHEDULE")
 
 
-@mutant("guard of claim, and the look before it", "I-08")
+@mutant("guard of claim, and the look before it", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, jobs, "CLAIM", guard(Change.CLAIM), "1")
     change_sql(patch, jobs, "CLAIM", "ready.gate = 'ready'", "ready.sort_key IS NOT NULL")
@@ -480,11 +524,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("guard of settling, and the look before it", "I-08")
 def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, settling, "COMPLETE", guard(Change.COMPLETE), "1")
     change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "1")
     change_sql(patch, settling, "HOLD", "AND coalesce(status, '') = 'running'", "")
 
 
-@mutant("guard of requests, and the look before it", "I-08")
+@mutant("guard of requests, and the look before it", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "REQUEST_CANCEL", guard(Change.REQUEST), "1")
 
@@ -496,13 +541,25 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(steering, "cancel", ask_anyone)
 
 
-@mutant("guard of unblocking and failing by a blocker, and the look before it", "I-08")
+@mutant(
+    "guard of unblocking and failing by a blocker, and the look before it",
+    "I-08",
+    scene=scenes.a_job_that_failed_by_its_blocker_is_given_up,
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, blockers, "MOVE", guard(Change.UNBLOCK), "1")
     change_sql(patch, blockers, "LOCK_DEPENDENTS", "SELECT seq, status,", "SELECT seq, 'blocked',")
 
 
-@mutant("guard of blocking again, and the look before it", "I-08")
+@mutant(
+    "guard of blocking again, and the look before it", "I-08", scene=scenes.a_job_that_failed_by_its_blocker_is_given_up
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, blockers, "BLOCK_AGAIN", guard(Change.BLOCK_AGAIN), "1")
     change_sql(patch, blockers, "LOCK_FAILED", "SELECT seq, status,", "SELECT seq, 'failed',")
+
+
+if __name__ == "__main__":
+    from tests.mutant_table import show
+
+    print(show())

@@ -46,6 +46,7 @@ WATCHED = (
 CONSTANT = (
     "seq",
     "id",
+    "chain_id",
     "task",
     "lane",
     "unique_key",
@@ -80,6 +81,7 @@ class Change:
     at: int
     seq: int
     id: str
+    chain_id: str
     task: str
     lane: str | None
     unique_key: str | None
@@ -165,6 +167,8 @@ class Checker:
                 f"open {each.old_open_blockers}>{each.open_blockers} {each.reason or ''}"
             )
             self._look_at(each, committer)
+        self._look_at_chains({each.chain_id for each in changes})
+        self._look_at_counts({each.seq for each in changes if each.status == "blocked"})
         self._look_at_lanes({each.lane for each in changes if each.lane is not None})
         self._look_at_keys({(each.task, each.unique_key) for each in changes if each.unique_key is not None})
 
@@ -200,8 +204,6 @@ class Checker:
             raise Violation(f"I-10: the attempt number goes from {each.old_attempt} to {each.attempt} at {show(each)}")
         if each.old_nonce is not None and each.nonce is None:
             raise Violation(f"I-55: the nonce is gone at {show(each)}")
-        if (each.status in TERMINAL) != (each.closed_as is not None):
-            raise Violation(f"I-36: job {each.seq} is {each.status} and closed as {each.closed_as}")
         if each.status in ("completed", "cancelled") and each.head:
             raise Violation(f"I-27: the ended job {each.seq} holds its lane")
         if each.place is not None and each.old_place is None and (each.run_at > each.at or each.status != "pending"):
@@ -320,6 +322,33 @@ class Checker:
             for id_, end in ends
         ):
             raise Violation(f"I-38: job {each.seq} was let go by blockers that stand {ends}")
+
+    def _look_at_chains(self, chains: set[str]) -> None:
+        """I-36: the jobs of a chain are a line, all but the last have completed; the first says how the last ended."""
+        for chain in chains:
+            (first, *others) = rows = self.ask(
+                """SELECT chain_index, status, closed_as FROM holdfast_job
+                    WHERE id = ?1 OR (chain_id = ?1 AND chain_index > 0) ORDER BY chain_index""",
+                chain,
+            )
+            (*before, last) = [status for _, status, _ in rows]
+            end = last if last in TERMINAL else None
+            is_line = [index for index, _, _ in rows] == list(range(len(rows)))
+            if not is_line or set(before) - {"completed"} or first[2] != end or any(each[2] for each in others):
+                raise Violation(f"I-36: chain {chain} consists of {rows}")
+
+    def _look_at_counts(self, blocked: set[int]) -> None:
+        """I-38: a blocked job that is not to be counted anew waits for as many blockers as will tell it."""
+        for seq in blocked:
+            wrong = self.ask(
+                """SELECT open_blockers,
+                        (SELECT count(*) FROM holdfast_blocker WHERE job = seq AND state = 'armed') AS armed
+                    FROM holdfast_job
+                    WHERE seq = ? AND status = 'blocked' AND gate IS NULL AND open_blockers <> armed""",
+                seq,
+            )
+            if wrong:
+                raise Violation(f"I-38: job {seq} waits for {wrong[0][0]} blockers, and {wrong[0][1]} will tell it")
 
     def _look_at_lanes(self, lanes: set[str]) -> None:
         """I-26: one running or halting job in a lane, and that is its head."""

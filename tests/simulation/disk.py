@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from holdfast.store.sqlite.file import DatabaseFile
+from holdfast.store.sqlite.guarded import GuardedConnection
 from tests.simulation.virtual import Fibre, Killed, Machine, VirtualLoop
 
 BUSY_SLICE = 0.5
@@ -168,16 +169,21 @@ class VirtualFile(DatabaseFile):
             self._disk.pause(BUSY_SLICE)
             raise
 
+    def connect_for_block(self, wait_seconds: float) -> Any:
+        """Open the connection of blocks, whose waits are virtual."""
+        return self._line(super().connect_for_block(0), BlockLine)
+
     def connect_to_read(self, wait_seconds: float) -> Any:
         """Open a connection whose waits are virtual."""
         return self._line(super().connect_to_read(0))
 
-    def _line(self, connection: sqlite3.Connection) -> Line:
+    def _line(self, connection: sqlite3.Connection, kind: type[Line] | None = None) -> Line:
+        line = (kind or Line)(connection, self._disk, self._owner)
         if self._is_cut:
-            connection.close()
+            line.close()
             raise Killed
-        self.lines.append(Line(connection, self._disk, self._owner))
-        return self.lines[-1]
+        self.lines.append(line)
+        return line
 
     def cut(self) -> None:
         """Close every connection at once, as the kernel does; what was not committed is gone."""
@@ -210,7 +216,11 @@ class Line:
             case "COMMIT":
                 return self._commit()
             case _:
-                return self._connection.execute(sql)
+                return self._run(sql)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
     def __getattr__(self, name: str) -> Any:
         """Hand everything else to SQLite."""
@@ -221,7 +231,7 @@ class Line:
         if disk.is_out(self._owner):
             raise trouble(sqlite3.SQLITE_CANTOPEN, "unable to open database file")
         try:
-            return self._connection.execute(sql)
+            return self._run(sql)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 assert not disk.machine.is_hasty, "somebody has the lock whom we do not know"
@@ -234,13 +244,35 @@ class Line:
         if disk.machine.chance.random() < 0.3:
             disk.pause(disk.latency())
         if disk.is_out(self._owner):
-            self._connection.execute("ROLLBACK")
+            self._run("ROLLBACK")
             code = disk.machine.chance.choice((sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR))
             raise trouble(code, "trouble at commit")
-        self._connection.execute("COMMIT")
+        self._run("COMMIT")
         disk.committed(self._owner)
         if disk.machine.chance.random() < 0.2:
             disk.pause(disk.latency())
+
+    def _run(self, sql: str) -> Any:
+        return self._connection.execute(sql)
+
+
+class BlockLine(Line):
+    """The connection of blocks, of which only its owner may begin or end a transaction."""
+
+    _connection: GuardedConnection
+
+    def do_as_owner(self, sql: str) -> None:
+        """Run *sql*, with the waiting that belongs to it."""
+        self.execute(sql)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close_as_owner()
+
+    close_as_owner = close
+
+    def _run(self, sql: str) -> Any:
+        self._connection.do_as_owner(sql)
 
 
 def trouble(code: int, text: str) -> sqlite3.OperationalError:

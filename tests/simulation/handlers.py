@@ -20,6 +20,16 @@ ENDS = (
     *["well"] * 62, *["error"] * 12, *["fatal"] * 4, *["pause"] * 3, *["later"] * 5, *["crash"] * 4, *["hang"] * 3,
     *["deaf"] * 6, *["told"] * 1,
 )  # fmt: skip
+CALM = 100
+"""How much faster handlers are once the faults have stopped: what is left over then is much, and its end is awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What an attempt comes to, one of ENDS, and after how long; None leaves that to chance."""
+
+    end: str
+    seconds: float | None = None
 
 
 @dataclass(eq=False)
@@ -36,14 +46,10 @@ async def work(ctx: Context, world: World) -> int:
     """Run as the seed decides; the output is the number of the attempt, so that a stale one can be told."""
     chance = world.machine.chance
     seconds = chance.choice(SECONDS)
-    end = "well" if world.is_calm else world.fate(ctx.job.id) or chance.choice(ENDS)
+    fate = Fate("well", seconds / CALM) if world.is_calm else world.fate(ctx.job.id) or Fate(chance.choice(ENDS))
+    end, seconds = fate.end, seconds if fate.seconds is None else fate.seconds
     with world.running(ctx, is_deaf=end == "deaf"):
-        if end == "deaf":
-            await deaf(seconds)
-        elif end == "long":
-            await asyncio.sleep(30)
-        else:
-            await asyncio.sleep(seconds / 10 if world.is_calm else seconds)
+        await (deaf if end == "deaf" else asyncio.sleep)(seconds)
         match "well" if world.is_calm else end:
             case "error":
                 raise OSError(f"attempt {ctx.job.attempt}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -14,13 +14,14 @@ from holdfast.store import chains, holds, steering
 from holdfast.store.dialect import SqliteDialect
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.writer import Writer
-from holdfast.store.tx import Operation, P, R
+from holdfast.store.tx import ListOperation, Operation, P, R, T
 from holdfast.surroundings import Shell, Surroundings, Threads
 from holdfast.tasks import Tasks
 from holdfast.worker.worker import Worker
 from tests.simulation.disk import Disk, VirtualFile, VirtualFileLock
 from tests.simulation.virtual import Machine, VirtualEvent, VirtualLoop, VirtualShell, VirtualThreads
 
+LONGEST_TURN = 0.5
 DIALECT = SqliteDialect(now="holdfast_now()")
 """Shared, for it remembers what it has translated."""
 
@@ -64,9 +65,17 @@ class VirtualStore(SqliteStore):
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction; now and then nobody learns what became of it."""
+        return await self._answered(lambda: SqliteStore.run(self, operation, *args, **kwargs), operation, args)
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation as one with those of others; now and then nobody learns what became of it."""
+        return await self._answered(lambda: SqliteStore.gather(self, operation, items), operation, (items,))
+
+    async def _answered(self, run: Callable[[], Coroutine[Any, Any, R]], operation: Any, args: Any) -> R:
+        self._refuse_denied(operation)
         is_lost = self._disk.loses_answer()
         if not is_lost or self._disk.machine.chance.random() < 0.7:
-            value = await self._judged(super().run(operation, *args, **kwargs), operation)
+            value = await self._judged(run(), operation)
             self._process.hear(operation, args, value)
             if not is_lost:
                 return value
@@ -88,12 +97,16 @@ class VirtualStore(SqliteStore):
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, blocking; now and then nobody learns what became of it."""
+        self._process.renewing_since = self._disk.machine.now
         try:
+            self._refuse_denied(operation)
             value = super().run_sync(operation, *args, **kwargs)
         except Exception as error:
             if not isinstance(error, Busy):  # a wait for the right to write is no reason to give a job up
                 self._process.trouble_at = self._disk.machine.now
             raise
+        finally:
+            self._process.renewing_since = None
         if self._disk.loses_answer():
             self._process.trouble_at = self._disk.machine.now
             raise UnknownOutcome("the answer to COMMIT was lost")
@@ -102,6 +115,7 @@ class VirtualStore(SqliteStore):
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads."""
         self._refuse_in_outage()
+        self._refuse_denied(operation)
         return await super().read(operation, *args, **kwargs)
 
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -115,6 +129,10 @@ class VirtualStore(SqliteStore):
     def _refuse_in_outage(self) -> None:
         if self._disk.is_out(self._process):
             raise Unavailable("the disk cannot be read")
+
+    def _refuse_denied(self, operation: Any) -> None:
+        if operation in self._process.denied:
+            raise Unavailable(f"{operation.__name__} is denied")
 
 
 class Process:
@@ -130,7 +148,10 @@ class Process:
         self.outage_until = 0.0
         self.trouble_at = float("-inf")
         """When a renewal failed last, or its answer was lost."""
-        self.thawed_at = float("-inf")
+        self.renewing_since: float | None = None
+        """Since when a call of the leases' thread is under way."""
+        self.denied: set[Any] = set()
+        """The operations that fail just now, in this process only."""
         self.hear: Callable[[Any, Any, Any], None] = lambda operation, args, value: None
         """Is told what each write was asked, and what it answered."""
         self.worker: Worker | None = None
@@ -150,7 +171,7 @@ class Process:
         self.hf = Holdfast(
             settings=Settings(database=disk.path), tasks=[tasks], store=self.store, surroundings=self.surroundings
         )
-        self.hf._verbs._recorded |= {task.name for task in tasks}  # they stand in the template
+        self.hf._starting._recorded |= {task.name for task in tasks}  # they stand in the template
 
     @property
     def is_alive(self) -> bool:
@@ -195,8 +216,13 @@ class Process:
         if name == "holdfast-hints":  # looks every 20 ms, nearly always in vain; here it looks when it is told to
             self._look = step
             return NoShell()
-        never_waits = self.disk.is_free if name == "holdfast-writer" else self._is_idle
-        return VirtualShell(self.loop, self.disk.latency, step, never_waits)
+        if name == "holdfast-writer":
+            return VirtualShell(self.loop, self.disk.latency, step, self.disk.is_free)
+        return VirtualShell(self.loop, self._thread_latency, step, self._is_idle)
+
+    def _thread_latency(self) -> float:
+        """Draw how long a thread takes to begin: it waits for its turn, and not for the disk."""
+        return min(self.disk.latency(), LONGEST_TURN)
 
     def _is_idle(self) -> bool:
         writer = self.store._here.writer

@@ -18,17 +18,20 @@ from holdfast.errors import HoldfastError, UnknownOutcome
 from holdfast.ids import IdMaker
 from holdfast.store import holds, reaping, settling, steering
 from holdfast.store.steering import Asked
-from holdfast.worker import worker
+from holdfast.worker import claimer
 from holdfast.worker.context import AbortReason, Context
+from holdfast.worker.leases import margin
 from tests.simulation.checker import AUDIT, Change, Checker, Violation
 from tests.simulation.disk import Disk
-from tests.simulation.handlers import ALL, LONGEST_LEASE, TASKS, WORLD, Run
+from tests.simulation.handlers import ALL, LONGEST_LEASE, TASKS, WORLD, Fate, Run
 from tests.simulation.process import Process
 from tests.simulation.virtual import Machine
 
 SAFETY_SECONDS = 240.0
 LIVENESS_SECONDS = 3 * LONGEST_LEASE + 10
 EPOCH_MS = 1_700_000_000_000
+POLL_SECONDS = 4.0
+IS_OPEN = "status NOT IN ('completed', 'failed', 'cancelled')"
 LANES = ("a", "b", "c")
 KEYS = ("k", "l")
 FAULTS = (
@@ -53,12 +56,14 @@ class World:
         self.checker = Checker(self, str(path))
         self.disk.reached = self._reach
         self.is_calm = False
+        self.is_staged = False
+        """Whether everything that happens is told to: a scene, not a run of chance."""
         self.hints = True
         self.workers: dict[str, Process] = {}
         self.processes: list[Process] = []
         self.runs: list[Run] = []
         self.begun: set[tuple[str, int]] = set()
-        self.fates: dict[UUID, list[str]] = {}
+        self.fates: dict[UUID, list[Fate]] = {}
         self.acknowledged: set[UUID] = set()
         self.jobs: list[UUID] = []
         self.outages: list[tuple[float, float, Process | None]] = []
@@ -123,10 +128,15 @@ class World:
             if str(run.context.job.id) == change.id and not run.context.aborted.is_set():
                 # a lease that could not be renewed because nobody could write is no loss, and no reason to stop
                 stalled = max(run.process.loop.frozen_until + 4, self.stepped_at + 4, self.locked_at + 2)
-                if run.process.is_alive and self.machine.now > stalled:
+                if run.process.is_alive and self.machine.now > stalled and not self._is_asking(run.process, change):
                     raise Violation(
                         f"I-20: job {change.seq} was claimed while {run.process.name} runs it and is not told"
                     )
+
+    def _is_asking(self, process: Process, change: Change) -> bool:
+        """Tell whether its renewal has had no answer for longer than the margin: till then it cannot stop anybody."""
+        since = process.renewing_since
+        return since is not None and self.machine.now - since > margin((change.lease_ms or 0) / 1000)
 
     def ended(self, change: Change) -> None:
         """Count how an attempt ended."""
@@ -150,7 +160,7 @@ class World:
         """See that what a worker was answered is so."""
         if operation is reaping.reap and self.checker.spares(quiet_ms=args[0]):
             self._reach("hold-off used")
-        settled = value[0] if operation is worker.exchange else value if operation is settling.settle else None
+        settled = value[0] if operation is claimer.exchange else value if operation is settling.settle else None
         try:
             for token in settled.done if settled is not None else ():
                 self.checker.look_at_answer(token, is_done=True)
@@ -162,7 +172,7 @@ class World:
 
     # what handlers ask
 
-    def fate(self, job: UUID) -> str | None:
+    def fate(self, job: UUID) -> Fate | None:
         """Say what a job that was born unlucky does next."""
         left = self.fates.get(job)
         return left.pop(0) if left else None
@@ -213,7 +223,7 @@ class World:
         """Take the process of this handler down."""
         process: Process = asyncio.get_running_loop().process  # type: ignore[attr-defined]
         self.note(f"{process.name} dies of job {ctx.job.id}")
-        self._kill(process)
+        self.kill(process)
 
     def hang(self, ctx: Context) -> None:
         """Stop the process of this handler for longer than its lease."""
@@ -222,12 +232,14 @@ class World:
 
     # faults
 
-    def _kill(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
+        """Kill a process; in a run of chance another is born some time later."""
         if process.is_alive:
             self.runs = [run for run in self.runs if run.process is not process]
             self.processes.remove(process)
             process.kill()
-            self.fate_loop.loop.call_later(0.2 + self.chance.random() * 8, self.give_birth)
+            if not self.is_staged:
+                self.fate_loop.loop.call_later(0.2 + self.chance.random() * 8, self.give_birth)
 
     def _freeze(self, process: Process, seconds: float) -> None:
         self.note(f"{process.name} stands still for {seconds:.1f} s")
@@ -237,15 +249,16 @@ class World:
             self.trouble_at = max(self.trouble_at, process.loop.frozen_until)
             self.locked_at = max(self.locked_at, process.loop.frozen_until)
 
-    def give_birth(self) -> None:
-        """Start a worker process, unless there are enough."""
+    def give_birth(self, concurrency: int | None = None) -> None:
+        """Start a worker process, unless there are enough; chance decides how many jobs it runs at once."""
         if len(self.processes) >= self.most:
             return
         offset = self.chance.choice((0, 0, 86_400_000, -86_400_000))
         process = Process(f"p{len(self.workers)}", self.machine, self.disk, TASKS, offset)
         self.processes.append(process)
         process.hear = self.heard
-        process.worker = process.hf.worker(concurrency=self.chance.choice((1, 2, 3)), grace=2.0, poll=4.0)
+        slots = concurrency or self.chance.choice((1, 2, 3))
+        process.worker = process.hf.worker(concurrency=slots, grace=2.0, poll=POLL_SECONDS)
         self.workers[process.worker.id] = process
         process.spawn(self._live(process))
 
@@ -258,10 +271,10 @@ class World:
             except HoldfastError:
                 await asyncio.sleep(1)
         async with process.worker:
-            await asyncio.sleep(20 + self.chance.random() * 120 if not self.is_calm else 10_000)
+            await asyncio.sleep(10_000 if self.is_calm or self.is_staged else 20 + self.chance.random() * 120)
             self.note(f"{process.name} is told to stop")
         self.note(f"{process.name} has stopped")
-        self._kill(process)
+        self.kill(process)
 
     async def _bad_luck(self) -> None:
         while not self.is_calm:
@@ -273,7 +286,7 @@ class World:
         if self.processes:
             process = self.chance.choice(self.processes)
             self.note(f"{process.name} is killed")
-            self._kill(process)
+            self.kill(process)
 
     async def _freeze_one(self) -> None:
         if self.processes:
@@ -282,7 +295,10 @@ class World:
             )
 
     async def _outage(self) -> None:
-        seconds = self.chance.choice((1, 4, 10, 20, 25))
+        await self.have_outage(self.chance.choice((1, 4, 10, 20, 25)))
+
+    async def have_outage(self, seconds: float) -> None:
+        """Let no call of anybody's succeed for *seconds*."""
         self.note(f"outage of {seconds} s")
         start = self.machine.now
         self.disk.weather.outage_until = max(self.disk.weather.outage_until, start + seconds)
@@ -324,7 +340,7 @@ class World:
     async def hold_write_lock(self, seconds: float) -> None:
         """Let a program that does not know our lock have SQLite's, for *seconds*."""
         with suppress(sqlite3.OperationalError):
-            connection = self._connect()
+            connection = self.connect()
             connection.execute("BEGIN IMMEDIATE")
             self.note(f"a stranger has the write lock for {seconds} s")
             await self._hold_up_all(seconds)
@@ -381,7 +397,8 @@ class World:
         if chance.random() < 0.03:
             options["paused"] = True
         if chance.random() < 0.08:
-            self.fates[job_id] = chance.choice((["crash"] * 3, ["crash", "crash", "well"], ["crash", "hang", "crash"]))
+            ends = chance.choice((["crash"] * 3, ["crash", "crash", "well"], ["crash", "hang", "crash"]))
+            self.fates[job_id] = [Fate(end) for end in ends]
         return chance.choice(ALL)(n=len(self.jobs)).options(**options)
 
     async def _start(self) -> None:
@@ -403,7 +420,7 @@ class World:
         calls = [self._call(job_id) for job_id in job_ids]
         seconds = self.chance.choice((0, 0.2, 1, 4))
         commits = self.chance.random() < 0.7
-        connection = self._connect()
+        connection = self.connect()
         try:
             while True:
                 try:
@@ -428,7 +445,8 @@ class World:
             self.acknowledged |= {chain.id for chain in chains}
             self.jobs += [chain.id for chain in chains]
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
+        """Open a connection of somebody else's, which knows our clock."""
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         connection.create_function("holdfast_now", 0, self.store_ms)
         return connection
@@ -559,7 +577,7 @@ class World:
     def _open_jobs(self) -> list[tuple[Any, ...]]:
         columns = "seq, task, status, gate, lane, head, place, open_blockers, attempt, worker"
         times = "run_at - ?1, wake_at - ?1, lease_until - ?1"
-        return self.checker.ask(f"SELECT {columns}, {times} FROM holdfast_job WHERE closed_as IS NULL", self.store_ms())
+        return self.checker.ask(f"SELECT {columns}, {times} FROM holdfast_job WHERE {IS_OPEN}", self.store_ms())
 
     async def _relieve(self) -> None:
         """Do what a person would do to get everything going again."""
