@@ -6,12 +6,14 @@
     lanes       what 10,000 lanes cost
     idle        what a worker costs that has nothing to do
     backlog     what rows cost that are in the way
+    everything  all of them, as the page of benchmarks shows them: `all`
     limits/     the bare drivers doing the same statements by hand: what no engine can be faster than
     peers/      other engines, each in an environment of its own
     rounds      everything takes its turn in every round, so that a ratio compares like with like
     report      the table
     places      the file and the server that it is measured on
     drain       one worker, until so many jobs are done
+    explaining  how many pages of PostgreSQL a statement touches
     machine     what the numbers were measured on
 
 Only ratios inside one run mean anything: the same thing moves up to twofold between runs on a shared machine.

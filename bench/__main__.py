@@ -5,32 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Protocol
 
-from bench import backlog, idle, lanes, latency, start, throughput
-from bench.machine import Unsuited
+from bench import backlog, idle, lanes, latency, start, throughput, transactions
+from bench.everything import Command, Everything, run_one
 
-
-class Command(Protocol):
-    """A module that measures something; the first line of its docstring is its help."""
-
-    __doc__: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare its options."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Measure and print; answer the exit code."""
-
-
-COMMANDS: dict[str, Command] = {
+MEASURES: dict[str, Command] = {
     "start": start,
     "throughput": throughput,
     "latency": latency,
+    "transactions": transactions,
     "lanes": lanes,
     "idle": idle,
     "backlog": backlog,
 }
+COMMANDS: dict[str, Command] = MEASURES | {"all": Everything(MEASURES)}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,12 +31,7 @@ def main(argv: Sequence[str]) -> int:
         summary = (module.__doc__ or "").splitlines()[0]
         module.add_arguments(commands.add_parser(name, help=summary, description=summary))
     arguments = parser.parse_args(argv)
-    command: Command = COMMANDS[arguments.command]
-    try:
-        return command.run(arguments)
-    except Unsuited as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+    return run_one(COMMANDS[arguments.command], arguments)
 
 
 if __name__ == "__main__":

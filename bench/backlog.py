@@ -1,4 +1,4 @@
-"""What a backlog costs: a claim of 50 and a drain with 1,000 rows of a kind in the way, beside 100,000 of them.
+"""What a backlog costs: a claim of 50 and a drain with 100,000 rows of a kind in the way, beside 1,000 of them.
 
     pending   may be claimed at once: there is that much to do
     future    are due in an hour
@@ -7,8 +7,15 @@
     halted    wait in lanes, a hundred in each, whose first job has failed
     unknown   are ready, older and of a task that this worker does not know, in the same queue
 
-The rows are written by hand and analysed. A claim is the transaction that a worker makes when it has nothing to settle:
-admit, claim, log, commit.
+Two more conditions have as many pending rows on both sides:
+
+    old snapshot      somebody else's transaction has been open since before the run: nothing can be cleaned up
+    stale statistics  were taken when there were ten rows, and are beside fresh ones
+
+The rows are written by hand and, on PostgreSQL, analysed. A claim is the transaction that a worker makes when it has
+nothing to settle: admit, claim, log, commit. Its pages are those that its statements touch on PostgreSQL, by EXPLAIN
+(ANALYZE, BUFFERS) after the last round; they have no target, for they move by a quarter from one round to the next. In
+the end, whole drains beside a transaction that stays open for all of them are compared with drains beside none.
 """
 
 from __future__ import annotations
@@ -17,29 +24,39 @@ import argparse
 import asyncio
 import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from statistics import median
 
 import psycopg
 
-from bench.drain import TASK, drain, fill, opened
+from bench.drain import TASK, TEXT, drain, entrant, fill, opened, work
+from bench.explaining import ExplainingTx
 from bench.limits import postgres, sqlite
 from bench.machine import Unsuited
 from bench.places import Places, both
-from bench.report import grid
-from bench.rounds import spread
+from bench.report import Comparison, grid, table
+from bench.rounds import spread, take_turns
 from holdfast import Holdfast
-from holdfast.store import jobs
+from holdfast.store import admission, jobs
 from holdfast.store.jobs import Want
+from holdfast.store.tx import drive
 
 HOUR_MS = 3_600_000
 BATCH = 50
 IN_A_LANE = 100
-HEADER = ("rows", "few: ms", "many: ms", "ratio", "middle half", "target", "", "drain", "at least", "")
-NUMBERS = ("few: ms", "many: ms", "ratio", "target", "drain", "at least")
+FEW = 1_000
+FLAT = 1.2
+"""How many times as long a claim may take."""
+AT_MOST = 100_000
+"""So many rows are halted, unknown, or beside an old snapshot or stale statistics, even if there are more of others."""
+HEADER = (
+    *("in the way", "rows", "ms", "beside", "ms", "ratio", "middle half", "target", ""),
+    *("pages", "beside", "drain", "at least", ""),
+)
+NUMBERS = ("rows", "ms", "beside", "ratio", "target", "pages", "drain", "at least")
 
 # what differs from a job that may be claimed: task, lane, status, gate, wake_at, place, head, closed_as; `n` counts
 KINDS = {
@@ -60,9 +77,14 @@ KINDS = {
     "unknown": ("'elsewhere'", "NULL", "'pending'", "'ready'", "NULL", "NULL", "0", "NULL"),
 }
 NUMBERED = {
-    "SQLite": "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n + 1 < {rows}) {insert} FROM c",
-    "PostgreSQL": "{insert} FROM generate_series(0, {rows} - 1) AS c(n)",
+    "SQLite": """
+        WITH RECURSIVE c(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM c WHERE n + 1 < {end})
+        {insert} FROM c""",
+    "PostgreSQL": "{insert} FROM generate_series({first}, {end} - 1) AS c(n)",
 }
+STALE = 10
+AUTOVACUUM_OFF = {"SQLite": [], "PostgreSQL": ["ALTER TABLE holdfast_job SET (autovacuum_enabled = false)"]}
+WANTS = [Want("default", TASK, HOUR_MS)]
 IDS = {
     "SQLite": "'00000000-0000-4000-8000-' || printf('%012x', n)",
     "PostgreSQL": "'00000000-0000-4000-8000-' || lpad(to_hex(n), 12, '0')",
@@ -81,92 +103,173 @@ LANES = """
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many rows there are, how many claims and drained jobs a round has, and how many rounds there are."""
+    """How many rows there are at most, and what a round has; *warm_up* rounds do not count."""
 
-    rounds: int = 5
-    few: int = 1_000
-    many: int = 100_000
+    rounds: int = 3
+    warm_up: int = 1
     claims: int = 10
     jobs: int = 1_000
+    drained: int = 5_000
+    few: int = FEW
+    most: int = AT_MOST
 
 
-QUICK = Sizes(rounds=1, few=100, many=300, claims=2, jobs=20)
+QUICK = Sizes(rounds=1, warm_up=0, claims=1, jobs=10, drained=50, few=50, most=100)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """So many rows of a kind; *is_stale* if the statistics are older, *is_pinned* if somebody's transaction is."""
+
+    kind: str
+    rows: int
+    is_stale: bool = False
+    is_pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is in the way, and what it is compared with; *least* is what the drain should keep of its speed."""
+
+    name: str
+    with_it: Side
+    beside: Side
+    least: float | None = None
+
+
+def cases(sizes: Sizes) -> list[Case]:
+    """List what is compared."""
+    capped = min(sizes.most, AT_MOST)
+    many = {kind: capped if kind in ("halted", "unknown") else sizes.most for kind in KINDS}
+    return [
+        *(
+            Case(kind, Side(kind, rows), Side(kind, sizes.few), least=0.9 if kind == "halted" else None)
+            for kind, rows in many.items()
+        ),
+        Case("old snapshot", Side("pending", capped, is_pinned=True), Side("pending", capped)),
+        Case("stale statistics", Side("pending", capped, is_stale=True), Side("pending", capped)),
+    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the stores")
+    parser.add_argument("--most", type=int, default=AT_MOST, help="rows in the way (default: %(default)s)")
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="some of the cases: pending, 'old snapshot', …")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print; the exit code says whether it could be measured, not whether targets are met."""
-    sizes = QUICK if arguments.quick else Sizes()
+    sizes = QUICK if arguments.quick else Sizes(most=arguments.most)
     stores = {"sqlite": ["SQLite"], "postgres": ["PostgreSQL"], None: ["SQLite", "PostgreSQL"]}[arguments.only]
     with both(is_quick=arguments.quick) as places:
-        print(f"a claim of {BATCH} with few ({sizes.few:,}) and many ({sizes.many:,}) rows; ratios are many / few\n")
-        lines = [measure(places, store, kind, sizes) for store in stores for kind in KINDS]
-        print(grid(HEADER, lines, NUMBERS))
+        print(f"a claim of {BATCH}; ratios are those with what is in the way to those beside it\n")
+        wanted = [case for case in cases(sizes) if arguments.cases is None or case.name in arguments.cases]
+        lines = [measure(places, store, case, sizes) for store in stores for case in wanted]
+        print(grid(HEADER, lines, NUMBERS), end="\n\n", flush=True)
+        rates = {name: each for store in stores for name, each in drains_beside(places, store, sizes).items()}
+        print(table(BESIDE_OPEN_TRANSACTION, rates))
     return 0
 
 
-def measure(places: Places, store: str, kind: str, sizes: Sizes) -> tuple[str, ...]:
-    """Measure few and many rows of one kind, in turns; write the cells."""
+def measure(places: Places, store: str, case: Case, sizes: Sizes) -> tuple[str, ...]:
+    """Measure both sides of *case*, in turns; write the cells."""
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
-        sides: list[Holdfast] = []
-        for name, rows in (("few", sizes.few), ("many", sizes.many)):
-            url = stack.enter_context(places.address(store, f"{kind}_{name}"))
-            sides.append(stack.enter_context(opened(url, runner)))
-            write_backlog(store, url, kind, rows)
+        sides = [prepared(stack, runner, places, store, side) for side in (case.with_it, case.beside)]
         claims: list[list[float]] = [[], []]
         drains: list[list[float]] = [[], []]
-        for number in range(sizes.rounds + 1):
-            for side, hf in enumerate(sides):
+        for number in range(sizes.warm_up + sizes.rounds):
+            for side, (hf, _) in enumerate(sides):
                 claimed = runner.run(claim(hf, sizes.claims))
                 seconds = runner.run(fill_and_drain(hf, sizes.jobs))
-                if number > 0:
+                if number >= sizes.warm_up:
                     claims[side].append(claimed * 1000)
                     drains[side].append(sizes.jobs / seconds)
-    return line(f"{store}: {kind}", claims, drains, least=0.9 if kind == "halted" else None)
+        pages = [pages_of_claim(hf, url) if store == "PostgreSQL" else None for hf, url in sides]
+    return line(f"{store}: {case.name}", case, claims, drains, pages)
+
+
+def prepared(stack: ExitStack, runner: asyncio.Runner, places: Places, store: str, side: Side) -> tuple[Holdfast, str]:
+    """Open a database with the rows of *side* in it."""
+    name = "_".join(str(part).lower() for part in (side.kind, side.rows, side.is_stale, side.is_pinned))
+    url = stack.enter_context(places.address(store, name))
+    hf = stack.enter_context(opened(url, runner))
+    write_backlog(store, url, side)
+    if side.is_pinned:
+        stack.enter_context(open_transaction(store, url))
+    return hf, url
 
 
 def line(
-    name: str, claims: Sequence[Sequence[float]], drains: Sequence[Sequence[float]], least: float | None
+    name: str,
+    case: Case,
+    claims: Sequence[Sequence[float]],
+    drains: Sequence[Sequence[float]],
+    pages: Sequence[int | None],
 ) -> tuple[str, ...]:
-    """Write the cells of one kind of rows."""
-    slower = spread([many / few for few, many in zip(*claims, strict=True)])
-    faster = median(many / few for few, many in zip(*drains, strict=True))
+    """Write the cells of one case."""
+    slower = spread([with_it / beside for with_it, beside in zip(*claims, strict=True)])
+    faster = median(with_it / beside for with_it, beside in zip(*drains, strict=True))
+    beside = f"{case.beside.rows:,}" if case.beside.rows != case.with_it.rows else "none"
     return (
         name,
+        f"{case.with_it.rows:,}",
         f"{median(claims[0]):.2f}",
+        beside,
         f"{median(claims[1]):.2f}",
         f"{slower.middle:.2f}",
         f"{slower.low:.2f} to {slower.high:.2f}",
-        "≤ 1.2",
-        "✓" if slower.middle <= 1.2 else "✗",
+        f"≤ {FLAT:g}",
+        "✓" if slower.middle <= FLAT else "✗",
+        *("" if each is None else f"{each:,}" for each in pages),
         f"{faster:.2f}",
-        "" if least is None else f"{least:g}",
-        "" if least is None else "✓" if faster >= least else "✗",
+        "" if case.least is None else f"{case.least:g}",
+        "" if case.least is None else "✓" if faster >= case.least else "✗",
     )
 
 
-def write_backlog(store: str, url: str, kind: str, rows: int) -> None:
-    """Write *rows* jobs of one kind."""
+def write_backlog(store: str, url: str, side: Side) -> None:
+    """Write the rows of *side*, and have PostgreSQL analyse them, unless its statistics are to be stale."""
     shared = {"now": NOW[store], "hour": HOUR_MS, "task": TASK, "lane": IN_A_LANE}
     names = ("task", "lane", "status", "gate", "wake", "place", "head", "closed")
-    cells = {name: text.format(**shared) for name, text in zip(names, KINDS[kind], strict=True)}
+    cells = {name: text.format(**shared) for name, text in zip(names, KINDS[side.kind], strict=True)}
     insert = INSERT.format(id=IDS[store], text='{"text":"x"}', now=NOW[store], hour=HOUR_MS, **cells)
-    statements = [NUMBERED[store].format(insert=insert, rows=rows), LANES, "ANALYZE"]
+
+    def rows(first: int, end: int) -> str:
+        return NUMBERED[store].format(insert=insert, first=first, end=end)
+
+    statements = [rows(0, side.rows), LANES]
+    if side.is_stale:
+        statements = [rows(0, STALE), *AUTOVACUUM_OFF[store], "ANALYZE", rows(STALE, side.rows), LANES]
+    elif store == "PostgreSQL":  # SQLite is not analysed by us, nor does it analyse by itself
+        statements.append("ANALYZE")
+    with connected(store, url) as execute:
+        for each in statements:
+            execute(each)
+
+
+@contextmanager
+def connected(store: str, url: str) -> Iterator[Callable[[str], object]]:
+    """Connect to a database by hand; give what runs a statement, which commits by itself."""
     if store == "SQLite":
-        with closing(sqlite3.connect(url)) as file:
-            for each in statements[:2]:  # SQLite is not analysed by us, nor does it analyse by itself
-                file.execute(each)
-            file.commit()
+        with closing(sqlite3.connect(url, isolation_level=None)) as file:
+            yield file.execute
         return
     with psycopg.connect(url, autocommit=True) as connection:
-        for each in statements:
-            connection.execute(each.encode())
+        yield lambda text: connection.execute(text.encode())
+
+
+@contextmanager
+def open_transaction(store: str, url: str) -> Iterator[None]:
+    """Keep a transaction open that has read, and so sees all as it was; it does nothing more."""
+    begin = {"SQLite": "BEGIN", "PostgreSQL": "BEGIN ISOLATION LEVEL REPEATABLE READ"}[store]
+    with connected(store, url) as execute:
+        execute(begin)
+        execute("SELECT seq FROM holdfast_job LIMIT 1")
+        yield
+        execute("ROLLBACK")
 
 
 nonces = count()
@@ -175,11 +278,10 @@ nonces = count()
 async def claim(hf: Holdfast, claims: int) -> float:
     """Start jobs and claim them, 50 at a time; give the median seconds of a claim."""
     await fill(hf, claims * BATCH)
-    wants = [Want("default", TASK, HOUR_MS)]
     seconds = []
     for _ in range(claims):
         started = time.perf_counter()
-        claimed = await hf.store.run(jobs.admit_and_claim, wants, BATCH, "bench", f"nonce-{next(nonces)}")
+        claimed = await hf.store.run(jobs.admit_and_claim, WANTS, BATCH, "bench", f"nonce-{next(nonces)}")
         seconds.append(time.perf_counter() - started)
         if len(claimed.jobs) != BATCH:
             raise Unsuited(f"the work was not done: {len(claimed.jobs)} jobs were claimed instead of {BATCH}")
@@ -190,3 +292,35 @@ async def fill_and_drain(hf: Holdfast, jobs_: int) -> float:
     """Start jobs and have one worker run as many; give its seconds."""
     await fill(hf, jobs_)
     return await drain(hf, jobs_)
+
+
+def pages_of_claim(hf: Holdfast, url: str) -> int:
+    """Count the pages of PostgreSQL that a claim touches; it is undone.
+
+    A drain leaves up to a hundred arrivals behind. They are admitted before, or the pages would be mostly theirs.
+    """
+    while hf.store.run_sync(admission.admit, "default"):
+        pass
+    hf.sync.start_many([work(text=TEXT) for _ in range(BATCH)])
+    with psycopg.connect(url, options="-c plan_cache_mode=force_custom_plan") as connection:
+        tx = ExplainingTx(connection, hf.store.dialect)
+        drive(jobs.admit_and_claim(tx, WANTS, BATCH, "bench", f"nonce-{next(nonces)}"))
+        connection.rollback()
+    return tx.pages
+
+
+BESIDE_OPEN_TRANSACTION = (
+    Comparison("SQLite: a transaction open", "SQLite: none open"),
+    Comparison("PostgreSQL: a transaction open", "PostgreSQL: none open", 0.8),
+)
+
+
+def drains_beside(places: Places, store: str, sizes: Sizes) -> dict[str, list[float]]:
+    """Measure drains while a transaction stays open for all of them, and drains beside none."""
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+        entrants = []
+        for name, is_pinned in (("a transaction open", True), ("none open", False)):
+            hf, _ = prepared(stack, runner, places, store, Side("finished", sizes.few, is_pinned=is_pinned))
+            entrants.append(entrant(f"{store}: {name}", sizes.drained, hf, runner))
+        return take_turns(entrants, sizes.rounds)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Unpack
 
 from bench.machine import Unsuited
 from bench.rounds import Entrant, Seconds
 from holdfast import Holdfast, Tasks
+from holdfast.worker.options import WorkerKeywords
 
 TASK = "ours"
 BATCH = 1000
@@ -25,18 +28,22 @@ class Goal:
 
     def __init__(self) -> None:
         self._left = 0
+        self._counting = threading.Lock()
         self._is_reached = asyncio.Event()
 
     def set(self, count: int) -> None:
         """Wait for *count* more."""
         self._left = count
         self._is_reached = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     def count(self) -> None:
-        """Count one; called by the handler."""
-        self._left -= 1
-        if self._left == 0:
-            self._is_reached.set()
+        """Count one; called by the handler, in any thread."""
+        with self._counting:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._loop.call_soon_threadsafe(self._is_reached.set)
 
     async def wait(self) -> None:
         """Wait until all were called."""
@@ -53,10 +60,10 @@ async def work(text: str) -> None:
 
 
 @contextmanager
-def opened(url: str, runner: asyncio.Runner) -> Iterator[Holdfast]:
-    """Open an empty database."""
+def opened(url: str, runner: asyncio.Runner, tasks: Tasks = TASKS) -> Iterator[Holdfast]:
+    """Open a database, for what runs *tasks*."""
     with ExitStack() as stack:
-        hf = Holdfast(url, tasks=[TASKS])
+        hf = Holdfast(url, tasks=[tasks])
         runner.run(hf.migrate())
         runner.run(hf.open())
         stack.callback(lambda: runner.run(hf.close()))
@@ -73,11 +80,11 @@ async def fill(hf: Holdfast, count: int, lanes: int = 0) -> None:
         await hf.start_many(calls)
 
 
-async def drain(hf: Holdfast, count: int) -> Seconds:
+async def drain(hf: Holdfast, count: int, **options: Unpack[WorkerKeywords]) -> Seconds:
     """Have one worker run *count* jobs; the time ends when all of them are written down and it has stopped."""
     GOAL.set(count)
     started = time.perf_counter()
-    async with hf.worker():
+    async with hf.worker(**options):
         await GOAL.wait()
     return time.perf_counter() - started
 

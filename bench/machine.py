@@ -19,11 +19,11 @@ class Unsuited(Exception):
     """What is to be measured cannot be measured here; the message says what to change."""
 
 
-def describe(place: Path, postgres: str) -> str:
-    """Say in a few lines where and when this was measured."""
+def describe(place: Path, postgres: str, seconds: float) -> str:
+    """Say in a few lines where and when this was measured; try the disk for so many *seconds*."""
     load = os.getloadavg()[0]
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, psycopg {psycopg.__version__}"
-    commits = commits_per_second(place)
+    commits = commits_per_second(place, seconds)
     return "\n".join(
         (
             f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores of {processor()}, load {load:.1f}",
@@ -43,7 +43,7 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def commits_per_second(place: Path, seconds: float = 1.0) -> float:
+def commits_per_second(place: Path, seconds: float) -> float:
     """Count how often a second the disk below *place* takes a page and says that it has it."""
     sync = getattr(os, "fdatasync", os.fsync)
     probe = place / "probe"

@@ -27,6 +27,8 @@ class Places:
         """Make an empty database called *name* on "SQLite" or "PostgreSQL"; drop it in the end."""
         if store == "SQLite":
             yield str(self.directory / f"{name}.db")
+            for each in self.directory.glob(f"{name}.db*"):
+                each.unlink()
             return
         with database(self.server.url, name) as url:
             yield url
@@ -39,7 +41,8 @@ def both(*, is_quick: bool) -> Iterator[Places]:
         if not is_quick:
             machine.require_disk(directory)
         machine.require_durable(server.url)
-        print(machine.describe(directory, f"PostgreSQL {server.version}"), end="\n\n", flush=True)
+        seconds = 0.05 if is_quick else 1.0
+        print(machine.describe(directory, f"PostgreSQL {server.version}", seconds), end="\n\n", flush=True)
         yield Places(directory, server)
 
 

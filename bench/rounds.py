@@ -16,6 +16,10 @@ from typing import TypeAlias
 Seconds: TypeAlias = float
 
 
+class Dropout(Exception):
+    """An entrant cannot go on; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entrant:
     """Something that is measured: *run* does its work *count* times and tells how long that took."""
@@ -57,11 +61,21 @@ def timed_async(work: Callable[[int], Awaitable[object]], runner: asyncio.Runner
 
 
 def take_turns(entrants: Sequence[Entrant], rounds: int) -> dict[str, list[float]]:
-    """Give the rates per second of each entrant, round by round; the first round only warms up."""
+    """Give the rates per second of each entrant, round by round; the first round only warms up.
+
+    Who drops out is told of, and has no rates.
+    """
     rates: dict[str, list[float]] = {each.name: [] for each in entrants}
     for number in range(rounds + 1):
         for each in entrants:
-            seconds = each.run(each.count)
+            if each.name not in rates:
+                continue
+            try:
+                seconds = each.run(each.count)
+            except Dropout as error:
+                print(f"{each.name} dropped out: {error}", flush=True)
+                del rates[each.name]
+                continue
             if number > 0:
                 rates[each.name].append(each.count / seconds)
     return rates

@@ -6,20 +6,41 @@ import asyncio
 import re
 import subprocess
 import sys
+from argparse import ArgumentParser, Namespace
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from bench import backlog, drain, lanes, latency, start, throughput
 from bench.__main__ import COMMANDS, main
+from bench.everything import Everything
 from bench.limits.sqlite import SqliteByHand
 from bench.machine import Unsuited
+from bench.peers import process
+from bench.places import database
 from bench.report import Comparison, table
-from bench.rounds import Entrant, ratios, spread, take_turns
+from bench.rounds import Dropout, Entrant, ratios, spread, take_turns
 from holdfast import Holdfast
+from holdfast.testing import temporary_postgres
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def durable_server(postgres_server: str) -> Iterator[str]:
+    """Start a server that waits for its disk, as a benchmark does, once for all of them; skip without PostgreSQL."""
+    with temporary_postgres(durable=True) as server:
+        yield server.url
+
+
+@pytest.fixture
+def benchmarked(durable_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have the benchmarks measure on that server."""
+    monkeypatch.setenv("HOLDFAST_TEST_DATABASE_URL", durable_server)
+    return durable_server
 
 
 def test_the_help_names_every_command() -> None:
@@ -30,9 +51,7 @@ def test_the_help_names_every_command() -> None:
     assert all(name in shown for name in COMMANDS)
 
 
-def test_start_measures_both_stores_and_finds_the_rows(
-    postgres_server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_start_measures_both_stores_and_finds_the_rows(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", "--quick"]) == 0
 
     shown = capsys.readouterr().out
@@ -46,7 +65,7 @@ def test_start_measures_both_stores_and_finds_the_rows(
     assert "commits per second" in shown
 
 
-def test_throughput_runs_every_job_on_both_stores(postgres_server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_throughput_runs_every_job_on_both_stores(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", "--quick"]) == 0
 
     shown = capsys.readouterr().out
@@ -55,7 +74,7 @@ def test_throughput_runs_every_job_on_both_stores(postgres_server: str, capsys: 
     assert shown.count(f"jobs done: by hand {done:,}, ours {done:,}") == 2
 
 
-def test_lanes_runs_every_job_with_lanes_and_without(postgres_server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lanes_runs_every_job_with_lanes_and_without(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lanes", "--quick"]) == 0
 
     shown = capsys.readouterr().out
@@ -63,9 +82,7 @@ def test_lanes_runs_every_job_with_lanes_and_without(postgres_server: str, capsy
     assert shown.count(f"jobs done: ours {2 * lanes.QUICK.jobs * (lanes.QUICK.rounds + 1):,}") == 2
 
 
-def test_latency_runs_every_job_in_one_process_and_in_two(
-    postgres_server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_latency_runs_every_job_in_one_process_and_in_two(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["latency", "--quick"]) == 0
 
     lines = [line.split("|") for line in capsys.readouterr().out.splitlines() if " process" in line]
@@ -82,32 +99,76 @@ def test_idle_watches_a_worker_of_each_store(postgres_server: str, capsys: pytes
     assert [line.split("|")[1].strip() for line in lines] == ["SQLite", "PostgreSQL"]
 
 
-def test_backlog_claims_and_drains_beside_every_kind_of_row(
-    postgres_server: str, capsys: pytest.CaptureFixture[str]
+def test_backlog_claims_and_drains_beside_every_kind_of_row_and_an_open_transaction(
+    benchmarked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["backlog", "--quick"]) == 0
+    assert main(["backlog", "--quick", "--only", "sqlite"]) == 0
 
+    names = [each.name for each in backlog.cases(backlog.QUICK)]
+    assert names == [*backlog.KINDS, "old snapshot", "stale statistics"]
     assert first_cells(capsys.readouterr().out) == [
-        f"{store}: {kind}" for store in ("SQLite", "PostgreSQL") for kind in backlog.KINDS
+        *(f"SQLite: {name}" for name in names),
+        "SQLite: a transaction open",
     ]
 
 
+def test_backlog_counts_the_pages_of_a_claim_on_postgres(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backlog", "--quick", "--only", "postgres", "--cases", "finished", "stale statistics"]) == 0
+
+    shown = capsys.readouterr().out
+    assert first_cells(shown) == [
+        "PostgreSQL: finished",
+        "PostgreSQL: stale statistics",
+        "PostgreSQL: a transaction open",
+    ]
+    pages = [line.split("|")[10:12] for line in shown.splitlines() if re.match(r"\| PostgreSQL: (fin|stale)", line)]
+    assert all(int(cell.replace(",", "")) > backlog.BATCH for cells in pages for cell in cells)
+
+
+BACKLOGS = {
+    "pending": {"pending": 200},
+    "future": {"pending": 200},
+    "finished": {"completed": 200},
+    "blocked": {"blocked": 200},
+    "halted": {"failed": 2, "pending": 198},
+    "unknown": {"pending": 200},
+}
+
+
+@pytest.mark.parametrize("is_stale", [False, True], ids=["fresh", "stale"])
 @pytest.mark.parametrize("kind", backlog.KINDS)
-def test_a_backlog_has_the_rows_that_it_names(kind: str, tmp_path: Path) -> None:
+def test_a_backlog_has_the_rows_that_it_names(kind: str, is_stale: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "jobs.db")
     with asyncio.Runner() as runner, drain.opened(path, runner) as hf:
-        backlog.write_backlog("SQLite", path, kind, 200)
+        backlog.write_backlog("SQLite", path, backlog.Side(kind, 200, is_stale))
         jobs = runner.run(hf.list_jobs(limit=200))
 
-    states = {
-        "pending": {"pending": 200},
-        "future": {"pending": 200},
-        "finished": {"completed": 200},
-        "blocked": {"blocked": 200},
-        "halted": {"failed": 2, "pending": 198},
-        "unknown": {"pending": 200},
-    }
-    assert Counter(str(job.status) for job in jobs) == states[kind]
+    assert Counter(str(job.status) for job in jobs) == BACKLOGS[kind]
+
+
+def test_a_backlog_has_the_same_rows_on_postgres(durable_server: str) -> None:
+    found = {}
+    with database(durable_server, "backlogs") as url, asyncio.Runner() as runner, drain.opened(url, runner):
+        for kind in backlog.KINDS:
+            backlog.write_backlog("PostgreSQL", url, backlog.Side(kind, 200))
+            with psycopg.connect(url) as connection:
+                found[kind] = dict(
+                    connection.execute("SELECT status, count(*) FROM holdfast_job GROUP BY 1").fetchall()
+                )
+                connection.execute("TRUNCATE holdfast_job, holdfast_lane CASCADE")
+
+    assert found == BACKLOGS
+
+
+def test_a_transaction_that_is_kept_open_holds_what_it_saw(durable_server: str) -> None:
+    with database(durable_server, "pinned") as url, asyncio.Runner() as runner, drain.opened(url, runner):
+        with backlog.open_transaction("PostgreSQL", url), psycopg.connect(url) as connection:
+            held = connection.execute(
+                "SELECT state, backend_xmin IS NOT NULL FROM pg_stat_activity"
+                " WHERE datname = 'pinned' AND state LIKE 'idle in transaction%'"
+            ).fetchall()
+
+    assert held == [("idle in transaction", True)]
 
 
 def test_jobs_that_were_not_run_are_not_reported() -> None:
@@ -162,6 +223,74 @@ def test_everybody_takes_a_turn_in_each_round_and_the_first_round_does_not_count
 
     assert turns == ["one", "two"] * 3
     assert rates == {"one": [10.0, 10.0], "two": [5.0, 5.0]}
+
+
+def test_who_drops_out_is_told_of_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def fall(_: int) -> float:
+        raise Dropout("it is gone")
+
+    rates = take_turns([Entrant("one", 10, fall), Entrant("two", 10, lambda _: 2.0)], rounds=2)
+
+    assert rates == {"two": [5.0, 5.0]}
+    assert capsys.readouterr().out == "one dropped out: it is gone\n"
+
+
+def test_a_peer_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = "import sys; print('peer 1.0', flush=True); sys.stdin.readline(); sys.stdin.readline()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hangs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as popen:
+        peer = process.PeerProcess(popen)
+        monkeypatch.setattr(process, "PATIENCE", 0.1)
+
+        with pytest.raises(process.PeerUnavailable, match="it ended with code -9"):
+            peer.work("drain", 1)
+
+
+def test_latency_goes_on_without_who_drops_out(capsys: pytest.CaptureFixture[str]) -> None:
+    def fall() -> list[float]:
+        raise Dropout("it is gone")
+
+    assert latency.take_rounds({"one": fall, "two": lambda: [1.0]}, rounds=2) == {"two": [[1.0], [1.0]]}
+    assert capsys.readouterr().out == "one dropped out: it is gone\n"
+
+
+def test_a_peer_that_needs_a_newer_python_than_there_is_says_so() -> None:
+    with pytest.raises(process.PeerUnavailable, match=r"it needs Python 3\.99 or newer"):
+        process.find_python((3, 99))
+
+
+def test_all_runs_every_command_with_the_options_that_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    class Measure:
+        """Measures nothing."""
+
+        def __init__(self, *options: str, is_suited: bool) -> None:
+            self.options, self.is_suited = options, is_suited
+
+        def add_arguments(self, parser: ArgumentParser) -> None:
+            for option in self.options:
+                parser.add_argument(option, action="store_true")
+
+        def run(self, arguments: Namespace) -> int:
+            print(vars(arguments))
+            if not self.is_suited:
+                raise Unsuited("not here")
+            return 0
+
+    everything = Everything(
+        {"one": Measure("--quick", "--only", is_suited=False), "two": Measure("--peers", is_suited=True)}
+    )
+
+    assert everything.run(Namespace(peers=True, quick=True)) == 1
+
+    printed = capsys.readouterr()
+    assert printed.err == "bench: not here\n"
+    assert [line for line in printed.out.splitlines() if line and not line.startswith("took")] == [
+        "## python3 dev.py bench one --quick",
+        "{'quick': True, 'only': False}",
+        "## python3 dev.py bench two --peers",
+        "{'peers': True}",
+    ]
 
 
 def test_a_comparison_is_the_median_of_the_ratios_round_by_round() -> None:

@@ -20,7 +20,7 @@ CLAIM = f"""
     SET status = 'running', gate = NULL, attempt = attempt + 1, used = used + 1, nonce = %s, worker = 'by hand',
         started_at = {NOW}, lease_ms = 60000, lease_until = {NOW} + 60000, version = version + 1
     WHERE seq = ANY(ARRAY(SELECT seq FROM holdfast_job
-        WHERE queue = 'default' AND task = '{TASK}' AND gate = 'ready'
+        WHERE queue = 'default' AND task = %s AND gate = 'ready'
         ORDER BY sort_key, seq LIMIT {BATCH} FOR NO KEY UPDATE SKIP LOCKED))
     RETURNING seq, attempt, version, id, input"""
 
@@ -43,21 +43,21 @@ async def drain(connections: Sequence[Async]) -> None:
 
 
 async def _loop(connection: Async) -> None:
-    nonce, jobs = "", _columns([])
+    nonce, jobs = "", columns([])
     while True:
         async with connection.transaction():
             if nonce:
                 await connection.execute(COMPLETE, (*jobs[:2], nonce))
                 await connection.execute(EVENTS, ("job:completed", "completed", *jobs))
             nonce = uuid4().hex[:16]
-            rows = await (await connection.execute(CLAIM, (nonce,))).fetchall()
-            jobs = _columns(rows)
+            rows = await (await connection.execute(CLAIM, (nonce, TASK))).fetchall()
+            jobs = columns(rows)
             if rows:
                 await connection.execute(EVENTS, ("job:started", "running", *jobs))
         if not rows:
             return
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[str]:
+def columns(rows: Sequence[tuple[Any, ...]]) -> list[str]:
     """Write seq, attempt and version as array literals."""
     return ["{" + ",".join([str(row[column]) for row in rows]) + "}" for column in range(3)]

@@ -20,7 +20,7 @@ CLAIM = f"""
     SET status = 'running', gate = NULL, attempt = attempt + 1, used = used + 1, nonce = ?, worker = 'by hand',
         started_at = {NOW}, lease_ms = 60000, lease_until = {NOW} + 60000, version = version + 1
     WHERE seq IN (SELECT seq FROM holdfast_job
-        WHERE queue = 'default' AND task = '{TASK}' AND gate = 'ready' ORDER BY sort_key, seq LIMIT {BATCH})
+        WHERE queue = 'default' AND task = ? AND gate = 'ready' ORDER BY sort_key, seq LIMIT {BATCH})
     RETURNING seq, attempt, version, id, input"""
 
 COMPLETE = f"""
@@ -51,7 +51,7 @@ class SqliteDrain:
                 self._connection.executemany(COMPLETE, [(row[0], row[1], nonce) for row in rows])
                 self._note("job:completed", "completed", rows)
             nonce = uuid4().hex[:16]
-            rows = self._connection.execute(CLAIM, (nonce,)).fetchall()
+            rows = self._connection.execute(CLAIM, (nonce, TASK)).fetchall()
             self._note("job:started", "running", rows)
             self._connection.execute("COMMIT")
             if not rows:

@@ -15,7 +15,7 @@ from pgqueuer.queries import Queries  # type: ignore[import-not-found]
 from pgqueuer.types import QueueExecutionMode  # type: ignore[import-not-found]
 
 from bench.peers.pgqueuer_start import connect, count_rows, install, text, url
-from bench.peers.serving import serve
+from bench.peers.serving import latency_async, serve
 
 # its tuning page: "Increase `batch_size` when jobs are short-lived (< 1 s)", `max_concurrent_tasks` must be at least
 # 2 times `batch_size`, which without a limit it is, and "a single connection for `QueueManager`"
@@ -48,7 +48,7 @@ async def drain() -> None:
 
 
 async def latency(count: int) -> str:
-    """Enqueue one at a time while a worker of the same process idles; give the milliseconds until its handler ran."""
+    """Enqueue one at a time while a worker of the same process idles."""
     pgq = PgQueuer(AsyncpgDriver(await asyncpg.connect(url)))
     begun: asyncio.Queue[float] = asyncio.Queue()
 
@@ -59,15 +59,10 @@ async def latency(count: int) -> str:
     queries = await connect()
     running = asyncio.create_task(pgq.run())
     await asyncio.sleep(1)
-    seconds = []
-    for _ in range(count):
-        await asyncio.sleep(0.02)
-        sent = time.perf_counter()
-        await queries.enqueue("work", text, 0)
-        seconds.append(await begun.get() - sent)
+    answer = await latency_async(count, lambda: queries.enqueue("work", text, 0), begun)
     pgq.shutdown.set()
     await running
-    return " ".join(f"{each * 1000:.3f}" for each in seconds)
+    return answer
 
 
 async def rows() -> int:
