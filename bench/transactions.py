@@ -43,7 +43,7 @@ class Sizes:
     """How many jobs each entrant runs in one round, and how many rounds there are."""
 
     rounds: int = 5
-    jobs: int = 2_000
+    jobs: int = 1_000
 
 
 QUICK = Sizes(rounds=1, jobs=10)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import tests.chain_mutants  # noqa: F401 - names more of them
 from holdfast.states import MOVES
 from tests.mutants import MUTANTS
 from tests.simulation.test_scenarios import test_a_scene_ends_well
@@ -16,10 +17,6 @@ from tests.store import test_guards, test_moves
 from tests.store.race_mutants import RACES
 
 TO_COME = {
-    "completion decided by the check at a block's entry": "I-14",
-    "a block locks the job's row at entry †": "I-14",
-    "two successors: neither guard nor unique position †": "I-36",
-    "continuation goes to the end of its lane": "I-28",
     "finished phase run again on retry": "I-40",
     "a finished phase leaves the crash count": "I-24",
     "event cursor by seq only †": "I-44",

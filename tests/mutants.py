@@ -6,7 +6,8 @@ the package: a test applies it to the modules of this process and takes it back.
 A guard in a statement cannot be told from the look that the same transaction took before it, under the row's lock:
 alone it would be an equal engine. Such a guard is taken away together with the look beside it (`and the look before
 it`); alone it is met in `tests/store/test_guards.py`. What only two transactions at once can show, and so PostgreSQL
-alone, is in `tests/store/race_mutants.py`. `python -m tests.mutants` prints which test catches which.
+alone, is in `tests/store/race_mutants.py`; chains have theirs in `tests/chain_mutants.py`. `python -m tests.mutants`
+prints which test catches which.
 """
 
 from __future__ import annotations
@@ -211,18 +212,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("no self-fence", "I-20", scene=scenes.a_worker_that_cannot_renew_stops_its_handlers)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases.Leases, "_fence", lambda self: None)
+    patch.setattr(leases.Leases, "_give_up_late", lambda self, now: None)
 
 
 @mutant("waiting for the write lock counted as a loss", "I-20", "stranger")
 def _(patch: pytest.MonkeyPatch) -> None:
-    failing = leases.Leases._failing
-
-    def blind(self: leases.Leases, error: Exception) -> None:
-        failing(self, error)
-        self._is_queueing = False
-
-    patch.setattr(leases.Leases, "_failing", blind)
+    patch.setattr(leases.Leases, "_waits_to_write", False)
 
 
 @mutant("renewal loop ends at an error", "I-21", scene=scenes.a_renewal_that_fails_once_is_tried_again)
@@ -484,9 +479,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 ALL_STATUSES = tuple(Status)
 
 
-def without_guard(patch: pytest.MonkeyPatch, change: Change, module: Any, name: str) -> None:
-    """Take a change's rule out of the law, and out of the statement that was made from it."""
-    change_sql(patch, module, name, guard(change), "1")
+def without_guard(patch: pytest.MonkeyPatch, change: Change, module: Any, name: str, yes: str = "1") -> None:
+    """Take a change's rule out of the law, and out of the statement that was made from it; *yes* is true in SQL."""
+    change_sql(patch, module, name, guard(change), yes)
     patch.setitem(MOVES, change, Move(ALL_STATUSES, MOVES[change].targets))
 
 

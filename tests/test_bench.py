@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench import backlog, drain, lanes, latency, start, throughput
+from bench import backlog, drain, lanes, latency, start, throughput, transactions
 from bench.__main__ import COMMANDS, main
 from bench.everything import Everything
 from bench.limits.sqlite import SqliteByHand
@@ -23,6 +23,7 @@ from bench.peers import process
 from bench.places import database
 from bench.report import Comparison, table
 from bench.rounds import Dropout, Entrant, ratios, spread, take_turns
+from bench.shapes import Shape
 from holdfast import Holdfast
 from holdfast.testing import temporary_postgres
 
@@ -72,6 +73,24 @@ def test_throughput_runs_every_job_on_both_stores(benchmarked: str, capsys: pyte
     done = throughput.QUICK.jobs * (throughput.QUICK.rounds + 1)
     assert first_cells(shown) == ["SQLite: one worker", "PostgreSQL: one worker"]
     assert shown.count(f"jobs done: by hand {done:,}, ours {done:,}") == 2
+
+
+def test_transactions_runs_every_shape_in_both_colours_and_finds_what_was_paid(
+    benchmarked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["transactions", "--quick"]) == 0
+
+    shown = capsys.readouterr().out
+    done = len(Shape) * transactions.QUICK.jobs * (transactions.QUICK.rounds + 1)
+    assert first_cells(shown) == [each.ours for lines in transactions.COMPARISONS.values() for each in lines]
+    assert re.findall(r"jobs done: .*", shown) == [
+        f"jobs done: async {done}, blocking {done}, by_hand {drivers * done}" for drivers in (1, 2)
+    ]
+
+
+def test_jobs_that_have_ended_and_did_not_pay_are_not_reported() -> None:
+    with pytest.raises(Unsuited, match="6 jobs have ended, and 5 have paid"):
+        transactions.check_paid(5, 6)
 
 
 def test_lanes_runs_every_job_with_lanes_and_without(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ STORE_STOREYS = (
     ("borrowed", "stores"),
     ("rows",),
     ("statistics", "arrivals", "events", "unique", "task_rows", "workers", "proofs"),
-    ("chain_ends", "lanes", "reads"),
+    ("chain_ends", "dependents", "lanes", "reads"),
     ("blockers",),
     ("chains", "continuations", "deletes"),
     ("admission",),

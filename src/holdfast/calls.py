@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeGuard, Unpack, cast, get_args
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -188,8 +188,13 @@ def check_queue(value: object) -> str:
     return _check_text("queue", value, NAME_LENGTH)
 
 
+def is_name(value: object, limit: int = NAME_LENGTH) -> TypeGuard[str]:
+    """Tell whether *value* is a text of 1 to *limit* printable characters."""
+    return isinstance(value, str) and 1 <= len(value) <= limit and not UNPRINTABLE.search(value)
+
+
 def _check_text(option: str, value: object, limit: int) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= limit or UNPRINTABLE.search(value):
+    if not is_name(value, limit):
         raise InvalidInput(f"it is a text of 1 to {limit} printable characters", f"options.{option}")
     return value
 

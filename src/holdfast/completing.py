@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from holdfast.calls import Call
-from holdfast.errors import Misuse, WrongTask
+from holdfast.errors import Misuse, UnknownTask, WrongTask
 from holdfast.models import Continuation, Job
-from holdfast.results import BlockingChain, Chain, Held
+from holdfast.results import BlockingChain, Chain
 from holdfast.starting import Starting, take_continuation
 from holdfast.states import Status
 from holdfast.store import completing, reads
@@ -74,9 +74,9 @@ class Desk:
         if self.statements is not None:
             self.statements.close()
 
-    async def look(self, task: Task[..., Any], job_id: UUID) -> Step:
-        """Take the current job of a chain in the hand."""
-        current = await self.at.run(look, job_id, task.names)
+    async def look(self, task: Task[..., Any] | None, job_id: UUID, names: Sequence[str]) -> Step:
+        """Take the current job of a chain in the hand; *task* is None if it is not known here."""
+        current = await self.at.run(look, job_id, names)
         blockers = await self.at.read(reads.get_blockers, current.named.id)
         return Step(self, task, current, [self.starting.typed.chain(each) for each in blockers])
 
@@ -84,7 +84,7 @@ class Desk:
 class Step:
     """One job in the hand, as coroutines for both colours."""
 
-    def __init__(self, desk: Desk, task: Task[..., Any], current: Current, blockers: Sequence[Any]) -> None:
+    def __init__(self, desk: Desk, task: Task[..., Any] | None, current: Current, blockers: Sequence[Any]) -> None:
         self.desk = desk
         self._task = task
         self._current = current
@@ -95,6 +95,8 @@ class Step:
     async def finish(self, output: object) -> None:
         """Complete the job, and its chain, with *output*."""
         self._refuse_done()
+        if self._task is None:  # its output could not be checked
+            raise UnknownTask(self.job.task)
         await self._finish(self._task.encode_output(output), None)
 
     async def go_on(self, call: Call[Any]) -> Step:
@@ -103,7 +105,9 @@ class Step:
         self._refuse_done()
         successor = await self.desk.starting.continuation_of(self.desk.at, taken)
         await self._finish(None, successor)
-        return await self.desk.look(self.desk.starting.tasks.get(taken.task), successor.start.id)
+        tasks = self.desk.starting.tasks
+        task = tasks.get(taken.task) if taken.task in tasks else None
+        return await self.desk.look(task, successor.start.id, [taken.task])
 
     async def _finish(self, output: str | None, successor: Continuation | None) -> None:
         await self.desk.at.run(completing.finish, self._current, output, successor, self.desk.asked)
@@ -118,8 +122,6 @@ class Step:
 
 class _Shared:
     """What the faces have without a colour: the job as it was when it was locked."""
-
-    _kind: type[Held[Any]]
 
     def __init__(self, step: Step) -> None:
         self._step = step

@@ -46,12 +46,12 @@ class Block:
         self._is_entered = True
         if self._borrow is not None:
             self._desk = Desk(await self._borrow(), self._starting, self._asked, None)
-            return await self._desk.look(task, job_id)
+            return await self._desk.look(task, job_id, task.names)
         open_blocks.refuse_write("hf.completing")
         open_tx = self._open_tx = await self._begin(STANDSTILL_SECONDS)
         self._desk = Desk(open_tx, self._starting, self._asked, open_tx)
         try:
-            step = await self._desk.look(task, job_id)
+            step = await self._desk.look(task, job_id, task.names)
         except BaseException:
             await open_tx.roll_back()
             raise

@@ -32,10 +32,8 @@ def enter(name: str) -> Mark:
 
 
 def leave(mark: Mark) -> None:
-    """Take the mark away, here and wherever it was inherited."""
+    """Have the mark mean nothing any more, here and wherever it was inherited."""
     mark.is_open = False
-    if _INSIDE.get() is mark:
-        _INSIDE.set(None)
 
 
 def refuse_start() -> None:

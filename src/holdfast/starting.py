@@ -32,6 +32,9 @@ R = TypeVar("R")
 INHERITABLE = frozenset({"queue", "priority", "tags", "webhook", "lane"})
 """What a continuation has from its predecessor, unless its call or its task says otherwise."""
 
+USUAL = {"queue": "default", "priority": 0}
+"""What a task has that says nothing."""
+
 
 class Starting:
     """Starts calls of the tasks of one registry, under one set of settings."""
@@ -71,7 +74,13 @@ class Starting:
     async def continuation_of(self, at: Runner, call: Call[Any]) -> Continuation:
         """Turn the call that a chain goes on with into what the store takes."""
         (start,) = await self._starts_of(at, [call])
-        return Continuation(start, INHERITABLE - call.chosen.given)
+        return Continuation(start, INHERITABLE - call.chosen.given - self._said_by_owner(call.task))
+
+    def _said_by_owner(self, task: str) -> set[str]:
+        """Name what the owner of a task whose code is not here has chosen for it; what is usual counts as not said."""
+        record = self._strangers.get(task)
+        policy = {} if record is None else json.loads(record.policy)
+        return {name for name, usual in USUAL.items() if policy.get(name, usual) != usual}
 
     async def _starts_of(self, at: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
         known = await self._records(at, calls)
@@ -107,8 +116,8 @@ class Starting:
             named=options.id is not None,
             task=call.task,
             input=call.arguments,
-            queue=options.queue if options.queue is not None else policy.get("queue", "default"),
-            priority=options.priority if options.priority is not None else policy.get("priority", 0),
+            queue=options.queue if options.queue is not None else policy.get("queue", USUAL["queue"]),
+            priority=options.priority if options.priority is not None else policy.get("priority", USUAL["priority"]),
             lane=options.lane,
             tags=options.tags,
             delay_ms=options.delay_ms or 0,
@@ -123,10 +132,13 @@ class Starting:
 
 def take_calls(calls: Sequence[Call[R]]) -> list[Call[R]]:
     """Take *calls* as used; refuse what is no call."""
-    for each in calls:
+    if isinstance(calls, Call):
+        raise Misuse("several are started from a list of calls; write `hf.start_many([task(argument=…)])`")
+    given = list(calls)  # once: what makes its calls as it goes gives them to the first who asks
+    for each in given:
         if not isinstance(each, Call):
             raise Misuse(f"{each!r} is not a call; call the task: `hf.start(task(argument=…))`")
-    return [each.consume() for each in calls]
+    return [each.consume() for each in given]
 
 
 def take_continuation(call: Call[R]) -> Call[R]:

@@ -5,5 +5,5 @@ disk      the SQLite file as a simulated process sees it: latency, errors, a str
 process   a simulated process: the real Holdfast and Worker, built from constructor arguments
 checker   looks at the tables after every commit
 world     actors, faults, and one run from a seed
-scenes    what chance brings about too seldom, set by hand
+scenes    what chance brings about too seldom, set by hand; `chain_scenes` are those of chains
 """

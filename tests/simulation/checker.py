@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ LEGAL: dict[str, set[tuple[str | None, str]]] = {
 }
 BLOCKED_AGAIN = "job:resumed by its blocker"
 LEGAL[BLOCKED_AGAIN] = {("failed", "blocked")}
+OUTSIDE = "job:completed without a worker"
+LEGAL[OUTSIDE] = {(old, "completed") for old in ("blocked", "pending", "running", "paused", "failed")}
+BY_HAND = -1
+"""The output of a job that somebody completes without a worker."""
 TERMINAL = ("completed", "failed", "cancelled")
 
 WATCHED = (
@@ -47,6 +52,7 @@ CONSTANT = (
     "seq",
     "id",
     "chain_id",
+    "chain_index",
     "task",
     "lane",
     "unique_key",
@@ -56,6 +62,7 @@ CONSTANT = (
     "output",
     "error",
     "lease_ms",
+    "completed_by",
 )
 
 NEW = ", ".join(f"NEW.{name}" for name in (*CONSTANT, *WATCHED))
@@ -63,6 +70,7 @@ OLD = ", ".join(f"OLD.{name}" for name in WATCHED)
 COLUMNS = ", ".join((*CONSTANT, *WATCHED, *(f"old_{name}" for name in WATCHED)))
 CHANGED = " OR ".join(f"OLD.{name} IS NOT NEW.{name}" for name in WATCHED if name != "lease_until")
 AUDIT = f"""
+CREATE TABLE sim_ledger (n INTEGER PRIMARY KEY, job TEXT, attempt INTEGER, what TEXT);
 CREATE TABLE sim_audit (n INTEGER PRIMARY KEY, at, {COLUMNS});
 CREATE TRIGGER sim_inserted AFTER INSERT ON holdfast_job BEGIN
     INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {", ".join("NULL" for _ in WATCHED)}); END;
@@ -82,6 +90,7 @@ class Change:
     seq: int
     id: str
     chain_id: str
+    chain_index: int
     task: str
     lane: str | None
     unique_key: str | None
@@ -91,6 +100,7 @@ class Change:
     output: str | None
     error: str | None
     lease_ms: int | None
+    completed_by: str | None
     status: str
     attempt: int
     nonce: str | None
@@ -120,6 +130,11 @@ class Change:
     old_closed_as: str | None
     old_open_blockers: int
 
+    @property
+    def completes(self) -> bool:
+        """Tell whether the job is completed by it."""
+        return self.status == "completed" and self.old_status != "completed"
+
 
 assert [each.name for each in fields(Change)][2:] == COLUMNS.split(", ")
 
@@ -134,7 +149,7 @@ class Checker:
     def __init__(self, world: World, path: str) -> None:
         self._world = world
         self._rows = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._seen_change = self._seen_event = 0
+        self._seen_change = self._seen_event = self._seen_entry = 0
         self._nonces: set[tuple[int, str]] = set()
         self._unhappy: set[str] = set()
         """The chains that were closed otherwise than by completing, though they may be open again."""
@@ -156,6 +171,7 @@ class Checker:
             changes,
             [(job, version, named(name, facts)) for _, job, name, _, version, _, facts in events if name in LEGAL],
         )
+        self._look_at_ledger(changes)
         if not changes:
             return
         self._seen_change = changes[-1].n
@@ -167,7 +183,9 @@ class Checker:
                 f"open {each.old_open_blockers}>{each.open_blockers} {each.reason or ''}"
             )
             self._look_at(each, committer)
+        self._look_at_steps(changes)
         self._look_at_chains({each.chain_id for each in changes})
+        self._look_at_dependents({each.id for each in changes if each.closed_as is not None})
         self._look_at_counts({each.seq for each in changes if each.status == "blocked"})
         self._look_at_lanes({each.lane for each in changes if each.lane is not None})
         self._look_at_keys({(each.task, each.unique_key) for each in changes if each.unique_key is not None})
@@ -225,7 +243,7 @@ class Checker:
             ("pause", each.old_pause_requested_at, each.pause_requested_at),
         ):
             opened = each.old_status in ("paused", "failed", "cancelled") and each.status in ("pending", "blocked")
-            if old is not None and new is None and not opened:
+            if old is not None and new is None and not opened and not is_by_hand(each):
                 raise Violation(f"I-31: a requested {kind} was erased by {show(each)}")
             if opened and new is not None:
                 raise Violation(f"I-31: resume or retry left a requested {kind} standing on job {each.seq}")
@@ -261,6 +279,9 @@ class Checker:
             raise Violation(f"I-27: job {each.seq} starts although its lane {each.lane} is paused")
 
     def _look_at_end(self, each: Change, committer: Process) -> None:
+        if is_by_hand(each):
+            self.reached["completed outside while it ran"] += 1
+            return
         if each.status == "completed" and each.old_cancel_requested_at is not None:
             raise Violation(f"I-32: job {each.seq} completed after a cancel was accepted")
         if each.old_cancel_requested_at is not None and each.status != "cancelled":
@@ -280,7 +301,7 @@ class Checker:
 
     def _look_at_settlement(self, each: Change) -> None:
         """I-13: what is written is what this very attempt came to."""
-        if each.status == "completed" and json.loads(each.output or "null") != each.attempt:
+        if each.completes and each.output is not None and json.loads(each.output) != each.attempt:
             raise Violation(f"I-13: attempt {each.output} of job {each.seq} completed while {each.attempt} held it")
 
     def _look_at_reap(self, each: Change, committer: Process) -> None:
@@ -303,6 +324,91 @@ class Checker:
         if each.reason == "poison":
             self.reached["poison"] += 1
         self._world.reaped(each, committer, owner)
+
+    def _look_at_ledger(self, changes: list[Change]) -> None:
+        """I-13, I-37, I-66: what is written in a block is there exactly if that block has completed its job."""
+        entries = self.ask("SELECT n, job, attempt, what FROM sim_ledger WHERE n > ?", self._seen_entry)
+        ends = {each.id: each for each in changes if each.completes}
+        done = {job for _, job, _, what in entries if what == "done"}
+        for n, job, attempt, what in entries:
+            self._seen_entry = n
+            end = ends.get(job)
+            if what == "prepared":
+                self._look_at_prepared(job, attempt)
+            elif end is None or end.attempt != attempt or (end.completed_by is None) != (what == "outside"):
+                raise Violation(
+                    f"I-66: attempt {attempt} of job {job} has written {what!r}, and this came of it: {end}"
+                )
+        for each in ends.values():
+            if each.task == "booking" and each.completed_by is not None and each.id not in done:
+                raise Violation(f"I-66: the block of job {each.seq} has completed it, and its writes are gone")
+
+    def _look_at_prepared(self, job: str, attempt: int) -> None:
+        """I-13: also the first block commits only under its token."""
+        self.reached["prepared"] += 1
+        ((status, now),) = self.ask("SELECT status, attempt FROM holdfast_job WHERE id = ?", job)
+        if (status, now) != ("running", attempt):
+            raise Violation(f"I-13: attempt {attempt} of job {job} has prepared, and the job is {status} at {now}")
+
+    def _look_at_steps(self, changes: Iterable[Change]) -> None:
+        """I-36: who completes is continued in that very commit, once, or never. I-28: in its place, if it has one."""
+        ends = {(each.chain_id, each.chain_index): each for each in changes if each.completes}
+        steps = {
+            (each.chain_id, each.chain_index - 1): each
+            for each in changes
+            if each.old_status is None and each.chain_index > 0
+        }
+        for key, step in steps.items():
+            if key not in ends:
+                raise Violation(f"I-36: {show(step)} continues a job that was not completed in the same commit")
+            self._look_at_step(ends[key], step)
+        for key, each in ends.items():
+            if is_by_hand(each):
+                self.reached["completed outside"] += 1
+            if each.output is None and key not in steps:
+                raise Violation(f"I-36: {show(each)} without an output, and nothing continues it")
+
+    def _look_at_step(self, end: Change, step: Change) -> None:
+        ((after,),) = self.ask("SELECT json_extract(input, '$.after') FROM holdfast_job WHERE id = ?", step.id)
+        if after != (BY_HAND if is_by_hand(end) else end.attempt):
+            raise Violation(f"I-13: attempt {after} of job {end.seq} has continued it while {end.attempt} held it")
+        self.reached["continued"] += 1
+        may_run = step.lane is not None and step.status == "pending" and step.run_at <= step.at
+        if may_run and end.lane == step.lane and end.old_place is not None:
+            self.reached["continued in its place"] += 1
+            if step.place != end.old_place:
+                raise Violation(f"I-28: job {step.seq} continues {end.seq} at place {step.place}, not {end.old_place}")
+
+    def _look_at_dependents(self, chains: set[str]) -> None:
+        """I-38: who waits for a chain that has closed is told in that commit, or admission is asked to tell."""
+        for chain in chains:
+            left = self.ask(
+                """SELECT link.job, first.closed_as FROM holdfast_job AS first
+                    JOIN holdfast_blocker AS link ON link.chain_id = first.id AND link.state = 'armed'
+                    JOIN holdfast_job AS waiting ON waiting.seq = link.job AND waiting.status = 'blocked'
+                    WHERE first.id = ? AND coalesce(first.gate, '') <> 'arrival'
+                        AND (first.closed_as = 'completed'
+                            OR (first.closed_as IS NOT NULL AND waiting.on_blocker_failure <> 'wait'))""",
+                chain,
+            )
+            if left:
+                raise Violation(f"I-38: chain {chain} has closed, and nobody tells (job, end) {left}")
+
+    def look_at_block(self, job: str, attempt: int, worker: str, *, is_committed: bool) -> None:
+        """I-66: what a handler hears of its block is so."""
+        ((written,),) = self.ask(
+            "SELECT count(*) FROM sim_ledger WHERE job = ? AND attempt = ? AND what = 'done'", job, attempt
+        )
+        ((status, completed_by, now),) = self.ask(
+            "SELECT status, completed_by, attempt FROM holdfast_job WHERE id = ?", job
+        )
+        is_ours = (status, completed_by, now) == ("completed", worker, attempt)
+        if is_committed != is_ours or is_committed != bool(written):
+            heard = "committed" if is_committed else "rolled back"
+            raise Violation(
+                f"I-66: attempt {attempt} of job {job} heard that its block was {heard}, which wrote {written} rows; "
+                f"the job is {status} by {completed_by}"
+            )
 
     def _look_at_blockers(self, each: Change) -> None:
         """I-38, I-39: who leaves `blocked` has a reason to."""
@@ -410,8 +516,16 @@ class Checker:
 
 
 def named(event: str, facts: str | None) -> str:
-    """Give the name of an event; that a job is blocked again has none of its own."""
-    return BLOCKED_AGAIN if event == "job:resumed" and '"by"' not in (facts or "") else event
+    """Give the name of an event; what a person does, or a job's blocker, has no name of its own."""
+    is_asked = '"by"' in (facts or "")
+    if event == "job:resumed" and not is_asked:
+        return BLOCKED_AGAIN
+    return OUTSIDE if event == "job:completed" and is_asked else event
+
+
+def is_by_hand(each: Change) -> bool:
+    """Tell whether somebody has completed the job without a worker."""
+    return each.completes and each.completed_by is None
 
 
 def show(each: Change) -> str:

@@ -50,6 +50,9 @@ class Disk:
     strangers: int = 0
     """How many hold SQLite's write lock without knowing ours."""
     holder: VirtualLoop | None = None
+    held_since: float = 0.0
+    after_hold: Callable[[float], None] = lambda seconds: None
+    """Is told how long somebody has had the right to write."""
     queue: deque[Fibre] = field(default_factory=deque)
     reached: Callable[[str], None] = lambda what: None
 
@@ -61,6 +64,15 @@ class Disk:
     def is_free(self) -> bool:
         """Tell, most of the time, that a write can be done at once, if it can."""
         return self.holder is None and not self.queue and not self.strangers and self.machine.chance.random() < 0.75
+
+    def take(self, loop: VirtualLoop) -> None:
+        """Give the right to write to a process."""
+        self.holder, self.held_since = loop, self.machine.now
+
+    def let_go(self) -> None:
+        """Take it back."""
+        self.holder = None
+        self.after_hold(self.machine.now - self.held_since)
 
     def committed(self, owner: Owner) -> None:
         """Note a commit."""
@@ -112,7 +124,7 @@ class VirtualFileLock:
                 raise
         if disk.queue:
             disk.queue.popleft()
-        disk.holder = self._loop
+        disk.take(self._loop)
 
     def __exit__(self, *_: object) -> None:
         """Let go."""
@@ -122,13 +134,13 @@ class VirtualFileLock:
         """Take the lock, unless somebody has it."""
         if self._disk.holder is not None or self._disk.queue:
             return False
-        self._disk.holder = self._loop
+        self._disk.take(self._loop)
         return True
 
     def release(self) -> None:
         """Let go."""
         if self._disk.holder is self._loop:
-            self._disk.holder = None
+            self._disk.let_go()
             _next(self._disk)
 
     def close(self) -> None:
@@ -262,8 +274,11 @@ class BlockLine(Line):
     _connection: GuardedConnection
 
     def do_as_owner(self, sql: str) -> None:
-        """Run *sql*, with the waiting that belongs to it."""
+        """Run *sql*, with the waiting that belongs to it; now and then nobody learns whether it was committed."""
         self.execute(sql)
+        if sql == "COMMIT" and self._disk.loses_answer():
+            self._disk.reached("block in doubt")
+            raise trouble(sqlite3.SQLITE_IOERR, "the answer to COMMIT was lost")
 
     def close(self) -> None:
         """Close the connection."""

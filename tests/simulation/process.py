@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, cast
 
-from holdfast import Holdfast
-from holdfast.errors import Busy, NotFound, StoreError, Unavailable, UnknownOutcome
+from holdfast import Holdfast, completing
+from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome
 from holdfast.settings import Settings
 from holdfast.store import chains, holds, steering
 from holdfast.store.dialect import SqliteDialect
@@ -89,7 +89,8 @@ class VirtualStore(SqliteStore):
         except StoreError:
             raise
         except Exception as error:
-            if operation is not steering.at_once and operation not in (holds.skip, chains.start):
+            asked = (steering.at_once, holds.skip, chains.start, completing.complete_at_once)
+            if operation not in asked or not isinstance(error, HoldfastError):
                 self._disk.machine.errors.append(f"I-64: {operation.__name__} raised {error!r}")
             elif operation is chains.start and not isinstance(error, NotFound):
                 self._disk.machine.errors.append(f"I-64: a start raised {error!r}")
@@ -97,7 +98,6 @@ class VirtualStore(SqliteStore):
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, blocking; now and then nobody learns what became of it."""
-        self._process.renewing_since = self._disk.machine.now
         try:
             self._refuse_denied(operation)
             value = super().run_sync(operation, *args, **kwargs)
@@ -105,8 +105,6 @@ class VirtualStore(SqliteStore):
             if not isinstance(error, Busy):  # a wait for the right to write is no reason to give a job up
                 self._process.trouble_at = self._disk.machine.now
             raise
-        finally:
-            self._process.renewing_since = None
         if self._disk.loses_answer():
             self._process.trouble_at = self._disk.machine.now
             raise UnknownOutcome("the answer to COMMIT was lost")
@@ -121,6 +119,7 @@ class VirtualStore(SqliteStore):
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, blocking."""
         self._refuse_in_outage()
+        self._refuse_denied(operation)
         return super().read_sync(operation, *args, **kwargs)
 
     def close_sync(self) -> None:
@@ -148,8 +147,6 @@ class Process:
         self.outage_until = 0.0
         self.trouble_at = float("-inf")
         """When a renewal failed last, or its answer was lost."""
-        self.renewing_since: float | None = None
-        """Since when a call of the leases' thread is under way."""
         self.denied: set[Any] = set()
         """The operations that fail just now, in this process only."""
         self.hear: Callable[[Any, Any, Any], None] = lambda operation, args, value: None
@@ -218,6 +215,8 @@ class Process:
             return NoShell()
         if name == "holdfast-writer":
             return VirtualShell(self.loop, self.disk.latency, step, self.disk.is_free)
+        if name == "holdfast-fence":
+            return VirtualShell(self.loop, self._thread_latency, step, lambda: True)
         return VirtualShell(self.loop, self._thread_latency, step, self._is_idle)
 
     def _thread_latency(self) -> float:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from holdfast import completing
 from holdfast.errors import HoldfastError
 from holdfast.store import holds, jobs, steering
 from holdfast.worker import claimer
-from tests.simulation.checker import Violation
+from tests.simulation.checker import BY_HAND, Violation
 from tests.simulation.handlers import WORLD, Fate, elsewhere, steady
 from tests.simulation.process import Process
 from tests.simulation.world import OPERATOR, POLL_SECONDS, World
@@ -87,6 +88,13 @@ class Stage:
         """Read how a job stands."""
         ((status,),) = self.world.checker.ask("SELECT status FROM holdfast_job WHERE id = ?", str(job))
         return str(status)
+
+    def steps(self, chain: UUID) -> list[str]:
+        """Read how the jobs of a chain stand, in order."""
+        sql = (
+            "SELECT status FROM holdfast_job WHERE id = ?1 OR (chain_id = ?1 AND chain_index > 0) ORDER BY chain_index"
+        )
+        return [str(status) for (status,) in self.world.checker.ask(sql, str(chain))]
 
     def runs(self, job: UUID, attempt: int = 1) -> bool:
         """Tell whether a handler has seen this attempt."""
@@ -243,6 +251,8 @@ def a_renewal_that_fails_once_is_tried_again(stage: Stage) -> None:
     process.denied.clear()
     stage.wait_for_end("the job completes", job)
     stage.never_reaped("renewals failed for much less than its lease")
+    if stage.world.reached["fenced"]:
+        raise Violation("I-21: the handler was stopped, although renewals failed for much less than its lease")
 
 
 @scene
@@ -287,10 +297,13 @@ def people_ask_for_what_must_not_be(stage: Stage) -> None:
     stage.wait_until(lambda: stage.runs(running), "it runs", 10)
     pending = stage.start(steady(n=3), delay=60)
     paused = stage.start(steady(n=4), paused=True)
+    stage.try_to(completing.complete_at_once, ended, ["steady"], str(BY_HAND), OPERATOR)
     for job in (ended, running, pending, paused):
         for verb, *args in ((steering.pause,), (steering.resume,), (steering.retry,), (steering.reschedule, 0, 0)):
             stage.try_to(steering.at_once, verb, [job], *args, OPERATOR)
     stage.try_to(steering.at_once, steering.cancel, [ended], OPERATOR)
+    for job in (running, pending, paused):
+        stage.try_to(completing.complete_at_once, job, ["steady"], str(BY_HAND), OPERATOR)
 
 
 @scene

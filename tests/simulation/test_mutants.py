@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.chain_mutants  # noqa: F401 - names more of them
 from tests.mutants import MUTANTS, Mutant
 from tests.simulation.scenes import MOST_SEEDS as MOST_SEEDS_OF_A_SCENE
 from tests.simulation.scenes import SCENES, play_scene

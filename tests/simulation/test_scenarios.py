@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.simulation.chain_scenes  # noqa: F401 - names more of them
 from tests.simulation.scenes import MOST_SEEDS, SCENES, play_scene
 
 # processes are killed in the middle of everything, and what they leave behind protests

@@ -21,6 +21,8 @@ REACHED = {
     "lane halted", "admitted late", "hold-off used", "batch redone alone", "suspect alone", "poison", "key conflict",
     "given back",
     "unblocked", "failed by a blocker", "waited for a stranger", "stopped with the right to write", "skipped",
+    "continued", "continued in its place", "completed outside", "completed outside while it ran", "prepared",
+    "block committed", "block rolled back", "block too long", "block in doubt",
 }  # fmt: skip
 
 

@@ -14,16 +14,17 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from holdfast.errors import HoldfastError, UnknownOutcome
+from holdfast import Call
+from holdfast.errors import HoldfastError, LeaseLost, TransactionTimeout, UnknownOutcome
 from holdfast.ids import IdMaker
 from holdfast.store import holds, reaping, settling, steering
 from holdfast.store.steering import Asked
-from holdfast.worker import claimer
-from holdfast.worker.context import AbortReason, Context
-from holdfast.worker.leases import margin
-from tests.simulation.checker import AUDIT, Change, Checker, Violation
+from holdfast.worker import claimer, upkeep
+from holdfast.worker.aborts import AbortReason
+from holdfast.worker.context import Context, RunningJob
+from tests.simulation.checker import AUDIT, BY_HAND, Change, Checker, Violation
 from tests.simulation.disk import Disk
-from tests.simulation.handlers import ALL, LONGEST_LEASE, TASKS, WORLD, Fate, Run
+from tests.simulation.handlers import ALL, ENDS, LONGEST_CHAIN, LONGEST_LEASE, MISHAPS, TASKS, WORLD, Fate, Run
 from tests.simulation.process import Process
 from tests.simulation.virtual import Machine
 
@@ -31,6 +32,7 @@ SAFETY_SECONDS = 240.0
 LIVENESS_SECONDS = 3 * LONGEST_LEASE + 10
 EPOCH_MS = 1_700_000_000_000
 POLL_SECONDS = 4.0
+PERIOD_SECONDS = 1.1 * upkeep.PERIOD_SECONDS
 IS_OPEN = "status NOT IN ('completed', 'failed', 'cancelled')"
 LANES = ("a", "b", "c")
 KEYS = ("k", "l")
@@ -55,6 +57,7 @@ class World:
         self.disk = Disk(str(path), self.machine, self.store_ms, self._committed)
         self.checker = Checker(self, str(path))
         self.disk.reached = self._reach
+        self.disk.after_hold = self._has_held
         self.is_calm = False
         self.is_staged = False
         """Whether everything that happens is told to: a scene, not a run of chance."""
@@ -128,15 +131,10 @@ class World:
             if str(run.context.job.id) == change.id and not run.context.aborted.is_set():
                 # a lease that could not be renewed because nobody could write is no loss, and no reason to stop
                 stalled = max(run.process.loop.frozen_until + 4, self.stepped_at + 4, self.locked_at + 2)
-                if run.process.is_alive and self.machine.now > stalled and not self._is_asking(run.process, change):
+                if run.process.is_alive and self.machine.now > stalled:
                     raise Violation(
                         f"I-20: job {change.seq} was claimed while {run.process.name} runs it and is not told"
                     )
-
-    def _is_asking(self, process: Process, change: Change) -> bool:
-        """Tell whether its renewal has had no answer for longer than the margin: till then it cannot stop anybody."""
-        since = process.renewing_since
-        return since is not None and self.machine.now - since > margin((change.lease_ms or 0) / 1000)
 
     def ended(self, change: Change) -> None:
         """Count how an attempt ended."""
@@ -172,10 +170,49 @@ class World:
 
     # what handlers ask
 
-    def fate(self, job: UUID) -> Fate | None:
-        """Say what a job that was born unlucky does next."""
-        left = self.fates.get(job)
+    def fate(self, job: RunningJob) -> Fate | None:
+        """Say what a job that was born unlucky does next, or one that continues it."""
+        left = self.fates.get(job.id) or self.fates.get(job.chain_id)
         return left.pop(0) if left else None
+
+    def fate_by_chance(self, ctx: Context) -> Fate:
+        """Draw what an attempt comes to."""
+        goes_on = ctx.job.chain_index < LONGEST_CHAIN and self.chance.random() < 0.35
+        then = (lambda ctx: self.next_call(ctx.job.chain_index, ctx.job.attempt)) if goes_on else None
+        return Fate(self.chance.choice(ENDS), then=then, mishap=self.chance.choice(MISHAPS))
+
+    def next_call(self, index: int, attempt: int) -> Call[int]:
+        """Draw what continues the job at *index*, of which this is the number of an *attempt*."""
+        chance = self.chance
+        options = self._waiting_options()
+        if chance.random() < 0.3:
+            options["lane"] = chance.choice(LANES)
+        call: Call[int] = chance.choice(ALL)(n=index + 1, after=attempt)
+        return call.options(**options)
+
+    def _has_held(self, seconds: float) -> None:
+        """Take note of the time in which a block, or a slow disk, has kept everybody else from writing."""
+        if seconds > 0.5:
+            self.trouble_at = max(self.trouble_at, self.machine.now)
+        if seconds > 1:
+            self.locked_at = max(self.locked_at, self.machine.now)
+
+    def left_block(self, ctx: Context, error: Exception | None) -> None:
+        """See that what a handler hears of its block is so; a COMMIT in doubt may have come to either."""
+        if isinstance(error, UnknownOutcome):
+            return
+        self._reach("block committed" if error is None else "block rolled back")
+        if isinstance(error, LeaseLost):
+            self._reach(f"block refused: {error.reason}")
+        if isinstance(error, TransactionTimeout):
+            self._reach("block too long")
+        process: Process = asyncio.get_running_loop().process  # type: ignore[attr-defined]
+        assert process.worker is not None
+        job, attempt = str(ctx.job.id), ctx.job.attempt
+        try:
+            self.checker.look_at_block(job, attempt, process.worker.id, is_committed=error is None)
+        except Violation as violation:
+            self.machine.errors.append(str(violation))
 
     @contextmanager
     def running(self, ctx: Context, *, is_deaf: bool) -> Iterator[None]:
@@ -366,7 +403,10 @@ class World:
                 Path(proof._own.path).unlink(missing_ok=True)
 
     async def _clock_step(self) -> None:
-        step = self.chance.choice((-30_000, -3_000, 2_000, 15_000, 60_000))
+        self.step_clock(self.chance.choice((-30_000, -3_000, 2_000, 15_000, 60_000)))
+
+    def step_clock(self, step: int) -> None:
+        """Put the store's clock forward, or back, by *step* milliseconds."""
         self.note(f"the store's clock steps by {step} ms")
         self.clock_step_ms += step
         self.stepped_at = self.trouble_at = max(self.trouble_at, self.machine.now + abs(step) / 1000)
@@ -387,19 +427,26 @@ class World:
         options: dict[str, Any] = {"id": job_id, "priority": chance.choice((0, 0, 0, 5, -5))}
         if chance.random() < 0.6:
             options["lane"] = chance.choice(LANES)
-        if chance.random() < 0.25:
-            options["delay"] = chance.random() * 15
+        options |= self._waiting_options()
         if chance.random() < 0.15:
             options["unique"] = chance.choice(KEYS)
+        if chance.random() < 0.08:
+            ends = chance.choice((["crash"] * 3, ["crash", "crash", "well"], ["crash", "hang", "crash"]))
+            self.fates[job_id] = [Fate(end) for end in ends]
+        return chance.choice(ALL)(n=len(self.jobs)).options(**options)
+
+    def _waiting_options(self) -> dict[str, Any]:
+        """Draw what keeps a job waiting, if anything does."""
+        chance = self.chance
+        options: dict[str, Any] = {}
+        if chance.random() < 0.25:
+            options["delay"] = chance.random() * 15
         if chance.random() < 0.25 and self.jobs:
             options["blockers"] = [chance.choice(self.jobs[-8:]) for _ in range(chance.choice((1, 2)))]
             options["on_blocker_failure"] = chance.choice(("fail", "fail", "ignore", "wait"))
         if chance.random() < 0.03:
             options["paused"] = True
-        if chance.random() < 0.08:
-            ends = chance.choice((["crash"] * 3, ["crash", "crash", "well"], ["crash", "hang", "crash"]))
-            self.fates[job_id] = [Fate(end) for end in ends]
-        return chance.choice(ALL)(n=len(self.jobs)).options(**options)
+        return options
 
     async def _start(self) -> None:
         job_id = self.new_id()
@@ -501,6 +548,34 @@ class World:
     async def _trigger(self) -> None:
         await self._steer(steering.reschedule, self._one_of("pending"), 0, self.chance.choice((0, 5_000)))
 
+    async def _complete(self) -> None:
+        """Complete somebody's job without a worker."""
+        job, task = self._to_complete()
+        await self.people.hf.complete(task, job, BY_HAND, by="operator")
+
+    async def _complete_in_steps(self) -> None:
+        """Take a job in the hand; look at it, or complete it, and some that continue it."""
+        job, task = self._to_complete()
+        async with self.people.hf.completing(task, job, by="operator") as first:
+            step = first
+            for _ in range(self.chance.choice((0, 1, 1, 2))):
+                await self._write_by_hand(step)
+                step = await step.continue_with(self.next_call(step.job.chain_index, BY_HAND))
+            await asyncio.sleep(self.chance.choice((0, 0, 0.3, 1.5)))
+            if self.chance.random() < 0.6:
+                await self._write_by_hand(step)
+                await step.finish(BY_HAND)
+
+    async def _write_by_hand(self, step: Any) -> None:
+        sql = "INSERT INTO sim_ledger (job, attempt, what) VALUES (:job, :attempt, 'outside')"
+        await step.tx.execute(sql, job=str(step.id), attempt=step.attempt)
+
+    def _to_complete(self) -> tuple[UUID, Any]:
+        """Name a job, rather one that is open, and its task."""
+        (job, *_) = self._one_of("running", "running", "blocked", "pending", "paused", "failed")
+        ((task,),) = self.checker.ask("SELECT task FROM holdfast_job WHERE id = ?", str(job))
+        return job, TASKS.get(task)
+
     def _one_of(self, *statuses: str) -> list[UUID]:
         """Name a job in one of these statuses, or now and then just any job."""
         found = self._statuses(*statuses)
@@ -535,7 +610,8 @@ class World:
         self.verbs: list[Callable[[], Any]] = [
             self._cancel, self._cancel_running, self._cancel_running, self._give_up, self._pause, self._resume,
             self._resume, self._retry, self._retry_blocker, self._trigger, self._skip, self._pause_lane,
-            self._resume_lane, self._resume_lane, self._pause_queue, self._resume_queue,
+            self._resume_lane, self._resume_lane, self._pause_queue, self._resume_queue, self._complete,
+            self._complete_in_steps,
         ]  # fmt: skip
         for _ in range(self.most):
             self.give_birth()

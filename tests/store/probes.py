@@ -18,6 +18,7 @@ from holdfast.store import (
     completing,
     continuations,
     deletes,
+    dependents,
     events,
     holds,
     jobs,
@@ -220,7 +221,7 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
     yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.BACK", admission.BACK, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
-    yield on_ours("admission.DONE", admission.DONE, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("admission.DONE", admission.DONE, {"given": [(seq, "failed", None) for seq in SEQS]}, JOB_PKEY)
     yield on_ours("admission.REMOVE", admission.REMOVE, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("admission.NEXT_QUEUE", admission.NEXT_QUEUE, {"after": ""}, ARRIVAL, is_ordered=True)
     yield on_ours("arrivals.LEAVE", arrivals.LEAVE, {"seqs": ARRIVED, "milliseconds": 25}, JOB_PKEY)
@@ -257,7 +258,6 @@ def blocker_probes() -> Iterator[Probe]:
     yield on_ours("blockers.MOVE", blockers.MOVE, {"given": moves}, JOB_PKEY)
     yield on_ours("blockers.FAILED_BY", blockers.FAILED_BY, {**some, **most}, LINKS_TO)
     yield on_ours("blockers.LOCK_FAILED", blockers.LOCK_FAILED, {"seqs": SEQS}, JOB_PKEY)
-    yield on_ours("blockers.LOCK_FIRSTS", blockers.LOCK_FIRSTS, some, JOB_ID)
     yield on_ours("blockers.BLOCK_AGAIN", blockers.BLOCK_AGAIN, {"seqs": SEQS}, JOB_PKEY)
 
 
@@ -271,6 +271,10 @@ def run_probes() -> Iterator[Probe]:
     yield on_ours("settling.COMPLETE", settling.COMPLETE, ended, JOB_PKEY, only="sqlite")
     complete = events._with_events(settling.COMPLETE, "$hint_sleepers")
     yield on_ours("settling.COMPLETE", complete, {**ended, **tell}, JOB_PKEY, only="postgres")
+    ended_in_block = {"given": ended["given"][:1]}
+    yield on_ours("settling.COMPLETE_BLOCK", settling.COMPLETE_BLOCK, ended_in_block, JOB_PKEY, only="sqlite")
+    complete = events._with_events(settling.COMPLETE_BLOCK, "$hint_sleepers")
+    yield on_ours("settling.COMPLETE_BLOCK", complete, {**ended_in_block, **tell}, JOB_PKEY, only="postgres")
     yield on_ours("events.TELL", events._events_of_jobs("true"), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
     yield on_ours("settling.HOLD", settling.HOLD, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
@@ -300,7 +304,9 @@ def steering_probes() -> Iterator[Probe]:
     yield on_borrowed("chain_ends.REOPEN", chain_ends.REOPEN, {"ids": CHAINS}, JOB_ID)
     yield on_borrowed("chains.FIRSTS", chains.FIRSTS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("reads.JOBS", reads.JOBS, {"ids": IDS}, JOB_ID, JOB_CHAIN)
-    yield on_borrowed("blockers.KEYS_OF_FAILED", blockers.KEYS_OF_FAILED, {"ids": CHAINS}, LINKS_TO, JOB_PKEY, JOB_ID)
+    yield on_borrowed("dependents.BEHIND", dependents.BEHIND, {"ids": CHAINS}, LINKS_TO, JOB_PKEY, JOB_ID)
+    yield on_borrowed("dependents.WANTED_BACK", dependents.WANTED_BACK, {"seqs": SEQS}, BLOCKER, JOB_PKEY, JOB_ID)
+    yield on_borrowed("dependents.LOCK_FIRSTS", dependents.LOCK_FIRSTS, {"ids": CHAINS}, JOB_ID)
 
 
 def chain_probes() -> Iterator[Probe]:
@@ -316,6 +322,8 @@ def chain_probes() -> Iterator[Probe]:
     yield on_borrowed("blockers.WAITED_FOR", blockers.WAITED_FOR, {"ids": CHAINS}, LINKS_TO)
     yield on_borrowed("blockers.AHEAD", blockers.AHEAD, {"ids": CHAINS}, JOB_PKEY, JOB_ID, JOB_CHAIN, BLOCKER)
     yield on_borrowed("settling.LOCK", settling.LOCK, one, JOB_PKEY, JOB_ID)
+    yield on_ours("settling.CHECK", settling.CHECK, one, JOB_PKEY)
+    yield on_ours("settling.HOLD_OWN", settling.HOLD_OWN, one, JOB_PKEY)
     yield on_borrowed(
         "completing.COMPLETE", completing.COMPLETE, {**one, "output": None, "closed_as": "completed"}, JOB_PKEY
     )

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from holdfast.states import Change, Status, guard
-from holdfast.store import admission, blockers, jobs, lanes, reaping, settling, unique
+from holdfast.store import admission, blockers, completing, continuations, jobs, lanes, reaping, settling, unique
 from holdfast.store.blockers import Moved
 from holdfast.store.tx import Tx
-from tests.mutants import Apply, change_sql
+from tests.chain_mutants import finish_anyway
+from tests.mutants import Apply, change_sql, without_guard
 from tests.store import (
     test_admission,
     test_borrowed,
+    test_chain_races,
     test_claim,
     test_interleavings_mutants,
     test_reap,
@@ -240,3 +242,135 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return await settle(tx, [replace(each, token=token) for each, token in zip(settlements, tokens, strict=True)])
 
     patch.setattr(settling, "settle", by_attempt)
+
+
+@race(
+    "a dependent that somebody has locked is not told later †",
+    "I-38",
+    test_chain_races.test_the_last_steps_of_two_blockers_settled_at_once_release_the_continuation_once,
+    "assert 0 == 1",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    release = blockers.release
+
+    async def forget(tx: Tx, closed: Any) -> tuple[list[Moved], set[str]]:
+        moved, _ = await release(tx, closed)
+        return moved, set()
+
+    patch.setattr(blockers, "release", forget)
+
+
+@race(
+    "a dependent that is left to admission is told by nobody †",
+    "I-38",
+    test_chain_races.test_two_blockers_completed_by_two_callers_at_once_release_the_job_once,
+    "blocked",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, completing, "COMPLETE", "lane IS NOT NULL OR watched = 1", "lane IS NOT NULL")
+
+
+@race(
+    "blockers counted without their locks †",
+    "I-38",
+    test_chain_races.test_a_continuation_that_is_counted_while_its_blocker_closes_is_not_stranded,
+    "not enough values to unpack .expected 1, got 0",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, blockers, "LOCK_CHAINS", "$skip_locked", "")
+    change_sql(patch, blockers, "LOCK_CHAINS", "closed_as, watched", "closed_as, 1")
+
+
+@race(
+    "rings are looked for only when they are given †",
+    "DF-6",
+    test_chain_races.test_a_ring_closed_in_two_open_transactions_fails_when_it_is_counted,
+    "blocked",
+    counted="together",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    arm = blockers.arm
+
+    async def arm_all(tx: Tx, waiting: Any, later_steps: Any) -> Any:
+        return await arm(tx, waiting, {})
+
+    patch.setattr(blockers, "arm", arm_all)
+
+
+@race(
+    "completion decided by the check at a block's entry †",
+    "I-14",
+    test_chain_races.test_a_cancel_that_commits_while_user_code_runs_undoes_the_block,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settling, "finish_block", finish_anyway)
+    change_sql(patch, settling, "LEAVE", guard(Change.COMPLETE), guard(Change.FAIL))
+
+
+@race(
+    "a plain block ignores a cancel that was requested since its entry †",
+    "I-32",
+    test_interleavings_mutants.test_a_plain_block_whose_job_is_to_be_cancelled_is_undone,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, settling, "COMPLETE_BLOCK", guard(Change.COMPLETE), guard(Change.FAIL))
+
+
+@race(
+    "a plain block commits without its token †",
+    "I-13",
+    test_interleavings_mutants.test_a_plain_block_whose_job_was_taken_meanwhile_is_undone,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, settling, "COMPLETE_BLOCK", jobs.FENCE, "holdfast_job.seq = given.seq")
+
+
+def continue_anyway(patch: pytest.MonkeyPatch) -> None:
+    """Let a block continue its job whatever has become of it, at whichever position is free."""
+    patch.setattr(settling, "finish_block", finish_anyway)
+    change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "true")
+    any_position = "(SELECT max(later.chain_index) FROM holdfast_job AS later WHERE later.chain_id = before.chain_id)"
+    change_sql(patch, continuations, "INSERT", "before.chain_index + 1", f"{any_position} + 1")
+
+
+@race(
+    "a block completes what a person has completed since its entry †",
+    "I-37",
+    test_chain_races.test_a_block_that_comes_after_somebody_who_completed_its_job_learns_it,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    continue_anyway(patch)
+
+
+@race(
+    "a person completes what a block has completed meanwhile †",
+    "I-37",
+    test_chain_races.test_a_person_who_comes_after_the_end_is_told_that_it_has_completed,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, Change.COMPLETE_OUTSIDE, completing, "COMPLETE", "true")
+
+
+@race(
+    "two successors: neither guard nor unique position †",
+    "I-36",
+    test_interleavings_mutants.test_of_two_who_continue_one_job_one_does,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    continue_anyway(patch)
+
+
+@race(
+    "a block locks the job's row at entry †",
+    "I-14",
+    test_chain_races.test_a_renewal_is_not_held_up_by_an_open_block,
+    "locked",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settling, "CHECK", f"{settling.CHECK} $locked")

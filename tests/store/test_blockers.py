@@ -11,7 +11,9 @@ import pytest
 
 from holdfast import Chain, Holdfast
 from holdfast.outcomes import Outcome
-from holdfast.store import blockers
+from holdfast.store import blockers, dependents, steering, unique
+from holdfast.store.steering import Asked
+from holdfast.store.tx import Tx
 from tests.factories import TASKS, continue_chain, events_of, greet, row_of
 from tests.store.engine import CANCEL, DONE, FAIL, RETRY, admit, claim, claim_all, claim_one, come_due, run, settle
 from tests.ways import Way
@@ -301,6 +303,189 @@ async def test_what_was_cancelled_meanwhile_is_left_alone(way: Way) -> None:
     assert await status_of(way, report) == "cancelled"
 
 
+async def is_free(way: Way, key: str) -> bool:
+    """Tell whether a start under *key* makes a new chain."""
+    return not (await way.face.start(greet(name="Ada"), unique=key)).deduplicated
+
+
+async def retry_before_admission(way: Way, *chains: Chain[str]) -> None:
+    """Retry chains as on a caller's connection: admission comes later."""
+    await way.call(steering.retry, [each.id for each in chains], Asked())
+
+
+async def test_retry_takes_no_key_for_a_dependent_that_was_cancelled_meanwhile(way: Way) -> None:
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report")
+    await admit(way)
+    await way.face.cancel(a)
+    await way.face.cancel(report)
+
+    await retry_before_admission(way, a)
+
+    assert await is_free(way, "report")
+
+
+@pytest.fixture
+def a_look_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let who looks for those that failed see them as they were before they were cancelled or retried."""
+    status = "AND coalesce(waiting.status, '') = 'failed'"
+    assert status in dependents.BEHIND
+    monkeypatch.setattr(dependents, "BEHIND", dependents.BEHIND.replace(status, ""))
+
+
+@pytest.mark.usefixtures("a_look_too_early")
+async def test_a_key_that_was_taken_for_a_dependent_just_as_that_was_cancelled_is_let_go(way: Way) -> None:
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report")
+    await admit(way)
+    await merge(way, report, unique="behind")
+    await admit(way)
+    await way.face.cancel(a)
+    await admit(way)
+    await way.face.cancel(report)
+    await admit(way)
+
+    await way.face.retry(a)
+
+    assert [await is_free(way, "report"), await is_free(way, "behind")] == [True, True]
+
+
+@pytest.mark.usefixtures("a_look_too_early")
+async def test_a_dependent_that_was_retried_just_as_its_blocker_closed_again_keeps_its_key(way: Way) -> None:
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report")
+    await admit(way)
+    await way.face.cancel(a)
+    await retry_before_admission(way, a, report)
+
+    await way.face.cancel(a)
+
+    assert not await is_free(way, "report")
+
+
+async def test_a_twin_that_is_faster_than_a_retry_leaves_no_key_of_who_failed_by_the_dependent_taken(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report")
+    await admit(way)
+    await merge(way, report, unique="behind")
+    await admit(way)
+    await way.face.cancel(a)
+    await admit(way)
+    await way.face.start(greet(name="twin"), unique="report")
+    holders = unique.holders
+
+    async def look_before_the_twin(tx: Tx, keys: Any) -> Any:
+        monkeypatch.setattr(unique, "holders", holders)
+        return {}
+
+    monkeypatch.setattr(unique, "holders", look_before_the_twin)
+
+    await retry_before_admission(way, a)
+
+    assert await is_free(way, "behind")
+
+
+async def test_retry_takes_no_key_for_who_failed_by_a_dependent_that_stays_failed(way: Way) -> None:
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report")
+    await admit(way)
+    await merge(way, report, unique="behind")
+    await admit(way)
+    await way.face.cancel(a)
+    await admit(way)
+    await way.face.start(greet(name="twin"), unique="report")
+
+    await way.face.retry(a)
+
+    await admit(way)
+    assert await is_free(way, "behind")
+
+
+async def test_of_two_dependents_with_one_key_the_first_is_put_back_and_the_other_stays_failed(way: Way) -> None:
+    (a,) = await fetch(way)
+    first = await merge(way, a, unique="report")
+    await admit(way)
+    await way.face.cancel(a)
+    second = await merge(way, a, unique="report")
+    await admit(way)
+    behind = await merge(way, second, unique="behind")
+    await admit(way)
+
+    await way.face.retry(a)
+
+    await admit(way)
+    assert [await status_of(way, each) for each in (first, second, behind)] == ["blocked", "failed", "failed"]
+    assert await is_free(way, "behind")
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+async def test_a_retry_that_is_taken_back_before_it_was_admitted_leaves_no_key_taken(way: Way, has_key: bool) -> None:
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report" if has_key else None)
+    await admit(way)
+    await merge(way, report, unique="behind")
+    await admit(way)
+    await way.face.cancel(a)
+    await admit(way)
+    await retry_before_admission(way, a)
+
+    await way.face.cancel(a)
+
+    await admit(way)
+    assert [await is_free(way, "report"), await is_free(way, "behind")] == [True, True]
+
+
+async def test_a_blocker_that_is_deleted_before_its_retry_was_admitted_leaves_no_key_taken(way: Way) -> None:
+    (a,) = await fetch(way)
+    await merge(way, a, unique="report")
+    await admit(way)
+    await way.face.cancel(a)
+    await retry_before_admission(way, a)
+
+    await way.face.delete(a)
+
+    assert await is_free(way, "report")
+
+
+async def test_one_retry_is_taken_back_and_the_other_still_puts_its_dependent_and_who_failed_by_that_back(
+    way: Way,
+) -> None:
+    a, b = await fetch(way, 2)
+    report = await merge(way, a, b, unique="report")
+    await admit(way)
+    behind = await merge(way, report, unique="behind")
+    await admit(way)
+    await settle(way, *[(job.token, FAIL) for job in await claim(way)])
+    await admit(way)
+    await retry_before_admission(way, a, b)
+
+    await way.face.cancel(a)
+    resumed = [(await events_of(way, each.id)).count("job:resumed") for each in (report, behind)]
+    await admit(way)
+
+    assert resumed == [0, 0]
+    assert [(await events_of(way, each.id)).count("job:resumed") for each in (report, behind)] == [1, 1]
+
+
+@pytest.mark.parametrize(("verb", "options"), [("pause", {}), ("reschedule", {"after": 60})])
+async def test_a_blocker_that_is_held_before_its_retry_was_admitted_puts_back_who_failed_by_it(
+    way: Way, verb: str, options: dict[str, int]
+) -> None:
+    (a,) = await fetch(way)
+    report = await merge(way, a, unique="report")
+    await admit(way)
+    await way.face.cancel(a)
+    await retry_before_admission(way, a)
+
+    await getattr(way.face, verb)(a, **options)
+
+    await admit(way)
+    assert await status_of(way, report) == "blocked"
+    assert await claim(way) == []
+
+
 async def test_two_blockers_failed_and_one_is_tried_again_the_other_fails_it_again(way: Way) -> None:
     a, b = await fetch(way, 2)
     report = await merge(way, a, b)
@@ -378,7 +563,7 @@ async def test_a_job_that_was_locked_and_failed_by_a_blocker_that_fails_again_st
 ) -> None:
     way = Way(new_holdfast("postgres", tasks=[TASKS]), is_async=True)
     (a,) = await fetch(way)
-    report = await merge(way, a)
+    report = await merge(way, a, unique="report")
     await admit(way)
     await run(way, FAIL)
 
@@ -390,6 +575,7 @@ async def test_a_job_that_was_locked_and_failed_by_a_blocker_that_fails_again_st
     await settle_down(way)
 
     assert await status_of(way, report) == "failed"
+    assert await is_free(way, "report")
 
 
 async def settle_down(way: Way) -> None:

@@ -11,7 +11,7 @@ import pytest
 from holdfast import BlockerCycle, ChainNotFound, JobNotFound, StatusConflict, Unique, UniqueConflict
 from holdfast.models import Continuation, Job
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import chains, completing, events, holds, jobs
+from holdfast.store import chains, completing, deletes, events, holds, jobs, steering
 from holdfast.store.completing import Current
 from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
@@ -406,6 +406,38 @@ async def test_a_mistaken_continuation_by_hand_changes_nothing(way: Way, mistake
         await go_on(way, chain.id, then(blockers=(chain.id if mistake is BlockerCycle else uuid4(),)))
 
     assert await whole_store(way) == before
+
+
+ENDED_MEANWHILE = [("cancel", StatusConflict, "cancelled"), ("complete", StatusConflict, "completed"),
+                   ("delete", JobNotFound, None)]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_continued", [False, True])
+@pytest.mark.parametrize(("verb", "error", "status"), ENDED_MEANWHILE)
+async def test_what_the_same_transaction_has_ended_since_the_look_is_refused_and_left_as_it_is(
+    way: Way, verb: str, error: type[Exception], status: str | None, is_continued: bool
+) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+
+    await way.call(_end_and_finish, chain.id, verb, then() if is_continued else None, error)
+
+    rows = await way.rows("SELECT status, closed_as FROM holdfast_job")
+    assert rows == ([] if status is None else [(status, status)])
+
+
+async def _end_and_finish(
+    tx: Tx, job_id: UUID, verb: str, successor: Continuation | None, error: type[Exception]
+) -> None:
+    found = await completing.current(tx, job_id)
+    match verb:
+        case "cancel":
+            await steering.cancel(tx, [job_id], NOBODY)
+        case "complete":
+            await by_hand.complete(tx, job_id)
+        case _:
+            await deletes.delete(tx, [job_id])
+    with pytest.raises(error):
+        await completing.finish(tx, found, '"late"', successor, NOBODY)
 
 
 async def test_a_start_that_was_given_its_key_from_the_chain_is_kept_when_that_is_completed(way: Way) -> None:

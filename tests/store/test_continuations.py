@@ -423,12 +423,14 @@ async def test_a_prepared_block_leaves_the_job_as_it_was(way: Way) -> None:
     assert (await way.face.get_job(chain.id)).status == "running"
 
 
-BLOCKS = ["hold_block", "finish_block"]
+BLOCKS = ["hold_block", "finish_block", "plain finish_block"]
 
 
 async def end_block(way: Way, block: str, token: Any, outcome: Outcome = DONE) -> None:
-    given = token if block == "hold_block" else Settlement(token, outcome)
-    await way.call(getattr(settling, block), given)
+    if block == "hold_block":
+        await way.call(settling.hold_block, token)
+    else:
+        await way.call(settling.finish_block, Settlement(token, outcome, is_plain=block.startswith("plain")))
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -468,14 +470,42 @@ async def test_a_block_of_a_job_that_was_deleted_raises(way: Way, block: str, la
     assert caught.value.reason == "not_found"
 
 
-async def test_a_block_of_a_job_that_is_to_be_paused_completes_it(way: Way) -> None:
+@pytest.mark.parametrize("block", BLOCKS[1:])
+async def test_a_block_of_a_job_that_is_to_be_paused_completes_it(way: Way, block: str) -> None:
     chain = await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
     await way.face.pause(chain)
 
-    await end_block(way, "finish_block", job.token)
+    await end_block(way, block, job.token)
 
     assert (await way.face.get_job(chain.id)).status == "completed"
+
+
+async def test_a_plain_block_leaves_the_row_and_the_events_that_the_long_way_leaves(way: Way) -> None:
+    plain, long_way = await way.face.start_many([greet(name="Ada"), greet(name="Ada")])
+    tokens = {UUID(job.id): job.token for job in await claim_all(way)}
+
+    await end_block(way, "plain finish_block", tokens[plain.id])
+    await end_block(way, "finish_block", tokens[long_way.id])
+
+    columns = ("status", "output", "reason", "error", "gate", "wake_at", "head", "place", "attempt", "used", "nonce",
+               "worker", "lease_until", "completed_by", "closed_as", "progress", "version")  # fmt: skip
+    assert await row_of(way, plain.id, *columns) == await row_of(way, long_way.id, *columns)
+    assert await events_of(way, plain.id) == await events_of(way, long_way.id)
+
+
+@pytest.mark.parametrize("how", ["key", "dependent"])
+async def test_what_only_looked_plain_goes_the_long_way(way: Way, how: str) -> None:
+    chain = await way.face.start(greet(name="Ada"), unique="ada" if how == "key" else None)
+    job = await claim_one(way)
+    dependent = await way.face.start(greet(name="Bob"), blockers=[chain])
+    await admit(way)
+
+    await end_block(way, "plain finish_block", job.token)
+
+    again = await way.face.start(greet(name="Ada"), unique="ada")
+    assert again.id != chain.id
+    assert (await way.face.get_job(dependent.id)).status == "pending"
 
 
 async def test_a_block_that_waits_for_its_own_chain_raises_and_changes_nothing(way: Way) -> None:

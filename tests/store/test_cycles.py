@@ -105,6 +105,26 @@ async def test_what_has_ended_closes_no_ring(way: Way) -> None:
     assert settled.refused == {}
 
 
+async def test_what_had_ended_and_is_retried_closes_no_ring_unseen(way: Way) -> None:
+    (a,), (job,) = await running(way, 1)
+    b = await way.face.start(greet(name="b"), blockers=[a])
+    await admit(way)
+    await way.face.cancel(b)
+    step = Outcome(Kind.COMPLETE, successor=Continuation(a_start(blockers=(b.id,), on_blocker_failure="wait")))
+    await settle(way, (job.token, step))
+    await admit(way)
+
+    await way.face.retry(b)
+    await admit(way)
+
+    ring = await way.face.get_job(b)
+    assert (ring.status, ring.reason) == ("failed", blockers.CYCLE)
+    assert (await way.face.get_job(next_id(step))).status == "blocked"
+    await way.face.complete(greet, b, output="by hand")
+    await drain(way)
+    assert (await way.face.get_chain(a.id)).status == "completed"
+
+
 async def test_two_ways_to_one_chain_are_no_ring(way: Way) -> None:
     (top, left, right, bottom), jobs = await running(way, 4)
     await settle(way, (jobs[1].token, waiting_for(top.id)), (jobs[2].token, waiting_for(top.id)))

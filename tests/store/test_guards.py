@@ -129,6 +129,13 @@ async def complete(tx: Tx, seq: int) -> None:
     await tx.fetch_all(settling.COMPLETE, given=[(seq, attempt, "nonce-1", "null")], seqs=[seq])
 
 
+async def complete_block(tx: Tx, seq: int) -> None:
+    """Do the same in the block of a job."""
+    await tx.execute("UPDATE holdfast_job SET nonce = 'nonce-1' WHERE seq = :seq", seq=seq)
+    ((attempt,),) = await tx.fetch_all("SELECT attempt FROM holdfast_job WHERE seq = :seq", seq=seq)
+    await tx.fetch_all(settling.COMPLETE_BLOCK, given=[(seq, attempt, "nonce-1", "null")])
+
+
 async def complete_outside(tx: Tx, seq: int) -> None:
     """Complete a row without a worker."""
     await tx.fetch_all(completing.COMPLETE, seq=seq, output="null", closed_as="completed")
@@ -152,6 +159,7 @@ async def block_again(tx: Tx, seq: int) -> None:
 STATEMENTS: dict[str, tuple[Change, ModuleType, str, Act]] = {
     "claim": (Change.CLAIM, jobs, "CLAIM", claim),
     "complete": (Change.COMPLETE, settling, "COMPLETE", complete),
+    "complete in a block": (Change.COMPLETE, settling, "COMPLETE_BLOCK", complete_block),
     "leave": (Change.FAIL, settling, "LEAVE", partial(leave, kind=Kind.FAIL)),
     "request cancel": (Change.REQUEST, steering, "REQUEST_CANCEL", partial(update, name="REQUEST_CANCEL", reason="x")),
     "request pause": (Change.REQUEST, steering, "REQUEST_PAUSE", partial(update, name="REQUEST_PAUSE", reason="x")),

@@ -14,12 +14,15 @@ import psycopg
 import pytest
 
 from holdfast import Chain, Holdfast, Unique
-from holdfast.store import admission, chains, jobs, unique
+from holdfast.errors import LeaseLost
+from holdfast.store import admission, chains, jobs, settling, unique
+from holdfast.store.settling import Settlement
 from holdfast.store.tx import Tx
 from tests.factories import TASKS, a_start, greet
-from tests.store.engine import WANTS, claim
+from tests.store.engine import DONE, GIVE_BACK, WANTS, claim, claim_one, settle
 from tests.store.test_admission import Half, settle_down
 from tests.store.test_borrowed import Caller
+from tests.store.test_chain_races import Actor, next_id, then
 from tests.store.test_interleavings import Interrupted
 from tests.ways import Way
 
@@ -51,6 +54,20 @@ async def begin(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
     yield begin
     for each in begun:
         await each.connection.close()
+
+
+@pytest.fixture
+async def actor(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
+    """Let somebody come in whose transaction stays open: `ada = await actor()`."""
+    made: list[Actor] = []
+
+    async def come() -> Actor:
+        made.append(Actor(way_pg, await psycopg.AsyncConnection.connect(way_pg.hf.settings.database)))
+        return made[-1]
+
+    yield come
+    for each in reversed(made):
+        await each.close()
 
 
 async def test_a_key_goes_once(way_pg: Way) -> None:
@@ -96,6 +113,47 @@ async def test_who_joins_a_lane_in_which_another_is_just_joining_waits_for_nobod
     assert await way_pg.rows("SELECT place FROM holdfast_job ORDER BY seq") == [(1,), (2,), (3,)]
 
 
+async def test_of_two_who_continue_one_job_one_does(way_pg: Way, actor: Any) -> None:
+    """JC-49: a block, and the block of the same attempt whose connection was given up for lost."""
+    await way_pg.face.start(greet(name="x"))
+    job = await claim_one(way_pg)
+    lost, again = await actor(), await actor()
+    first, second = then(), then()
+
+    await lost.do(settling.finish_block, Settlement(job.token, first))
+    await again.wait_for_others(settling.finish_block, Settlement(job.token, second))
+    await lost.commit()
+
+    with pytest.raises(LeaseLost, match="already_completed"):
+        await again.answer()
+    await again.rollback()
+    steps = await way_pg.rows("SELECT id FROM holdfast_job WHERE chain_index > 0")
+    assert steps == [(str(next_id(first)),)]
+
+
+async def test_a_plain_block_whose_job_is_to_be_cancelled_is_undone(way_pg: Way, actor: Any) -> None:
+    chain = await way_pg.face.start(greet(name="x"))
+    job = await claim_one(way_pg)
+    worker = await actor()
+    await worker.do(settling.check, job.token)
+    await way_pg.face.cancel(chain)
+
+    with pytest.raises(LeaseLost, match="cancelled"):
+        await worker.do(settling.finish_block, Settlement(job.token, DONE, is_plain=True))
+
+
+async def test_a_plain_block_whose_job_was_taken_meanwhile_is_undone(way_pg: Way, actor: Any) -> None:
+    await way_pg.face.start(greet(name="x"))
+    job = await claim_one(way_pg)
+    worker = await actor()
+    await worker.do(settling.check, job.token)
+    await settle(way_pg, (job.token, GIVE_BACK))
+    await claim_one(way_pg, "another")
+
+    with pytest.raises(LeaseLost, match="taken_by_another_worker"):
+        await worker.do(settling.finish_block, Settlement(job.token, DONE, is_plain=True))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Name the mutants late: they name tests of this file."""
     if "race" in metafunc.fixturenames:
@@ -105,15 +163,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 async def test_a_wrong_engine_turns_its_test_red(
-    race: Race, way_pg: Way, begin: Any, monkeypatch: pytest.MonkeyPatch
+    race: Race, way_pg: Way, begin: Any, actor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller = await Caller.connect(way_pg)
-    given = {"way_pg": way_pg, "way": way_pg, "postgres": way_pg, "begin": begin, "caller": caller, **race.given}
+    ways = {"way_pg": way_pg, "way": way_pg, "postgres": way_pg}
+    given = {**ways, "begin": begin, "actor": actor, "caller": caller, **race.given}
     arguments = {name: given[name] for name in inspect.signature(race.test).parameters}
 
     race.apply(monkeypatch)
     try:
-        with pytest.raises(Exception, match=race.says):
+        with pytest.raises((Exception, pytest.fail.Exception), match=race.says):
             await race.test(**arguments)
     finally:
         await caller.close()

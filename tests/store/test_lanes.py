@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast, LaneNotFound
 from holdfast.outcomes import Outcome
-from holdfast.store import holds
+from holdfast.store import holds, steering
 from holdfast.store.steering import Asked
 from tests.factories import add, events_of, greet, row_of
 from tests.store.engine import (
@@ -86,6 +86,27 @@ async def test_a_job_joins_when_it_is_due_behind_those_that_came_before(way: Way
     ran = [await run(way) for _ in range(3)]
 
     assert ran == [first, second, later]
+
+
+async def test_a_blocker_joins_its_lane_before_one_that_was_started_later(way: Way) -> None:
+    (first,) = await in_lane(way, 1, delay=60)
+    await way.face.start(greet(name="waiting"), blockers=[first])
+    await admit(way)
+    await come_due(way)
+    await in_lane(way, 1)
+
+    assert await claimed(way) == [first]
+
+
+async def test_a_blocker_that_is_open_again_joins_its_lane_in_the_order_of_starts(way: Way) -> None:
+    (first,) = await in_lane(way, 1)
+    await way.face.start(greet(name="waiting"), blockers=[first])
+    await admit(way)
+    await way.face.cancel(first)
+    await in_lane(way, 1)
+    await way.call(steering.retry, [first], Asked())
+
+    assert await claimed(way) == [first]
 
 
 async def test_a_job_behind_a_blocker_of_its_own_lane_does_not_hold_it_back(way: Way) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.errors import InvalidInput, Misuse, TransactionBroken, WrongTask
 from holdfast.store import chains, reads
+from holdfast.store.tx import First, OpenTx, Tx
 from tests.factories import a_start
-from tests.store.open_blocks import add_bill, bills, insert, make_table, on_connection, opened
+from tests.store.open_blocks import LEASE, add_bill, bills, insert, make_table, on_connection, opened
 from tests.ways import Way
 
 DriverError = (sqlite3.Error, psycopg.Error)
@@ -190,6 +191,56 @@ async def test_a_block_is_not_ended_by_a_statement(way: Way, sql: str) -> None:
     assert await way.read(bills) == [1]
 
 
+async def begin_with(way: Way, first: First) -> OpenTx:
+    """Open a block in which *first* is run before anybody has it."""
+    return await way.hf.store.begin(LEASE, first) if way.is_async else way.hf.store.begin_sync(LEASE, first)
+
+
+async def add_two_bills(tx: Tx) -> None:
+    """Write, by two statements."""
+    await add_bill(tx, 1)
+    await add_bill(tx, 2)
+
+
+async def test_what_is_run_first_belongs_to_the_block(way: Way) -> None:
+    block = await begin_with(way, add_two_bills)
+    assert await block.run(bills) == [1, 2]
+    await block.roll_back()
+    assert await way.read(bills) == []
+
+    block = await begin_with(way, add_two_bills)
+    await block.commit()
+    assert await way.read(bills) == [1, 2]
+
+
+async def test_what_runs_no_statement_first_opens_a_block_all_the_same(way: Way) -> None:
+    async def nothing(tx: Tx) -> None:
+        """Look at nothing."""
+
+    block = await begin_with(way, nothing)
+    await insert(block, 1)
+    await block.roll_back()
+
+    assert await way.read(bills) == []
+
+
+async def test_a_block_that_is_refused_was_never_open(way: Way) -> None:
+    async def refuse(tx: Tx) -> None:
+        await add_bill(tx, 1)
+        raise Misuse("not now")
+
+    for _ in range(10):  # more than there are connections
+        with pytest.raises(Misuse, match="not now"):
+            await begin_with(way, refuse)
+
+    assert await way.read(bills) == []
+    await way.call(add_bill, 2)
+    async with opened(way) as block:
+        await insert(block, 3)
+        await block.commit()
+    assert await way.read(bills) == [2, 3]
+
+
 async def test_blocks_come_one_after_another(way: Way) -> None:
     for number in range(5):
         async with opened(way) as block:
@@ -225,6 +276,26 @@ async def test_what_a_user_sets_on_the_connection_troubles_nobody(way: Way) -> N
 
     async with opened(way) as block:
         assert await on_connection(block, "SELECT id FROM bill") == [(1,)]
+
+
+LEFT = {"sqlite": ["CREATE TEMP TABLE bill (id int, amount int)", "PRAGMA case_sensitive_like = 1"],
+        "postgres": ["CREATE TEMP TABLE bill (id int, amount int)", "SET search_path TO nowhere"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_what_a_statement_leaves_on_its_connection_the_next_block_does_not_find(way: Way, which: int) -> None:
+    async with opened(way) as block:
+        await block.query(LEFT[way.database][which], {})
+        await block.commit()
+
+    async with opened(way) as block:
+        await insert(block, 1)
+        assert [
+            row[0] for row in await block.query("SELECT 1 WHERE 'a' LIKE 'A' OR :pg", {"pg": way.database != "sqlite"})
+        ]
+        await block.commit()
+
+    assert await way.read(bills) == [1]
 
 
 async def test_a_savepoint_on_the_connection_itself_is_the_user_s_right(way: Way) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 
 from holdfast.errors import Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
 from holdfast.settings import Settings
@@ -88,6 +87,35 @@ async def test_a_block_begins_and_ends_in_a_round_trip_each(make_store: MakeStor
         await block.commit()
 
         assert proxy.round_trips == 3
+
+
+async def test_what_is_looked_at_first_goes_with_begin(make_store: MakeStore, proxy: FaultProxy) -> None:
+    for pooler in (False, True):
+        store = make_store(proxy.url, transaction_pooler=pooler)
+        drive(store.begin_sync(LEASE).commit())
+
+        proxy.round_trips = 0
+        block = store.begin_sync(LEASE, count)
+        await block.commit()
+
+        assert proxy.round_trips == 2
+
+
+async def test_an_opening_that_is_refused_keeps_its_connection(make_store: MakeStore, is_async: bool) -> None:
+    store = make_store(pool_size=1)
+    pids: list[int] = []
+
+    async def refuse(tx: Tx) -> None:
+        pids.extend(pid for (pid,) in await tx.fetch_all("SELECT pg_backend_pid()"))
+        raise Misuse("not now")
+
+    for _ in range(2):
+        with pytest.raises(Misuse, match="not now"):
+            await (store.begin(LEASE, refuse) if is_async else asyncio.to_thread(store.begin_sync, LEASE, refuse))
+
+    assert len(pids) == 2
+    assert pids[0] == pids[1]
+    assert is_complete(store, is_async=is_async)
 
 
 async def test_behind_a_pooler_nothing_stays_on_a_connection(make_store: MakeStore, proxy: FaultProxy) -> None:
@@ -351,19 +379,18 @@ async def test_a_constraint_that_is_checked_at_commit_is_the_driver_s_own(
     assert is_complete(store, is_async=is_async)
 
 
-async def test_a_connection_comes_back_as_it_was_lent_or_not_at_all(make_store: MakeStore, is_async: bool) -> None:
+async def test_a_connection_that_was_handed_out_is_not_used_again(make_store: MakeStore, is_async: bool) -> None:
+    """Its user may still have it when another block has, and end that block's transaction."""
     store = make_store(pool_size=1)
     backends: list[int] = []
-    for change in (False, False, True, False):
+    for is_handed_out in (False, True, False):
         block = await begin(store, is_async=is_async)
         backends.append(await ask(block, "SELECT pg_backend_pid()"))
-        connection = block.connection
-        if change:
-            connection.row_factory = dict_row
-        assert await ask(block, "SELECT 1") == 1
+        if is_handed_out:
+            assert block.connection is not None
         await block.commit()
 
-    assert backends[0] == backends[1] == backends[2] != backends[3]
+    assert backends[0] == backends[1] != backends[2]
 
 
 async def test_a_user_s_connection_that_was_closed_is_found_out(make_store: MakeStore, is_async: bool) -> None:

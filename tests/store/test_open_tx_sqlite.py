@@ -390,6 +390,8 @@ REFUSED: list[Callable[[sqlite3.Connection], object]] = [
     lambda connection: connection.executemany("END", [()]),
     lambda connection: connection.cursor(type("Mine", (sqlite3.Cursor,), {})),
     lambda connection: connection.__enter__().__exit__(None, None, None),
+    lambda connection: setattr(connection, "isolation_level", None),
+    lambda connection: setattr(connection, "isolation_level", "DEFERRED"),
 ]
 
 

@@ -101,6 +101,16 @@ async def test_what_a_loss_means_is_the_tasks_policy(way: Way, policy: str, stat
     assert await row_of(way, chain.id, "status", "reason") == (status, reason)
 
 
+async def test_a_lost_job_that_is_paused_has_used_an_attempt(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    await set_policy(way, '{"on_lost":"pause"}')
+    await lose(way, (await claim_one(way)).token)
+
+    await reap(way)
+
+    assert await row_of(way, chain.id, "status", "used") == ("paused", 1)
+
+
 @pytest.mark.parametrize("policy", ['{"on_lost":"retry"}', '{"on_lost":"fail"}', '{"on_lost":"pause"}'])
 @pytest.mark.parametrize(
     ("requested", "status"),

@@ -595,3 +595,17 @@ async def test_a_chain_is_a_value_that_other_verbs_take(way: Way) -> None:
 async def test_a_task_that_was_not_called_is_refused_with_what_to_write(way: Way) -> None:
     with pytest.raises(Misuse, match="call the task"):
         await way.face.start(greet)
+
+
+async def test_calls_that_are_made_one_by_one_are_all_started(way: Way) -> None:
+    chains = await way.face.start_many(greet(name=name) for name in ("Ada", "Grace"))
+
+    assert [(await way.face.get_job(each)).input.name for each in chains] == ["Ada", "Grace"]
+
+
+async def test_one_call_where_a_list_is_wanted_is_refused_with_what_to_write(way: Way) -> None:
+    call = greet(name="Ada")
+    with pytest.raises(Misuse, match=r"start_many\(\["):
+        await way.face.start_many(call)
+
+    await way.face.start(call)

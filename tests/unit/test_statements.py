@@ -77,8 +77,14 @@ ENDING = [
     "COMMIT", "commit;", " \n BEGIN IMMEDIATE", "-- so\nROLLBACK", "/* so */ END", "ABORT", "START TRANSACTION",
     "PREPARE TRANSACTION 'x'", "; commit", "ROLLBACK WORK",
 ]  # fmt: skip
+HIDDEN = ["/* /* */ */ COMMIT", "/* /* */ COMMIT"]
 SAVING = ["SAVEPOINT a", "RELEASE a", "ROLLBACK TO a", "rollback transaction to savepoint a"]
-HARMLESS = ["SELECT 1", "beginner", "PREPARE x AS SELECT 1", "CREATE TRIGGER t BEGIN SELECT 1; END", ""]
+HARMLESS = [
+    "SELECT 1", "beginner", "PREPARE x AS SELECT 1", "CREATE TRIGGER t BEGIN SELECT 1; END", "",
+    "SELECT 1 ;\n -- so; so", "SELECT '; COMMIT'", 'SELECT "; COMMIT" ;; /* ; COMMIT */',
+    "CREATE FUNCTION f() BEGIN ATOMIC SELECT 1; END",
+]  # fmt: skip
+SEVERAL = ["SELECT 1; SELECT 2", "SELECT 1; COMMIT; BEGIN", "CREATE TABLE t (id int); COMMIT; BEGIN", "SELECT ';'; END"]
 
 
 @pytest.mark.parametrize("sql", ENDING + SAVING)
@@ -91,6 +97,37 @@ def test_a_block_is_ended_and_divided_by_its_own_means(sql: str) -> None:
 @pytest.mark.parametrize("sql", HARMLESS)
 def test_other_statements_pass(sql: str) -> None:
     assert in_postgres(sql).text == in_sqlite(sql).text == sql
+
+
+def test_an_end_behind_a_comment_is_found() -> None:
+    with pytest.raises(Misuse):
+        in_postgres(HIDDEN[0])
+    with pytest.raises(Misuse):
+        in_sqlite(HIDDEN[1])
+
+
+@pytest.mark.parametrize("sql", SEVERAL)
+def test_a_block_runs_one_statement_at_a_time(sql: str) -> None:
+    for write in (in_postgres, in_sqlite):
+        with pytest.raises(Misuse, match="one statement at a time"):
+            write(sql)
+
+
+STAYING = [
+    "SET search_path TO x", "set session statement_timeout = 1", "RESET ALL", "CREATE TEMP TABLE t (id int)",
+    "SELECT 1 INTO TEMPORARY t", "SELECT set_config('a.b', 'c', false)", "SELECT pg_advisory_lock(1)", "LISTEN x",
+    "SELECT pg_try_advisory_lock_shared(1)", "PRAGMA query_only = 1", "-- so\nATTACH 'x' AS y", "PREPARE x AS SELECT 1",
+]  # fmt: skip
+PASSING = [
+    "SET LOCAL search_path TO x", "SET CONSTRAINTS ALL DEFERRED", "UPDATE t SET a = 1", "SELECT temp FROM t",
+    "SELECT pg_advisory_xact_lock(1)", "INSERT INTO temperature VALUES (1)", "CREATE TABLE t (temp int)",
+]  # fmt: skip
+
+
+def test_it_is_known_what_a_connection_may_keep() -> None:
+    for write in (in_postgres, in_sqlite):
+        assert all(write(sql).stays for sql in STAYING)
+        assert not any(write(sql).stays for sql in PASSING)
 
 
 def test_savepoints_end_no_transaction() -> None:

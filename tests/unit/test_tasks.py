@@ -417,3 +417,32 @@ def test_a_default_without_json_form_is_left_out_of_the_schema(tasks: Tasks) -> 
     task = tasks.declare("odd", Odd, str)
 
     assert "default" not in task.record().input_schema
+
+
+def test_a_declared_task_takes_every_option_of_a_task() -> None:
+    tasks = Tasks()
+
+    charge = tasks.declare("billing.charge", ChargeFields, int, lease=5, queue="billing", halts_lane=False)
+
+    assert (charge.policy.lease, charge.policy.queue, charge.policy.halts_lane) == (5, "billing", False)
+    assert charge(order_id=1).consume().chosen.queue == "billing"
+    assert charge(order_id=1).consume().chosen.priority is None
+
+
+@dataclass
+class ChargeFields:
+    order_id: int
+
+
+def test_a_call_remembers_what_was_said_of_its_place_by_its_task_or_by_itself() -> None:
+    tasks = Tasks()
+
+    @tasks.task(name="pinned", queue="mail")
+    async def pinned() -> None: ...
+
+    @tasks.task(name="free")
+    async def free() -> None: ...
+
+    assert pinned().consume().chosen.given == {"queue"}
+    assert free().consume().chosen.given == frozenset()
+    assert free().options(lane=None).options(tags=["a"]).consume().chosen.given == {"lane", "tags"}

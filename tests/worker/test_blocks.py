@@ -189,6 +189,44 @@ async def test_after_a_block_that_rolled_back_no_other_is_opened(colour: Colour)
     assert "was rolled back" in await colour.error(chain)
 
 
+@pytest.mark.parametrize("kind", ["complete", "atomic"])
+async def test_an_end_whose_block_was_rolled_back_completes_nothing(colour: Colour, kind: str) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        with suppress(OSError):  # the mistake that is tested
+            async with getattr(ctx, kind)() as tx:
+                await tx.execute(PAY, id=1)
+                output = tx.finish(n)
+                raise OSError("too late")
+        return output
+
+    task = colour.task(charge, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await until(lambda: _has_ended(colour, chain), "the job has ended")
+
+    assert "its block has not completed the job" in await colour.error(chain)
+    assert await colour.bills() == []
+
+
+async def test_whoever_gave_his_block_no_end_may_end_otherwise_when_it_was_rolled_back(colour: Colour) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        try:
+            async with ctx.complete() as tx:
+                await tx.execute(PAY, id=1)
+                await tx.execute(PAY, id=1)
+                return tx.finish("new")
+        except Exception:  # noqa: BLE001 - the driver's own
+            return "old"
+
+    task = colour.task(charge, str, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+
+        assert await chain.result(timeout=10) == "old"
+
+    assert await colour.bills() == []
+
+
 async def test_a_transaction_that_a_swallowed_error_has_broken_does_not_commit(colour: Colour) -> None:
     async def charge(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:
@@ -401,3 +439,55 @@ async def test_a_lane_goes_on_with_the_commit_of_a_block(colour: Colour) -> None
         witness.gate.set()
 
     assert ran == [1, 2]
+
+
+async def test_a_block_that_is_never_left_is_ended_with_its_attempt(colour: Colour) -> None:
+    """Its place in the pool, or its right to write, is for others to have."""
+    kept: list[Any] = []
+
+    async def forget(ctx: Any, n: int) -> Any:
+        block = ctx.prepare()
+        kept.append(block)
+        tx = await block.__aenter__()
+        await tx.execute(PAY, id=n)
+        return n
+
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=n)
+            return tx.finish(n)
+
+    forgetful = colour.task(forget, int, retry=ONCE)
+    careful = colour.task(charge, int, retry=ONCE)
+    places = colour.hf.settings.pool_size
+    async with colour.hf.worker():
+        await colour.hf.wait(await colour.hf.start_many([forgetful(n=100 + n) for n in range(places)]), timeout=30)
+        chain = await colour.hf.start(careful(n=1))
+
+        assert await chain.result(timeout=10) == 1
+
+    assert await colour.bills() == [1]
+
+
+@pytest.mark.parametrize("verb", ["complete", "delete"])
+async def test_a_block_that_ends_its_own_job_by_a_verb_is_refused(colour: Colour, verb: str) -> None:
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            own = tx if colour.is_async else tx._inner
+            face = colour.hf if colour.is_async else colour.hf.sync
+            if verb == "complete":
+                called = face.complete(task, ctx.job.id, output=1, connection=own)
+            else:
+                called = face.delete(ctx.job.id, connection=own)
+            if colour.is_async:
+                await called
+            return tx.finish(n)
+
+    task = colour.task(charge, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await until(lambda: _has_ended(colour, chain), "the job has ended")
+
+    assert (await colour.error(chain)).startswith("Misuse")
+    assert await colour.bills() == []

@@ -17,9 +17,11 @@ from holdfast import (
     JobNotFound,
     Misuse,
     StatusConflict,
+    Tasks,
     UnknownTask,
     WrongTask,
 )
+from holdfast.store import task_rows
 from tests.conditions import until
 from tests.store.open_blocks import bills, make_table
 from tests.ways import WAYS, Way
@@ -381,3 +383,28 @@ async def test_a_step_of_an_unknown_task_is_refused(way: Way) -> None:
             await job.continue_with(way.hf.call("nobody.knows", {}))
 
     assert (await way.face.get_job(chain)).status == "pending"
+
+
+async def test_a_step_whose_code_is_elsewhere_is_left_to_those_who_have_it(way: Way) -> None:
+    steps = Steps(way)
+    await recorded_elsewhere(way)
+    chain = await way.face.start(steps.approve(doc="a"))
+
+    async with completing(way, steps.approve, chain) as job:
+        following = await job.continue_with(way.hf.call("elsewhere", {"n": 1}))
+        with pytest.raises(UnknownTask):
+            await following.finish(1)
+
+    first, second = (await way.face.list_chain_jobs(chain)).items
+    assert (first.status, second.task, second.status, second.queue) == ("completed", "elsewhere", "pending", "far away")
+
+
+async def recorded_elsewhere(way: Way) -> None:
+    """Have another program, whose task has a queue of its own, write down what it knows."""
+    tasks = Tasks()
+
+    @tasks.task(name="elsewhere", queue="far away")
+    async def elsewhere(n: int) -> int:
+        return n
+
+    await way.call(task_rows.record, [elsewhere.record()])

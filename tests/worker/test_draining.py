@@ -76,13 +76,14 @@ async def test_a_drain_gives_back_what_a_lost_answer_had_claimed(hf: Holdfast) -
     assert not ran
 
 
-async def test_a_drain_in_doubt_ends_with_its_grace(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("poll", [0.1, 60])
+async def test_a_drain_in_doubt_ends_with_its_grace(hf: Holdfast, poll: float, monkeypatch: pytest.MonkeyPatch) -> None:
     @hf.task(name="counted")
     async def counted(n: int) -> None:
         raise AssertionError("it was never claimed")
 
     chain = await hf.start(counted(n=1))
-    worker = hf.worker(poll=0.1, grace=0.2)
+    worker = hf.worker(poll=poll, grace=0.2)
     late = LateCommit(hf.store)
     worker._store = late  # type: ignore[assignment]
     monkeypatch.setattr("holdfast.worker.ending.LAST_SECONDS", 0.3)

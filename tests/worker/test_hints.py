@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import subprocess
 import sys
@@ -356,11 +357,13 @@ def a_rest(line: Line, clock: Clock) -> Rest:
 
 
 def test_a_sleeper_sleeps_long_only_when_every_transaction_has_seen_its_mark() -> None:
-    rest = a_rest(Line(), Clock())
+    clock = Clock()
+    rest = a_rest(Line(), clock)
     assert rest.wants_to_sleep
     assert rest.seconds() == 2
 
     rest.has_marked()
+    clock.now += hints.STATEMENT_SECONDS
     rest.has_looked(Horizon(oldest=90, newest=100))
     assert rest.seconds() == 2
     rest.has_looked(Horizon(oldest=99, newest=120))
@@ -368,6 +371,23 @@ def test_a_sleeper_sleeps_long_only_when_every_transaction_has_seen_its_mark() -
     rest.has_looked(Horizon(oldest=100, newest=130))
 
     assert rest.seconds() == hints.SELDOM_SECONDS
+
+
+def test_a_sleeper_looks_for_what_statements_wrote_that_began_before_its_mark() -> None:
+    """Such a statement has seen no mark, and has no number by which it could be told."""
+    clock = Clock()
+    rest = a_rest(Line(), clock)
+    rest.has_marked()
+    waits = []
+
+    while (seconds := rest.seconds()) < hints.SELDOM_SECONDS:
+        waits.append(seconds)
+        clock.now += seconds
+        rest.has_looked(Horizon(oldest=100, newest=100))
+
+    assert waits[0] == hints.GLANCE_SECONDS
+    assert all(later <= 2 * earlier + 0.001 for earlier, later in itertools.pairwise(waits))
+    assert sum(waits) >= hints.STATEMENT_SECONDS
 
 
 def test_a_sleeper_without_a_line_looks_often_and_says_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 
 from holdfast import Retry, UnknownOutcome
 from holdfast.store import reaping
+from holdfast.store.jobs import Hold
+from holdfast.worker.aborts import AbortReason
 from holdfast.worker.leases import Leases
 from tests.conditions import until
-from tests.worker.colours import Colour, Witness
+from tests.worker.colours import Colour, Witness, let_others_run
 
 ONCE = Retry.never()
 # while a block is open on SQLite nobody else writes, so that nothing can be lost or asked for
@@ -214,10 +217,10 @@ async def test_a_worker_that_may_have_lost_its_lease_opens_no_block_that_complet
     async def charge(ctx: Any, n: int) -> Any:
         witness.reached.set()
         await colour.wait(witness.gate)
-        async with witness.watching(), getattr(ctx, kind)() as tx:
-            await tx.execute(PAY, id=1)
-            return tx.finish(1)
+        async with witness.watching(), getattr(ctx, kind)():
+            entered.append(kind)
 
+    entered: list[str] = []
     monkeypatch.setattr(Leases, "may_complete", lambda self, token: False)
     task = colour.task(charge, int)
     async with colour.hf.worker(concurrency=1) as worker:
@@ -230,7 +233,7 @@ async def test_a_worker_that_may_have_lost_its_lease_opens_no_block_that_complet
     assert witness.codes == ["lease_lost"]
     assert witness.raised[0].reason == "error"  # type: ignore[attr-defined]
     assert (job.status, job.used) == ("pending", 0)
-    assert await colour.bills() == []
+    assert not entered
 
 
 async def test_a_lease_that_ends_while_the_block_is_open_keeps_it_from_completing(
@@ -275,21 +278,25 @@ class LostAnswers:
 
             return Substitute(open_tx, lose)
 
-        async def begin_broken(seconds: float) -> Any:
-            return broken(await begin(seconds))
+        async def begin_broken(*given: Any) -> Any:
+            return broken(await begin(*given))
 
         monkeypatch.setattr(store, "begin", begin_broken)
-        monkeypatch.setattr(store, "begin_sync", lambda seconds: broken(begin_sync(seconds)))
+        monkeypatch.setattr(store, "begin_sync", lambda *given: broken(begin_sync(*given)))
 
 
 class Substitute:
-    """An open transaction with another commit, of which nobody knows."""
+    """An open transaction with another commit; *is_committed* tells what is known of it."""
 
-    is_committed = False
-
-    def __init__(self, open_tx: Any, commit: Any) -> None:
+    def __init__(self, open_tx: Any, commit: Any, is_committed: Callable[[], bool] = lambda: False) -> None:
         self._open_tx = open_tx
+        self._is_committed = is_committed
         self.commit = commit
+
+    @property
+    def is_committed(self) -> bool:
+        """Tell whether COMMIT is known to have succeeded."""
+        return self._is_committed()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._open_tx, name)
@@ -355,24 +362,86 @@ async def test_a_prepare_whose_answer_was_lost_says_that_nobody_knows(
 
 
 async def test_a_handler_that_goes_on_after_its_block_is_not_told_that_its_job_is_completed(colour: Colour) -> None:
+    witness = Witness()
     reasons: list[Any] = []
 
     async def lingers(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:
             tx.finish(n)
-        if colour.is_async:
-            for _ in range(5):
-                await asyncio.sleep(0.1)  # hints come, and the leases are looked at
-        else:
-            ctx.aborted.wait(0.5)
+        witness.reached.set()
+        await colour.wait(witness.gate)
         reasons.append(ctx.abort_reason)
         return n
 
-    task = colour.task(lingers, int, lease=1)
-    async with colour.hf.worker(poll=0.1):
-        chains = await colour.hf.start_many([task(n=n) for n in range(5)])
-        await colour.hf.wait(chains, timeout=10)
-        await until(lambda: len(reasons) == 5, "all handlers have ended")
+    task = colour.task(lingers, int)
+    async with colour.hf.worker() as worker:
+        chain = await colour.hf.start(task(n=1))
+        await until(witness.reached.is_set, "the block is closed")
+        (attempt,) = worker._running
+        is_kept = attempt.job.token in worker._leases
+        worker.holds({attempt.job.token: Hold.COMPLETED})  # as the leases' thread does that has looked just now
+        await let_others_run()
+        witness.gate.set()
+        await until(lambda: bool(reasons), "the handler has ended")
 
-    assert reasons == [None] * 5
-    assert not [each for each in chains if "job:warning" in await colour.events(each)]
+    assert not is_kept
+    assert reasons == [None]
+    assert "job:warning" not in await colour.events(chain)
+
+
+async def test_an_abort_that_comes_with_the_commit_waits_for_it(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after: list[Any] = []
+    told: list[AbortReason] = []
+
+    async def charge(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            await tx.execute(PAY, id=1)
+            tx.finish(1)
+        after.append(ctx.abort_reason)
+        return 1
+
+    def tell(token: Any) -> None:
+        (attempt,) = worker._running
+        attempt.abort(AbortReason.COMPLETED)
+        told.append(AbortReason.COMPLETED)
+
+    task = colour.task(charge, int)
+    AtCommit(colour, monkeypatch, tell)
+    async with colour.hf.worker() as worker:
+        chain = await colour.hf.start(task())
+        assert await chain.result(timeout=10) == 1
+        await until(lambda: bool(after), "the handler goes on after its block")
+
+    assert told == [AbortReason.COMPLETED]
+    assert after == [None]
+    assert await colour.bills() == [1]
+
+
+class AtCommit:
+    """Has something happen in the loop while a block's COMMIT is under way."""
+
+    def __init__(self, colour: Colour, monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], None]) -> None:
+        store, loop = colour.hf.store, asyncio.get_running_loop()
+        begin, begin_sync = store.begin, store.begin_sync
+
+        def watched(open_tx: Any) -> Any:
+            commit = open_tx.commit
+
+            async def commit_later() -> None:
+                happened = threading.Event()
+                loop.call_soon_threadsafe(lambda: (act(None), happened.set()))
+                if colour.is_async:
+                    await until(happened.is_set, "it has happened")
+                else:
+                    happened.wait(10)
+                await commit()
+
+            return Substitute(open_tx, commit_later, lambda: open_tx.is_committed)
+
+        async def begin_watched(*given: Any) -> Any:
+            return watched(await begin(*given))
+
+        monkeypatch.setattr(store, "begin", begin_watched)
+        monkeypatch.setattr(store, "begin_sync", lambda *given: watched(begin_sync(*given)))

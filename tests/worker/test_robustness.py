@@ -418,6 +418,15 @@ async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) 
         {"grace": -1},
         {"queues": "mail"},
         {"queues": ["mail", ""]},
+        {"queues": []},
+        {"concurrency": 2.5},
+        {"concurrency": "5"},
+        {"poll": None},
+        {"grace": "5"},
+        {"name": "a\0b"},
+        {"name": "\ud800"},
+        {"middleware": print},
+        {"middleware": [1]},
     ],
 )
 async def test_options_that_cannot_work_are_refused_when_the_worker_is_made(hf: Holdfast, options: Any) -> None:

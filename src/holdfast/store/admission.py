@@ -92,12 +92,14 @@ async def admit_named(tx: Tx, ids: Sequence[str]) -> None:
 
 
 async def _take_up(tx: Tx, arrived: Sequence[Arrival]) -> None:
-    """Take up arrivals; chains that are open again come last, for they may block one that ended among the others."""
-    opened = [each for each in arrived if each.is_opened_again]
-    later = await _admit(tx, [each for each in arrived if not each.is_opened_again])
-    if opened:
-        again = await _block_again(tx, opened)
-        later |= again | await _admit(tx, [each for each in opened if each.seq not in again])
+    """Take up arrivals: those that ended first, for chains that are open again may put some of them back to blocked.
+
+    All others come last and together, so that they join their lanes in one order.
+    """
+    ended = [each for each in arrived if each.status in ENDED and not each.is_opened_again]
+    later = await _admit(tx, ended) | await _block_again(tx, [each for each in arrived if each.is_opened_again])
+    done = later | {each.seq for each in ended}
+    later |= await _admit(tx, [each for each in arrived if each.seq not in done])
     await arrivals.leave(tx, sorted(later), arrivals.AGAIN_MS)
 
 
@@ -126,6 +128,8 @@ async def _block_again(tx: Tx, opened: Sequence[Arrival]) -> set[int]:
 
     A job that somebody has locked holds nobody up: the chain's own job goes on, unless it is another row than this one.
     """
+    if not opened:
+        return set()
     more, locked = await blockers.block_again(tx, [each.id for each in opened])
     return {each.seq for each in opened if each.id in more or (each.id in locked and each.status in ENDED)}
 
@@ -152,8 +156,8 @@ async def _wait(tx: Tx, seqs: Sequence[int]) -> None:
 async def _count_blockers(tx: Tx, blocked: Sequence[Arrival]) -> set[int]:
     if not blocked:
         return set()
-    later_steps = {each.seq: each.chain_id for each in blocked if each.chain_id != each.id}
-    moved, later = await blockers.arm(tx, {each.seq: each.on_blocker_failure for each in blocked}, later_steps)
+    waited_for = {each.seq: each.chain_id for each in blocked if each.chain_id != each.id or each.version > 1}
+    moved, later = await blockers.arm(tx, {each.seq: each.on_blocker_failure for each in blocked}, waited_for)
     await blockers.move(tx, moved, announce_blocked=True)
     reach("admit.after_blockers")
     return set(later)
@@ -195,17 +199,21 @@ async def _release(tx: Tx, ended: Sequence[Arrival]) -> set[int]:
     return {each.seq for each in ended if each.id in left}
 
 
+# a job that goes on again, or a chain that has closed or opened, by this very step, since the row was read, has again
+# something to be done for it
 DONE = f"""
     UPDATE holdfast_job SET gate = NULL
-    WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'"""
+    FROM $list(given: seq bigint, status text, closed_as text)
+    WHERE holdfast_job.seq = given.seq AND coalesce(holdfast_job.status, '') = given.status
+        AND coalesce(holdfast_job.closed_as, '') = coalesce(given.closed_as, '')
+        AND coalesce(holdfast_job.closed_as, '') <> '{TOMBSTONE}'"""
 REMOVE = f"""DELETE FROM holdfast_job WHERE seq $any(seqs: bigint) AND closed_as = '{TOMBSTONE}'"""
 
 
 async def _finish(tx: Tx, ended: Sequence[Arrival]) -> None:
     if ended:
-        seqs = [each.seq for each in ended]
-        await tx.execute(DONE, seqs=seqs)
-        await tx.execute(REMOVE, seqs=seqs)
+        await tx.execute(DONE, given=[(each.seq, each.status, each.closed_as) for each in ended])
+        await tx.execute(REMOVE, seqs=[each.seq for each in ended])
 
 
 # a loose scan: the next queue behind the last one, so that it costs a probe for each queue and not for each row

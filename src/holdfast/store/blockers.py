@@ -21,7 +21,7 @@ from uuid import UUID
 from holdfast.errors import BlockerCycle, ChainNotFound, HoldfastError
 from holdfast.models import EventName, Start
 from holdfast.states import Change, Gate, Status, guard
-from holdfast.store import chain_ends, events, unique
+from holdfast.store import chain_ends, dependents, events, unique
 from holdfast.store.tx import Tx
 
 CHAINS = """SELECT id, chain_id FROM holdfast_job WHERE id $any(ids: text)"""
@@ -159,15 +159,16 @@ MARK = """
     WHERE holdfast_blocker.job = given.job AND holdfast_blocker.position = given.position"""
 
 
-async def arm(tx: Tx, waiting: Mapping[int, str], later_steps: Mapping[int, str]) -> tuple[list[Moved], list[int]]:
+async def arm(tx: Tx, waiting: Mapping[int, str], waited_for: Mapping[int, str]) -> tuple[list[Moved], list[int]]:
     """Count the open blockers of blocked jobs, given with their policy; answer what moved, and what must wait.
 
     Each blocker's first row is locked while it is looked at, and its close needs the same lock: so a blocker is
     either seen closed here, or its close sees it watched and the link armed.
 
-    Of jobs that continue a chain *later_steps* names that chain. Only they can close a ring, since nobody waits for a
-    chain that does not exist yet. That was looked at when they were given; but two may have been given at once, of
-    which neither was to be seen. Whoever comes here last sees the other, and fails.
+    Of jobs that are not new *waited_for* names the chain: those that continue one, or are open again. Only they can
+    close a ring, since nobody waits for a chain that does not exist yet. What continues a chain was looked at when it
+    was given; but two may have been given at once, of which neither was to be seen, and what had ended closed no ring
+    until it was retried. Whoever comes here last sees the other, and fails.
     """
     links: dict[int, list[tuple[int, str]]] = {seq: [] for seq in waiting}
     for job, position, chain_id in await tx.fetch_all(LINKS, jobs=list(waiting)):
@@ -176,13 +177,13 @@ async def arm(tx: Tx, waiting: Mapping[int, str], later_steps: Mapping[int, str]
     locked = {id_: (closed_as, watched) for id_, closed_as, watched in await tx.fetch_all(LOCK_CHAINS, ids=ids)}
     busy = await _busy(tx, [id_ for id_ in ids if id_ not in locked])
     later = [seq for seq, each in links.items() if any(chain_id in busy for _, chain_id in each)]
-    edges = [(own, chain_id) for seq, own in later_steps.items() if seq not in later for _, chain_id in links[seq]]
+    edges = [(own, chain_id) for seq, own in waited_for.items() if seq not in later for _, chain_id in links[seq]]
     turning = await cyclic(tx, edges)
     moved, marks, watch = [], [], set()
     for seq, each in links.items():
         if seq in later:
             continue
-        if later_steps.get(seq) in turning:
+        if waited_for.get(seq) in turning:
             marks += [(seq, position, "released") for position, _ in each]
             moved.append(Moved(seq, 0, Status.FAILED, CYCLE))
             continue
@@ -246,15 +247,18 @@ async def release(tx: Tx, closed: Mapping[str, str]) -> tuple[list[Moved], set[s
     The link's state, not a counter, makes a release happen once: it is changed under the dependent's lock. A dependent
     that is an arrival is not moved: its count is out of date, and admission counts it anew. Neither is one that failed
     by a chain which has completed after all, and that somebody had locked when it was opened again: it is counted, too.
+    If the chain has ended otherwise, that one stays failed, and lets go of the key that was taken for it.
     """
     if not closed:
         return [], set()
     completed = [chain_id for chain_id, end in closed.items() if end == Status.COMPLETED]
+    unhappy = sorted(closed.keys() - set(completed))
+    skipped = set(unhappy) if await dependents.let_go(tx, unhappy) else set()
     found = await tx.fetch_all(DEPENDENTS, ids=sorted(closed), completed=completed, most=MOST_DEPENDENTS)
     if not found:
-        return [], set()
+        return [], skipped
     links = [(job, at, chain_id) for job, at, chain_id, state in found if state == "armed"]
-    skipped = await _block_failed_by(tx, [(job, at, chain) for job, at, chain, state in found if state == "failed"])
+    skipped |= await _block_failed_by(tx, [(job, at, chain) for job, at, chain, state in found if state == "failed"])
     if not links:
         return [], set(closed) if len(found) == MOST_DEPENDENTS else skipped
     rows = await tx.fetch_all(LOCK_DEPENDENTS, seqs=sorted({job for job, _, _ in links}))
@@ -330,9 +334,6 @@ FAILED_BY = """
 LOCK_FAILED = """
     SELECT seq, status, chain_id FROM holdfast_job
     WHERE seq $any(seqs: bigint) ORDER BY seq $skip_locked"""
-LOCK_FIRSTS = """
-    SELECT id, task, unique_key FROM holdfast_job
-    WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
 
 
 async def block_again(tx: Tx, chain_ids: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -351,36 +352,59 @@ async def _block_failed_by(tx: Tx, links: Sequence[tuple[int, int, str]]) -> set
     """Put the jobs of failed *links* (job, position, chain) back to blocked; answer the chains of those left out.
 
     A job whose unique key another chain holds by now stays failed and says so; its key, if it has one, was taken by
-    whoever opened the chain again, who may wait for it: we may not.
+    whoever opened the chain again, who may wait for it: we may not. A key that was taken for a chain just as that was
+    cancelled is let go.
     """
     if not links:
         return set()
     rows = await tx.fetch_all(LOCK_FAILED, seqs=sorted({job for job, _, _ in links}))
-    chains = {seq: chain_id for seq, status, chain_id in rows if status == Status.FAILED}
-    obstacles = await _obstacles(tx, sorted(set(chains.values())))
-    mine = {seq for seq, _, _ in rows if seq not in chains or chains[seq] in obstacles}
-    stay = [(seq, obstacles[chain_id]) for seq, chain_id in chains.items() if obstacles.get(chain_id) is not None]
-    again = mine & chains.keys() - {seq for seq, _ in stay}
+    firsts = {each.id: each for each in await _firsts(tx, sorted({chain_id for _, _, chain_id in rows}))}
+    mine = {seq: (status, firsts[chain_id]) for seq, status, chain_id in rows if chain_id in firsts}
+    failed = {seq: first for seq, (status, first) in mine.items() if status == Status.FAILED}
+    stay = [(seq, first.obstacle) for seq, first in failed.items() if first.obstacle is not None]
+    again = failed.keys() - {seq for seq, _ in stay}
     marks = [(job, at, None if job in again else "released") for job, at, _ in links if job in mine]
     if marks:
         await tx.execute(MARK, given=marks)
+    await _let_go(tx, [first for seq, (_, first) in mine.items() if seq not in failed and first.is_closed])
     await block_failed(tx, sorted(again))
     if stay:
         await tx.execute(EXPLAIN, given=stay)
     return {chain_id for job, _, chain_id in links if job not in mine}
 
 
-async def _obstacles(tx: Tx, chain_ids: Sequence[str]) -> dict[str, str | None]:
-    """Lock the first rows of chains, as far as nobody has; tell what keeps each from opening again, or None."""
-    rows = await tx.fetch_all(LOCK_FIRSTS, ids=chain_ids) if chain_ids else []
-    holders = await unique.holders(tx, [(task, key) for _, task, key in rows if key is not None])
-    return {id_: key and _obstacle(id_, holders.get((task, key))) for id_, task, key in rows}
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first row of a chain, locked, with the chain that holds its unique key."""
+
+    id: str
+    task: str
+    unique_key: str | None
+    is_closed: bool
+    holder: UUID | None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Say what keeps the chain from opening again."""
+        if self.unique_key is None or str(self.holder) == self.id:
+            return None
+        if self.holder is None:
+            return "its unique key is to be taken anew: retry() it"
+        return f"chain {self.holder} holds its unique key"
 
 
-def _obstacle(chain_id: str, holder: UUID | None) -> str | None:
-    if holder is None:
-        return "its unique key is to be taken anew: retry() it"
-    return None if str(holder) == chain_id else f"chain {holder} holds its unique key"
+async def _firsts(tx: Tx, chain_ids: Sequence[str]) -> list[First]:
+    """Lock the first rows of chains, as far as nobody has."""
+    rows = await tx.fetch_all(dependents.LOCK_FIRSTS, ids=chain_ids) if chain_ids else []
+    holders = await unique.holders(tx, [(task, key) for _, task, key, _ in rows if key is not None])
+    return [First(id_, task, key, end is not None, holders.get((task, key))) for id_, task, key, end in rows]
+
+
+async def _let_go(tx: Tx, closed: Sequence[First]) -> None:
+    """Free the keys that chains hold although they are closed, and of those who failed by them."""
+    held = [(each.task, each.unique_key, UUID(each.id)) for each in closed if each.unique_key is not None]
+    await unique.free(tx, held, scopes=("open",))
+    await dependents.let_go(tx, [each.id for each in closed])
 
 
 BLOCK_AGAIN = f"""
@@ -404,21 +428,3 @@ async def block_failed(tx: Tx, seqs: Sequence[int]) -> None:
     await chain_ends.reopen(tx, [chain_id for _, chain_id, chain_index, _, _ in rows if chain_index > 0])
     said = json.dumps({"reason": "its blocker is tried again"})
     await events.append(tx, [events.Fact(row[0], "job:resumed", Status.BLOCKED, row[3], row[4], said) for row in rows])
-
-
-KEYS_OF_FAILED = """
-    SELECT DISTINCT first.id, first.task, first.unique_key
-    FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
-    JOIN holdfast_job AS first ON first.id = waiting.chain_id
-    WHERE link.chain_id $any(ids: text) AND link.state = 'failed'"""
-
-
-async def keys_of_failed(tx: Tx, chain_ids: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Name the chains that failed by *chain_ids*, or by one of these, and have a key: (id, task, key)."""
-    found: dict[str, tuple[str, str | None]] = {}
-    newest = list(chain_ids)
-    while newest:
-        rows = await tx.fetch_all(KEYS_OF_FAILED, ids=newest)
-        newest = [id_ for id_, _, _ in rows if id_ not in found]
-        found |= {id_: (task, key) for id_, task, key in rows}
-    return [(id_, task, key) for id_, (task, key) in found.items() if key is not None]

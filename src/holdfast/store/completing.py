@@ -52,10 +52,11 @@ COMPLETE = f"""
 async def finish(tx: Tx, given: Current, output: str | None, successor: Continuation | None, asked: Asked) -> None:
     """Complete a job that we have locked, with its *output*, a JSON text, or with the job that continues its chain.
 
-    Raises `StatusConflict` if it has completed or been cancelled; what is wrong with the continuation
-    (`ChainNotFound`, `BlockerCycle`); and `UniqueConflict` if a failed chain that is to go on cannot have its key back.
+    Raises `StatusConflict` if it has completed or been cancelled, also by this very transaction since it was locked, or
+    `JobNotFound` if that has deleted it; what is wrong with the continuation (`ChainNotFound`, `BlockerCycle`); and
+    `UniqueConflict` if a failed chain that is to go on cannot have its key back.
     """
-    job = given.named
+    job = await steering.lock_again(tx, given.named)
     _refuse(job)
     steps = [] if successor is None else [_step(job, successor)]
     judged = await continuations.judge(tx, steps)

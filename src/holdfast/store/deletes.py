@@ -15,7 +15,7 @@ from uuid import UUID
 from holdfast.crashpoints import reach
 from holdfast.errors import Busy, StillReferenced
 from holdfast.states import OPEN, Change, Status, guard
-from holdfast.store import events, lanes, unique
+from holdfast.store import dependents, events, lanes, unique
 from holdfast.store.tx import Row, Tx
 
 TOMBSTONE = "deleted"
@@ -118,6 +118,8 @@ async def _remove(tx: Tx, locked: Sequence[Row]) -> None:
     seqs = [seq for seq, *_ in locked]
     keys = [(task, key, UUID(chain_id)) for _, _, chain_id, _, task, key, *_ in locked if key is not None]
     await unique.free(tx, keys)
+    # if one was retried a moment ago, keys were taken for those who failed by it, whom nobody puts back now
+    await dependents.let_go(tx, sorted({chain_id for _, _, chain_id, *_ in locked}))
     await tx.execute(FORGET_PHASES, seqs=seqs)
     await tx.execute(FORGET_BLOCKERS, seqs=seqs)
     await tx.execute(DELETE, seqs=seqs)

@@ -4,9 +4,12 @@ A store has one source of hints in a process, for all who listen there. SQLite l
 connection that LISTENs, and there a NOTIFY is sent only if somebody sleeps, for it costs every writer:
 
 *Falling asleep.* Who has nothing to do says so in the `worker` table, commits, and reads once more; whatever commits
-after that has seen the mark and sends a hint, or had looked for it before. Of the latter kind are only transactions
-that are older than the mark; while one of them is open, the sleeper looks every two seconds. A sleeper that is hinted
-at more than a hundred times a second is no sleeper: it takes the mark away and looks for itself, for a second.
+after that has seen the mark and sends a hint, or had looked for it before. Of the latter kind are transactions that are
+older than the mark, by their number; while one of them is open, the sleeper looks every two seconds. And statements
+that were under way when the mark was made: whatever writes and hints by one statement sees the tables as they were when
+it began, and has no number by then. Such a statement ends within seconds, so for these the sleeper looks again after
+20 ms, and again whenever twice as long has passed, before it trusts its mark. A sleeper that is hinted at more than a
+hundred times a second is no sleeper: it takes the mark away and looks for itself, for a second.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ SELDOM_SECONDS = 30.0
 AWAKE_SECONDS = 1.0
 GLANCE_SECONDS = 0.02
 MOST_HINTS = 100  # in AWAKE_SECONDS
+STATEMENT_SECONDS = 6.0  # what a statement of ours may take, and a little more
 
 
 class Source(Protocol):
@@ -118,6 +122,7 @@ class Rest:
         self._counted_since = 0.0
         self._hints = 0
         self.is_marked = False
+        self._slept_at = 0.0
         self._is_sure = False
 
     def hear(self) -> None:
@@ -142,6 +147,7 @@ class Rest:
     def has_marked(self) -> None:
         """Note that the mark is committed; the next look shows which transactions may not have seen it."""
         self.is_marked, self._is_sure, self._marked_at = True, False, None
+        self._slept_at = self._monotonic()
 
     def has_unmarked(self) -> None:
         """Note that the mark is gone."""
@@ -151,17 +157,26 @@ class Rest:
         """Note that the tables were read, and with what in progress."""
         if self._marked_at is None:
             self._marked_at = horizon.newest
-        self._is_sure = self.is_marked and horizon.oldest >= self._marked_at
+        self._is_sure = self.is_marked and not self._is_falling_asleep and horizon.oldest >= self._marked_at
 
     def seconds(self) -> float:
         """Say how long it may go without a look."""
-        if self._watch.is_listening and self._is_awake:
+        if not self._watch.is_listening:
+            return self._poll
+        if self._is_awake:
             return GLANCE_SECONDS
-        return SELDOM_SECONDS if self._is_sure and self._watch.is_listening else self._poll
+        if self._is_falling_asleep:
+            return min(max(GLANCE_SECONDS, self._monotonic() - self._slept_at), self._poll)
+        return SELDOM_SECONDS if self._is_sure else self._poll
 
     def stop(self) -> None:
         """Listen no more."""
         self._watch.stop()
+
+    @property
+    def _is_falling_asleep(self) -> bool:
+        """Tell whether a statement may still be under way that began before the mark was made."""
+        return self.is_marked and self._monotonic() - self._slept_at < STATEMENT_SECONDS
 
     @property
     def _is_awake(self) -> bool:

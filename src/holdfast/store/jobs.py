@@ -261,9 +261,9 @@ class Hold(StrEnum):
     GONE = "gone"
 
 
-LOOK = f"""
-    SELECT seq, attempt, nonce, status, cancel_requested_at, pause_requested_at FROM holdfast_job
-    WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'"""
+STANDING = "seq, attempt, nonce, status, cancel_requested_at, pause_requested_at"
+EXISTS = f"coalesce(closed_as, '') <> '{TOMBSTONE}'"
+LOOK = f"SELECT {STANDING} FROM holdfast_job WHERE seq $any(seqs: bigint) AND {EXISTS}"
 
 
 async def look(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:
@@ -271,10 +271,11 @@ async def look(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:
     if not tokens:
         return {}
     rows = {row[0]: row for row in await tx.fetch_all(LOOK, seqs=[each.seq for each in tokens])}
-    return {each: _hold(each, rows.get(each.seq)) for each in tokens}
+    return {each: hold_of(each, rows.get(each.seq)) for each in tokens}
 
 
-def _hold(token: Token, row: Row | None) -> Hold:
+def hold_of(token: Token, row: Row | None) -> Hold:
+    """Tell by its row, read as STANDING, how a claim stands."""
     if row is None:
         return Hold.GONE
     _, attempt, nonce, status, cancel_requested_at, pause_requested_at = row

@@ -22,7 +22,7 @@ from holdfast.outcomes import POISON, Kind, Outcome
 from holdfast.states import TERMINAL, Change, Gate, Status, guard
 from holdfast.store import arrivals, blockers, chain_ends, continuations, events, lanes
 from holdfast.store.continuations import continued
-from holdfast.store.jobs import FENCE, Hold, Token, look
+from holdfast.store.jobs import EXISTS, FENCE, STANDING, Hold, Token, hold_of, look
 from holdfast.store.tx import Row, Tx
 
 NOBODY_WAITED_FOR: Mapping[UUID, UUID] = MappingProxyType({})
@@ -105,7 +105,9 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     return Settled(done_now, lost, busy, refused)
 
 
-COMPLETE = f"""
+# a block waits for who has its row, and the UPDATE itself does: when it has the row it looks at it again
+COMPLETE, COMPLETE_BLOCK = (
+    f"""
     UPDATE holdfast_job
     SET status = 'completed', output = given.output, reason = NULL, error = NULL, wake_at = NULL, worker = NULL,
         lease_until = NULL, completed_by = worker, closed_as = 'completed', closed_at = $now, finished_at = $now,
@@ -113,8 +115,10 @@ COMPLETE = f"""
     FROM $list(given: seq bigint, attempt bigint, nonce text, output text)
     WHERE {FENCE} AND {guard(Change.COMPLETE)}
         AND holdfast_job.lane IS NULL AND holdfast_job.chain_index = 0 AND holdfast_job.unique_key IS NULL
-        AND holdfast_job.watched = 0 AND holdfast_job.seq $free(seqs)
+        AND holdfast_job.watched = 0 AND holdfast_job.seq {free}
     RETURNING holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt"""
+    for free in ("$free(seqs)", "IS NOT NULL")
+)
 COMPLETED: Sequence[EventName] = ("job:completed", "chain:completed")
 
 
@@ -131,10 +135,13 @@ async def complete(tx: Tx, plain: Sequence[Settlement]) -> set[int]:
     """
     if not plain:
         return set()
+    return await _complete(tx, COMPLETE, plain, seqs=[each.token.seq for each in plain])
+
+
+async def _complete(tx: Tx, sql: str, plain: Sequence[Settlement], **values: object) -> set[int]:
     pass_points([Kind.COMPLETE], "after_check")
     given = [(*each.token, each.outcome.output) for each in plain]
-    values = {"given": given, "seqs": [each.token.seq for each in plain]}
-    rows = await events.move(tx, COMPLETE, values, COMPLETED)
+    rows = await events.move(tx, sql, {"given": given, **values}, COMPLETED)
     for where in ("after_update", "after_promote", "after_unblock", "after_event", "before_commit"):
         pass_points([Kind.COMPLETE], where)
     return {row[0] for row in rows}
@@ -175,9 +182,22 @@ def held_of(row: Row) -> Held:
     )
 
 
+CHECK = f"SELECT {STANDING}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
+HOLD_OWN = f"{CHECK} $locked"
+
+
 async def check(tx: Tx, token: Token) -> Hold:
     """Tell how a claim stands as a block opens, without a lock: neither renewal nor cancel waits for user code."""
-    return (await look(tx, [token]))[token]
+    return _hold(token, await tx.fetch_all(CHECK, seq=token.seq))
+
+
+async def hold_block(tx: Tx, token: Token) -> None:
+    """Lock the job of a block that is about to commit; wait for it.
+
+    Raises `LeaseLost` if the job is not the attempt's own any more, or is to be cancelled. An expired lease that nobody
+    has reaped is still held.
+    """
+    _refuse_lost(token, await tx.fetch_all(HOLD_OWN, seq=token.seq))
 
 
 # in one order with whoever steers: the chain's first row comes before its later ones
@@ -189,17 +209,21 @@ LOCK = f"""
     ORDER BY seq $locked"""
 
 
-async def hold_block(tx: Tx, token: Token) -> Held:
-    """Lock the job of a block that is about to commit, and its chain's first row; wait for them.
-
-    Raises `LeaseLost` if the job is not the attempt's own any more, or is to be cancelled. An expired lease that nobody
-    has reaped is still held.
-    """
+async def _hold_chain(tx: Tx, token: Token) -> Held:
+    """Lock the job of a block as `hold_block` does, and with it its chain's first row, where its end is written."""
     rows = {row[0]: row for row in await tx.fetch_all(LOCK, seq=token.seq)}
-    hold = await check(tx, token)
-    if hold not in (Hold.HELD, Hold.PAUSE):
-        raise LeaseLost(NO_ID if hold is Hold.GONE else UUID(rows[token.seq][3]), LOST_BY[hold])
+    _refuse_lost(token, await tx.fetch_all(CHECK, seq=token.seq))
     return held_of(rows[token.seq])
+
+
+def _hold(token: Token, rows: Sequence[Row]) -> Hold:
+    return hold_of(token, rows[0][:-1] if rows else None)
+
+
+def _refuse_lost(token: Token, rows: Sequence[Row]) -> None:
+    hold = _hold(token, rows)
+    if hold not in (Hold.HELD, Hold.PAUSE):
+        raise LeaseLost(UUID(rows[0][-1]) if rows else NO_ID, LOST_BY[hold])
 
 
 NO_ID = UUID(int=0)
@@ -218,9 +242,14 @@ LOST_BY = {
 async def finish_block(tx: Tx, settlement: Settlement) -> None:
     """Write down what an attempt came to in the transaction of its block, which commits right after.
 
+    A chain of one job that concerns nobody else is completed by the one statement that waits for its row, whatever
+    that leaves goes the long way: on PostgreSQL one round trip instead of four, a third of the server's time.
+
     Raises `LeaseLost` as `hold_block` does, and what is wrong with the continuation: `ChainNotFound`, `BlockerCycle`.
     """
-    held = await hold_block(tx, settlement.token)
+    if _is_simple(settlement) and await _complete(tx, COMPLETE_BLOCK, [settlement]):
+        return
+    held = await _hold_chain(tx, settlement.token)
     decided = [(held, decide(held, settlement))]
     judged = await continuations.judge(tx, _steps(decided))
     if judged.mistakes:
@@ -363,8 +392,8 @@ def _end(job: Held, settlement: Settlement) -> chain_ends.End:
 def _values(job: Held, settlement: Settlement) -> tuple[object, ...]:
     outcome = settlement.outcome
     status, _ = LEADS_TO[outcome.kind]
-    # a pause is no attempt that failed: whoever resumes the job has the attempts that it had before
-    is_given_back = outcome.kind in (Kind.GIVE_BACK, Kind.RESCHEDULE, Kind.PAUSE)
+    # a pause is no attempt that failed: whoever resumes the job has the attempts that it had before; but a crash is one
+    is_given_back = outcome.kind in (Kind.GIVE_BACK, Kind.RESCHEDULE, Kind.PAUSE) and not outcome.is_crash
     return (
         *job.token.values(),
         status,

@@ -47,6 +47,17 @@ ENDS = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 SAVEPOINTS = re.compile(LEADING + r"(?: SAVEPOINT | RELEASE | ROLLBACK ) \b", re.VERBOSE | re.DOTALL | re.IGNORECASE)
+ANOTHER = re.compile(r"; \s* [^\s;]", re.VERBOSE)
+BODY = re.compile(r"^ \s* CREATE \b [^;]* \b BEGIN \b", re.VERBOSE | re.IGNORECASE)  # a trigger's own statements
+# what the session keeps when the transaction is over; where that is not sure, a new connection is all it costs
+STAYS = re.compile(
+    LEADING
+    + r"""(?: (?: RESET | DISCARD | LISTEN | PREPARE | LOAD | DECLARE | PRAGMA | ATTACH | DETACH ) \b
+        | SET \s+ (?! (?: LOCAL | TRANSACTION | CONSTRAINTS ) \b ) )
+    | \b (?: CREATE | INTO ) \s+ (?: (?: LOCAL | GLOBAL ) \s+ )? TEMP (?: ORARY )? \b
+    | \b set_config \b | \b pg_ (?: try_ )? advisory_ (?! xact ) \w* lock""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,8 @@ class UserStatement:
 
     text: str
     names: frozenset[str]
+    stays: bool = False
+    """Whether its connection may keep something of it that the next user must not find: settings, temporary tables."""
 
     def bind(self, values: Mapping[str, object]) -> dict[str, object]:
         """Give *values* to the driver; raise `InvalidInput` unless they are just those that the text names."""
@@ -77,14 +90,12 @@ class UserStatement:
 @lru_cache(MOST_REMEMBERED)
 def in_postgres(sql: str) -> UserStatement:
     """Write *sql* as psycopg reads it, with `%(name)s`."""
-    _refuse_end(sql)
     return _rewritten(sql, IN_POSTGRES, lambda name: f"%({name})s", lambda text: text.replace("%", "%%"))
 
 
 @lru_cache(MOST_REMEMBERED)
 def in_sqlite(sql: str) -> UserStatement:
     """Write *sql* as sqlite3 reads it, with `:name`."""
-    _refuse_end(sql)
     return _rewritten(sql, IN_SQLITE, lambda name: f":{name}", lambda text: text)
 
 
@@ -101,19 +112,25 @@ def not_theirs_to_end() -> Misuse:
     )
 
 
-def _refuse_end(sql: str) -> None:
-    if ends_transaction(sql) or SAVEPOINTS.match(sql):
-        raise not_theirs_to_end()
+def _refuse(sql: str, plain: str) -> None:
+    """Refuse what would end the transaction, also behind another statement; *plain* is *sql* without what is quoted."""
+    for text in (sql, plain):
+        if ends_transaction(text) or SAVEPOINTS.match(text):
+            raise not_theirs_to_end()
+    if ANOTHER.search(plain) and not BODY.search(plain):
+        raise Misuse("a block runs one statement at a time; write a call for each of them, without the semicolon")
 
 
 def _rewritten(
     sql: str, token: re.Pattern[str], parameter: Callable[[str], str], verbatim: Callable[[str], str]
 ) -> UserStatement:
     parts: list[str] = []
+    plain: list[str] = []
     names: set[str] = set()
     at = 0
     while found := token.search(sql, at):
-        parts.append(verbatim(sql[at : found.start()]))
+        plain.append(sql[at : found.start()])
+        parts.append(verbatim(plain[-1]))
         at = found.end()
         if found["name"]:
             names.add(found["name"])
@@ -124,7 +141,9 @@ def _rewritten(
             if found["remark"]:
                 at = _end_of_remark(sql, at)
             parts.append(verbatim(sql[found.start() : at]))
-    return UserStatement("".join((*parts, verbatim(sql[at:]))), frozenset(names))
+    plain.append(sql[at:])
+    _refuse(sql, " ".join(plain))
+    return UserStatement("".join((*parts, verbatim(plain[-1]))), frozenset(names), STAYS.search(sql) is not None)
 
 
 def _end_of_remark(sql: str, at: int) -> int:

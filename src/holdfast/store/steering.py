@@ -20,7 +20,7 @@ from holdfast.crashpoints import reach
 from holdfast.errors import Busy, JobNotFound, StatusConflict, UniqueConflict
 from holdfast.models import CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
-from holdfast.store import admission, blockers, chain_ends, events, lanes, reads, unique
+from holdfast.store import admission, chain_ends, dependents, events, lanes, reads, unique
 from holdfast.store.deletes import TOMBSTONE
 from holdfast.store.tx import Operation, Row, Tx
 
@@ -136,6 +136,14 @@ async def lock(tx: Tx, ids: Sequence[UUID]) -> list[Named]:
     raise Busy("the chains that were named go on too fast; try again")
 
 
+async def lock_again(tx: Tx, job: Named) -> Named:
+    """Read a job that this transaction has locked as it has left it; raise `JobNotFound` if it has deleted it."""
+    rows = await tx.fetch_all(LOCK, seqs=[job.seq])
+    if not rows:
+        raise JobNotFound(job.id)
+    return _named(rows[0])
+
+
 def _named(row: Row) -> Named:
     seq, id_, chain_id, chain_index, task, status, *rest = row
     return Named(seq, UUID(id_), chain_id, chain_index, task, Status(status), *rest)
@@ -241,11 +249,13 @@ async def _announce(
 
 
 # in its place behind the head it stays in the lane's index, so that the lane halts when its turn comes; an arrival that
-# has no place may have been the head until it was cancelled and retried, and its lane is still to be passed on
+# has no place may have been the head until it was cancelled and retried, and its lane is still to be passed on; one
+# that is waited for may have been retried, and who failed by it is still to be put back
 PAUSE = f"""
     UPDATE holdfast_job
     SET status = 'paused', reason = :reason, version = version + 1,
-        gate = CASE WHEN gate = 'lane' OR (gate = 'arrival' AND lane IS NOT NULL AND place IS NULL) THEN gate END
+        gate = CASE WHEN gate = 'lane' OR (gate = 'arrival' AND (watched = 1 OR (lane IS NOT NULL AND place IS NULL)))
+            THEN gate END
     WHERE seq $any(seqs: bigint) AND {guard(Change.PAUSE)}
     RETURNING seq, version"""
 
@@ -276,11 +286,12 @@ AGAIN = f"""
         gate = CASE gate WHEN 'lane' THEN 'lane' ELSE 'arrival' END,
         cancel_requested_at = NULL, pause_requested_at = NULL, reason = NULL, error = NULL, finished_at = NULL,
         stale_at = NULL, closed_as = NULL, closed_at = NULL, version = version + 1"""
-# who was the head of its lane until it was cancelled may not have passed it on yet: admission is to look at it now
-PASSES_ON = "gate = 'arrival' AND lane IS NOT NULL AND place IS NULL AND version > 1"
+# who was the head of its lane until it was cancelled may not have passed it on yet, and whom others failed by may not
+# have put them back: admission is to look at it now
+IS_WANTED_NOW = "gate = 'arrival' AND (watched = 1 OR (lane IS NOT NULL AND place IS NULL AND version > 1))"
 RESUME = f"""
     UPDATE holdfast_job SET {AGAIN},
-        wake_at = CASE WHEN run_at > $now AND {WAITS_FOR_NOBODY} AND NOT coalesce({PASSES_ON}, false)
+        wake_at = CASE WHEN run_at > $now AND {WAITS_FOR_NOBODY} AND NOT coalesce({IS_WANTED_NOW}, false)
             THEN run_at ELSE $now END
     WHERE seq $any(seqs: bigint) AND {guard(Change.RESUME)}
     RETURNING seq, version, status"""
@@ -330,24 +341,27 @@ async def take_keys(tx: Tx, chain_ids: Sequence[str], *, reopens: bool = True) -
     For the latter this is the only time: who has a key of theirs keeps it. Admission may not wait for a key that a
     caller's open transaction is just taking; a verb may.
     """
-    own = await tx.fetch_all(KEYS, ids=chain_ids) if reopens else []
-    others = await blockers.keys_of_failed(tx, chain_ids)
-    wishes = {(task, key): unique.Wish(task, Unique(key), UUID(id_)) for id_, task, key in (*others, *own)}
-    if not wishes:
+    rows = await tx.fetch_all(KEYS, ids=chain_ids) if reopens else []
+    own = {(task, key): UUID(id_) for id_, task, key in reversed(rows)}
+    failed = await dependents.behind(tx, chain_ids)
+    before = await unique.holders(tx, [*own, *dependents.keys(failed)])
+    asked = own | dependents.put_back(chain_ids, failed, own | before)
+    if not asked:
         return
-    before = await unique.holders(tx, list(wishes))
-    holders = await unique.take(tx, list(wishes.values()))
-    for id_, task, key in own:
-        if holders[task, key] != UUID(id_):
-            mine = {key for key, wish in wishes.items() if holders[key] == wish.chain_id != before.get(key)}
-            await unique.free(tx, [(*key, wishes[key].chain_id) for key in mine])  # a caller's transaction may go on
-            raise UniqueConflict(UUID(id_), key, holders[task, key])
+    holders = await unique.take(tx, [unique.Wish(task, Unique(key), id_) for (task, key), id_ in asked.items()])
+    lost = next(((UUID(id_), key, by) for id_, task, key in rows if str(by := holders[task, key]) != id_), None)
+    # somebody may have been faster: who failed by one that stays failed does, too; a caller may go on after an error
+    kept = {} if lost else own | dependents.put_back(chain_ids, failed, before | holders)
+    taken = [key for key, id_ in asked.items() if holders[key] == id_ != before.get(key)]
+    await unique.free(tx, [(*key, asked[key]) for key in taken if key not in kept])
+    if lost:
+        raise UniqueConflict(*lost)
 
 
 RESCHEDULE = f"""
     UPDATE holdfast_job
     SET run_at = CASE WHEN :run_at > $now THEN CAST(:run_at AS bigint) ELSE $now + :delay END,
-        wake_at = CASE WHEN {PASSES_ON} THEN $now WHEN :run_at > $now THEN CAST(:run_at AS bigint)
+        wake_at = CASE WHEN {IS_WANTED_NOW} THEN $now WHEN :run_at > $now THEN CAST(:run_at AS bigint)
             ELSE $now + :delay END,
         gate = CASE gate WHEN 'lane' THEN 'lane' ELSE 'arrival' END, version = version + 1
     WHERE seq $any(seqs: bigint) AND {guard(Change.RESCHEDULE)}

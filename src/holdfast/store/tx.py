@@ -38,6 +38,8 @@ class Tx(Protocol):
 
 
 Operation: TypeAlias = Callable[Concatenate[Tx, P], Coroutine[Any, Any, R]]
+First: TypeAlias = Callable[[Tx], Coroutine[Any, Any, object]]
+"""What is looked at as a transaction opens; it raises to refuse it."""
 ListOperation: TypeAlias = Callable[[Tx, Sequence[T]], Coroutine[Any, Any, Sequence[R]]]
 
 
@@ -150,13 +152,14 @@ class Store(Runner, Protocol):
     def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
         """Run a list operation on *items*, sharing its commit with whoever else waits, blocking."""
 
-    async def begin(self, lease_seconds: float) -> OpenTx:
+    async def begin(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Open a transaction that stays open around a user's code; wait for it as long as the caller does.
 
-        A process that stands still for *lease_seconds* meanwhile loses it, as it loses its lease.
+        A process that stands still for *lease_seconds* meanwhile loses it, as it loses its lease. *First* runs in it
+        before anybody has it, without a round trip or a hop of its own; if it raises, nothing is open.
         """
 
-    def begin_sync(self, lease_seconds: float) -> OpenTx:
+    def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Open a transaction that stays open around a user's code, blocking."""
 
     async def open(self) -> None:

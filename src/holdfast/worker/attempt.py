@@ -32,6 +32,7 @@ from holdfast.outcomes import Facts, Fail, Kind, Outcome, describe, judge
 from holdfast.starting import take_continuation
 from holdfast.states import Status
 from holdfast.store.jobs import Claimed
+from holdfast.store.tx import drive
 from holdfast.tasks import Task
 from holdfast.worker.aborts import NO_LONGER_OURS, Aborted, AbortReason, AbortSignal
 from holdfast.worker.blocks import Blocks, Continued, Desk
@@ -76,7 +77,19 @@ class Attempt:
             outcome = await self._returned(await self._within_time())
         except BaseException as error:  # noqa: BLE001 - whatever user code raises ends its own attempt only
             outcome = self._raised(error)
+        await self._let_go()
         return outcome if self._failed is None or outcome is None else self.judge(Fail(self._failed))
+
+    async def _let_go(self) -> None:
+        """Roll back a block that its handler never left: its connection, or right to write, is for others to have."""
+        blocks = self._blocks
+        if blocks is None or (left := blocks.left_open) is None:
+            return
+        if self.task.signature.is_async:
+            await left.roll_back()
+        else:
+            await self._in_thread(lambda: drive(left.roll_back()))
+        blocks.rolled_back()
 
     def abort(self, reason: AbortReason) -> None:
         """Tell the handler to stop; the first reason counts. An async handler is cancelled at its next await."""
@@ -119,6 +132,11 @@ class Attempt:
         if blocks is not None and blocks.is_completed:
             self._compare(output, blocks)
             return None
+        if blocks is not None and blocks.owes_the_end:
+            raise Misuse(
+                "the handler has returned, but its block has not completed the job: it was never left, as in a "
+                "generator, or it was rolled back and its error swallowed; leave the block, and let its error pass"
+            )
         if self._continued is not None or isinstance(output, Continued | Call):
             return await self._goes_on(output)
         return Outcome(Kind.COMPLETE, output=self.task.encode_output(output))

@@ -21,6 +21,7 @@ class _Ending:
     """What ends the job of a block, in either colour: said inside it, done by its commit."""
 
     _block: Block
+    _blocks: Blocks
 
     @overload
     def finish(self, output: None = None) -> None: ...
@@ -29,6 +30,7 @@ class _Ending:
     def finish(self, output: object = None) -> object:
         """Complete the job with *output* when the block commits, and give it back: `return tx.finish(output)`."""
         self._block.finish(output)
+        self._blocks.has_end = True
         return output
 
     def continue_with(self, call: Call[R]) -> R:
@@ -37,23 +39,27 @@ class _Ending:
         What it gives stands for the chain's output and is only to be returned. The next job has queue, priority, tags,
         webhook and lane of this one, unless its task or *call* says otherwise.
         """
-        return cast("R", self._block.continue_with(call))
+        continued = self._block.continue_with(call)
+        self._blocks.has_end = True
+        return cast("R", continued)
 
 
 class CompletingTransaction(Transaction, _Ending):
     """The transaction of `async with ctx.complete()` and `ctx.atomic()`: your statements, and the end of the job."""
 
-    def __init__(self, statements: Statements, block: Block) -> None:
+    def __init__(self, statements: Statements, block: Block, blocks: Blocks) -> None:
         super().__init__(statements)
         self._block = block
+        self._blocks = blocks
 
 
 class BlockingCompletingTransaction(BlockingTransaction, _Ending):
     """The transaction of `with ctx.complete()` and `ctx.atomic()`; public as `holdfast.sync.CompletingTransaction`."""
 
-    def __init__(self, statements: Statements, block: Block) -> None:
+    def __init__(self, statements: Statements, block: Block, blocks: Blocks) -> None:
         super().__init__(statements)
         self._block = block
+        self._blocks = blocks
 
 
 class AsyncBlock(Generic[T]):
@@ -114,9 +120,11 @@ def blocking_prepare(blocks: Blocks) -> BlockingBlock[BlockingTransaction]:
 
 def completing(blocks: Blocks, kind: BlockKind) -> AsyncBlock[CompletingTransaction]:
     """Make the block of `ctx.complete()` or `ctx.atomic()`."""
-    return AsyncBlock(Block(blocks, kind), CompletingTransaction)
+    return AsyncBlock(Block(blocks, kind), lambda statements, block: CompletingTransaction(statements, block, blocks))
 
 
 def blocking_completing(blocks: Blocks, kind: BlockKind) -> BlockingBlock[BlockingCompletingTransaction]:
     """Make the blocking block of `ctx.complete()` or `ctx.atomic()`."""
-    return BlockingBlock(Block(blocks, kind), BlockingCompletingTransaction)
+    return BlockingBlock(
+        Block(blocks, kind), lambda statements, block: BlockingCompletingTransaction(statements, block, blocks)
+    )

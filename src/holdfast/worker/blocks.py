@@ -22,7 +22,7 @@ from holdfast.errors import Misuse
 from holdfast.outcomes import Outcome
 from holdfast.starting import Starting
 from holdfast.store.jobs import Claimed
-from holdfast.store.tx import Blocking, OpenTx, Runner, Store
+from holdfast.store.tx import Blocking, First, OpenTx, Runner, Store
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Task
 from holdfast.worker.aborts import ABORTS, AbortReason, abort_error
@@ -72,7 +72,7 @@ FROM_LEASES = (*ABORTS.values(), AbortReason.ERROR)
 class Desk:
     """What blocks need of their worker, in the colour of the handler: nothing here suspends on the blocking side."""
 
-    begin: Callable[[float], Awaitable[OpenTx]]
+    begin: Callable[[float, First], Awaitable[OpenTx]]
     runner: Runner
     pause: Callable[[float], Awaitable[None]]
     starting: Starting
@@ -86,8 +86,8 @@ def make_desks(
 ) -> dict[bool, Desk]:
     """Make the desks of one worker: True for handlers that are async, False for plain ones."""
 
-    async def begin_blocking(lease_seconds: float) -> OpenTx:
-        return store.begin_sync(lease_seconds)
+    async def begin_blocking(lease_seconds: float, first: First) -> OpenTx:
+        return store.begin_sync(lease_seconds, first)
 
     async def pause_blocking(seconds: float) -> None:
         surroundings.sleep_blocking(seconds)
@@ -128,6 +128,10 @@ class Blocks:
         """What a block itself has found of the claim, before anybody told the attempt."""
         self.outcome: Outcome | None = None
         """What the job was completed with, once it is."""
+        self.open_tx: OpenTx | None = None
+        """The transaction of the last block."""
+        self.has_end = False
+        """Whether a block was given the job's end: then nothing but its commit makes that come true."""
 
     @property
     def is_completed(self) -> bool:
@@ -138,6 +142,16 @@ class Blocks:
     def is_completing(self) -> bool:
         """Tell whether the job is in the hand of a block that completes it, or has been."""
         return self._stage in (Stage.COMPLETING, Stage.COMPLETED)
+
+    @property
+    def owes_the_end(self) -> bool:
+        """Tell whether a block was to complete the job and has not: it was rolled back, or was never left."""
+        return self._stage is Stage.COMPLETING or (self.has_end and not self.is_completed)
+
+    @property
+    def left_open(self) -> OpenTx | None:
+        """Give the transaction of a block that has been opened and not been left."""
+        return self.open_tx if self._stage in (Stage.PREPARING, Stage.COMPLETING) else None
 
     def open(self, kind: BlockKind) -> None:
         """Move on to a block of *kind*, or raise `Misuse` and say why not."""

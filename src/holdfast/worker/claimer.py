@@ -34,6 +34,7 @@ from holdfast.worker.settle import Ended, Settler
 LOOPS = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 BUSY_SECONDS = 0.025  # until a settlement is tried again whose row somebody has locked
+AGAIN_SECONDS = 1.0  # until a claim in doubt is looked for again, and whether the last moment is over
 
 logger = logging.getLogger(__name__)
 
@@ -229,9 +230,11 @@ class Claimer:
     async def _sleep(self, most: int) -> None:
         """Wait until an attempt has ended, a hint has come, or it is time to look; without a free slot it never is."""
         seconds = self._hearing.seconds() if most else self._options.poll
+        if self._doubts or self._ending.is_draining:
+            seconds = min(seconds, self._options.poll, AGAIN_SECONDS)
         self._woken.clear()
         try:
-            async with asyncio.timeout(min(seconds, self._options.poll) if self._doubts else seconds):
+            async with asyncio.timeout(seconds):
                 await self._woken.wait()
         except TimeoutError:
             self._is_hungry |= bool(self._doubts)

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidOutput, JobNotFound, LeaseLost, Misuse, Store
 from holdfast.outcomes import Kind, Outcome
 from holdfast.starting import take_continuation
 from holdfast.store import jobs, reads, settling
-from holdfast.store.jobs import Claimed, Report
+from holdfast.store.jobs import Claimed, Hold, Report
 from holdfast.store.settling import Settlement, pass_points
 from holdfast.store.tx import Tx
 from holdfast.transactions import Statements
@@ -85,14 +85,13 @@ class Block:
         blocks = self._blocks
         if self._completes:
             blocks.refuse_fenced()
-        self._open_tx = await blocks.desk.begin(blocks.task.policy.lease)
-        try:
-            hold = await self._open_tx.run(settling.check, blocks.job.token)
-            if (reason := ABORTS.get(hold)) is not None and reason is not AbortReason.PAUSED:
-                raise blocks.lost(reason)
-        except BaseException:
-            await self._open_tx.roll_back()
-            raise
+        self._open_tx = blocks.open_tx = await blocks.desk.begin(blocks.task.policy.lease, self._look)
+
+    async def _look(self, tx: Tx) -> None:
+        """Open nothing for a job that is not ours any more."""
+        hold = await settling.check(tx, self._blocks.job.token)
+        if (reason := ABORTS.get(hold)) is not None and reason is not AbortReason.PAUSED:
+            raise self._blocks.lost(reason)
 
     async def _commit(self) -> None:
         self._blocks.refuse_aborted()
@@ -134,10 +133,24 @@ class Block:
                 reach("prepare.before_commit")
                 return
             blocks.refuse_fenced()
-            settlement = Settlement(token, outcome, blocks.task.policy.halts_lane)
-            await self._open_tx.run(finish, settlement, [])
+            is_plain = blocks.job.lane is None and blocks.job.chain_index == 0
+            settlement = Settlement(token, outcome, blocks.task.policy.halts_lane, is_plain)
+            await self._open_tx.run(finish, settlement, blocks.desk.progress.unwritten(token))
         except LeaseLost as error:
+            await self._refuse_own_doing(error)
             raise blocks.lost(AbortReason(error.reason)) from error
+
+    async def _refuse_own_doing(self, error: LeaseLost) -> None:
+        """Raise `Misuse` if it is this very block that has ended its job: when it is undone, the job is still ours."""
+        blocks = self._blocks
+        if AbortReason(error.reason) is AbortReason.CANCELLED:
+            return
+        await self._open_tx.roll_back()
+        if await blocks.desk.runner.read(settling.check, blocks.job.token) is Hold.HELD:
+            raise Misuse(
+                "this block has itself completed or deleted its own job, by a verb with connection=tx; "
+                "write `return tx.finish(output)` or `return tx.continue_with(call)`"
+            ) from error
 
     async def _resolve(self, outcome: Outcome | None, error: UnknownOutcome) -> None:
         """Find out that a COMMIT whose answer was lost has happened, or raise; as long as the lease is surely ours."""

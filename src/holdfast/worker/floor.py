@@ -38,5 +38,7 @@ class Floor:
         now = self._monotonic()
         if place == LOWEST:
             self._whole_at = now + min(MOST_SECONDS, SHARE * (now - sent))
-        is_full = len(claimed) == most
-        self._place = (claimed[-1].sort_key, claimed[-1].token.seq) if is_full else LOWEST
+        if len(claimed) < most:
+            self._place = LOWEST
+        elif place in (LOWEST, self._place):  # else the other loop has moved it, perhaps down to what is urgent
+            self._place = (claimed[-1].sort_key, claimed[-1].token.seq)

@@ -79,7 +79,7 @@ class Handlers:
         else:
             if outcome.successor is not None:
                 self._ended.may_be_refused(token, attempt.judge)
-            is_plain = attempt.job.lane is None and attempt.job.chain_index == 0 and outcome.successor is None
+            is_plain = attempt.job.lane is None and attempt.job.chain_index == 0
             self._ended.add(Settlement(token, outcome, attempt.task.policy.halts_lane, is_plain))
 
     async def _warn(self, attempt: Attempt, error: str) -> None:

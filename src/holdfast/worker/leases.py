@@ -6,13 +6,17 @@ requests are only read. What is learnt goes to the loop.
 
 *Self-fencing.* A lease that could not be renewed will be taken. When the last renewal that succeeded was *sent* longer
 ago than lease minus margin, by our own monotonic clock, the handlers are stopped: before the lease is over, whatever
-the clocks of others say. A locked row is no lost lease: the round trip counts, not the row, and the row is asked for
-again every two seconds. Nor is it a loss when SQLite's right to write cannot be had: nobody else has it for a reap.
+the clocks of others say. A renewal may be without an answer at that moment, so it is another thread that stops them,
+which does nothing else and waits for nobody. What is late at first sight, since its call has waited for long or the
+process stood still, has its margin in which a renewal may succeed, for it may well be ours yet. A locked row is no lost
+lease: the round trip counts, not the row, and the row is asked for again every two seconds. Nor is it a loss when
+SQLite's right to write cannot be had, or has not been had yet: nobody else has it for a reap.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,12 +32,13 @@ LOOK_SECONDS = 2.0
 HINTED_SECONDS = 0.25  # the least between two looks, however many hints come
 SHORTEST_SECONDS = 0.05
 MARGIN_SECONDS = 5.0
+STANDSTILL_SECONDS = 1.0  # a thread that comes later than that was stopped, with its whole process
 
 logger = logging.getLogger(__name__)
 
 
 class Watcher(Protocol):
-    """Who is told what became of the leases; called in the leases' thread."""
+    """Who is told what became of the leases; called in the threads of the leases."""
 
     def holds(self, holds: dict[Token, Hold]) -> None:
         """Take in how the claims stand."""
@@ -52,10 +57,25 @@ class Lease:
     seconds: float
     sent: float
     is_fenced: bool = False
+    spared_until: float = float("-inf")
+
+    @property
+    def late_at(self) -> float:
+        """The instant from which on it may be over soon."""
+        return self.sent + self.seconds - margin(self.seconds)
+
+    @property
+    def fenced_at(self) -> float:
+        """The instant from which on it is given up."""
+        return max(self.late_at, self.spared_until)
 
     def is_late(self, now: float) -> bool:
         """Tell whether it may be over soon."""
-        return now - self.sent > self.seconds - margin(self.seconds)
+        return now >= self.late_at
+
+    def spare(self, now: float) -> None:
+        """Leave it its margin to be renewed, though it may be late at first sight."""
+        self.spared_until = now + margin(self.seconds)
 
 
 def _due_at(leases: Iterable[Lease]) -> float:
@@ -80,13 +100,23 @@ class Leases:
         self._looked = self._monotonic() - HINTED_SECONDS
         self._is_failing = False
         self._is_queueing = False
+        self._is_renewing = False
+        self._fencing = threading.Lock()
+        self._fences_at: float | None = None
+        """When the second thread will look, without being woken."""
         self._shell: Shell = surroundings.shell(self.step, "holdfast-leases")
+        self._fence_shell: Shell = surroundings.shell(self.fence, "holdfast-fence")
 
     def add(self, tokens: dict[Token, float], sent: float) -> None:
         """Keep the leases of jobs that were claimed by a call that was sent at *sent*; seconds by token."""
         if not tokens:
             return
-        self._held |= {token: Lease(seconds, sent) for token, seconds in tokens.items()}
+        leases = {token: Lease(seconds, sent) for token, seconds in tokens.items()}
+        now = self._monotonic()
+        for lease in leases.values():
+            lease.spare(now)
+        self._held |= leases
+        self._fence_in_time(leases.values())
         self._shell.wake()
 
     def hint(self) -> None:
@@ -104,11 +134,12 @@ class Leases:
     def may_complete(self, token: Token) -> bool:
         """Tell whether a lease is surely still ours, by our own clock; a renewal that succeeds makes it so again."""
         lease = self._held.get(token)
-        return lease is not None and (self._is_queueing or not lease.is_late(self._monotonic()))
+        return lease is not None and (self._waits_to_write or not lease.is_late(self._monotonic()))
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._shell.stop()
+        self._fence_shell.stop()
 
     def step(self) -> float | None:
         """Renew what is due, read what is asked, stop what is late; answer when to look again."""
@@ -130,8 +161,7 @@ class Leases:
             self._failing(error)
             if is_first:  # a process that was stopped for long finds its call too late, and learns the truth by another
                 return 0.0
-        if not self._is_queueing:
-            self._fence()
+        self._give_up_late(self._monotonic())
         until_due = third if self._is_failing else _due_at(held.values()) - self._monotonic()
         return min(LOOK_SECONDS, max(until_due, SHORTEST_SECONDS))
 
@@ -140,11 +170,18 @@ class Leases:
         if not due:
             return self._store.read_sync(jobs.look, list(held))
         reach("renew.before")
-        holds = self._store.run_sync(jobs.renew, list(due))
+        self._is_renewing = True
+        try:
+            holds = self._store.run_sync(jobs.renew, list(due))
+        finally:
+            self._is_renewing = False
         reach("renew.after")
         self._locked = {token for token, hold in holds.items() if hold is Hold.LOCKED}
+        answered = self._monotonic()
         for lease in due.values():
             lease.sent, lease.is_fenced = max(lease.sent, now), False
+            lease.spare(answered)
+        self._fence_in_time(due.values())
         if is_due:
             self._succeeded()
             return holds
@@ -163,12 +200,40 @@ class Leases:
             self._is_failing = True
             logger.warning("leases_not_renewed", extra={"reason": str(error)})
 
-    def _fence(self) -> None:
+    def fence(self) -> float | None:
+        """Stop what is late, whatever a renewal waits for; answer when to look again."""
         now = self._monotonic()
-        late = [token for token, lease in list(self._held.items()) if lease.is_late(now) and not lease.is_fenced]
-        for token in late:
-            if (lease := self._held.get(token)) is not None:
+        with self._fencing:
+            if self._fences_at is not None and now - self._fences_at > STANDSTILL_SECONDS:
+                for lease in list(self._held.values()):
+                    lease.spare(now)
+        self._give_up_late(now)
+        with self._fencing:  # what is late and was not given up, `step` looks at, as soon as it has its answer
+            ahead = [lease.fenced_at for lease in list(self._held.values()) if lease.fenced_at > now]
+            self._fences_at = min(ahead, default=None)
+            return None if self._fences_at is None else self._fences_at - now
+
+    def _fence_in_time(self, leases: Iterable[Lease]) -> None:
+        """Have the second thread look when the first of *leases* is to be given up; mostly it will look before that."""
+        fenced_at = min(lease.fenced_at for lease in leases)
+        with self._fencing:
+            is_known = self._fences_at is not None and self._fences_at <= fenced_at
+        if not is_known:
+            self._fence_shell.wake()
+
+    @property
+    def _waits_to_write(self) -> bool:
+        """Tell whether nothing but SQLite's right to write keeps us from renewing: others wait for it as well."""
+        return self._is_queueing or (self._is_renewing and self._store.database == "sqlite")
+
+    def _give_up_late(self, now: float) -> None:
+        if self._waits_to_write:
+            return
+        with self._fencing:
+            late = {token: lease for token, lease in list(self._held.items()) if now >= lease.fenced_at}
+            given_up = [token for token, lease in late.items() if not lease.is_fenced]
+            for lease in late.values():
                 lease.is_fenced = True
-        if late:
-            logger.warning("leases_given_up", extra={"jobs": len(late)})
-            self._watcher.fenced(late)
+        if given_up:
+            logger.warning("leases_given_up", extra={"jobs": len(given_up)})
+            self._watcher.fenced(given_up)

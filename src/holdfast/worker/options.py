@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from holdfast.calls import check_queue
+from holdfast.calls import NAME_LENGTH, check_queue, is_name
 from holdfast.errors import InvalidSettings
 from holdfast.store.jobs import Want
 from holdfast.surroundings import Surroundings
@@ -28,12 +28,26 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):
             raise InvalidSettings(f"queues is a list of names; write queues=[{self.queues!r}]")
+        if self.queues is not None and not self.queues:
+            raise InvalidSettings(
+                "queues names none, so nothing would run; name some, or leave it out for the usual ones"
+            )
         for each in self.queues or ():
             check_queue(each)
+        if type(self.concurrency) is not int or not _is_number(self.poll) or not _is_number(self.grace or 0):
+            raise InvalidSettings("a worker takes a whole number as concurrency, and seconds as poll and grace")
         if self.concurrency < 1 or not self.poll > 0 or not (self.grace is None or self.grace >= 0):
             raise InvalidSettings(
                 "a worker takes a concurrency of at least 1, poll > 0 and grace >= 0, or None to wait"
             )
+        if self.name is not None and not is_name(self.name):
+            raise InvalidSettings(f"the name of a worker is a text of 1 to {NAME_LENGTH} printable characters")
+        if callable(self.middleware) or not all(map(callable, self.middleware)):
+            raise InvalidSettings("middleware is a list of functions (ctx, next), also if it has one entry")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class WorkerKeywords(TypedDict, total=False):

@@ -1,11 +1,10 @@
 """The worker: runs the jobs of the tasks it knows; here its parts are put together, and its life is led.
 
-claimer    two loops that settle what has ended and claim for the free slots; `doubts` are its lost answers
-    intake     what was claimed begins, or is given back; suspects run alone
-    handlers   each attempt is a task, of handler and `attempt`; `running` knows them all
-    settle     what has ended is kept until it is written down
-    leases     kept by a thread of their own, which also hears what is asked of running jobs
-    hearing, progress, upkeep, proof    when to look, what handlers report, what others have left behind
+`claimer` has two loops that settle what has ended and claim for the free slots, from its `floor`; `doubts` are its lost
+answers. `intake` begins what was claimed, or gives it back; suspects run alone. `handlers` runs each `attempt`, and
+`running` knows them all. A handler sees its `context` and opens `blocks`, each of them `fenced`. `settle` keeps what
+has ended until it is written down. `leases` are kept by a thread of their own, which also hears what is asked of
+running jobs. `hearing` says when to look, `progress` what handlers report, `upkeep` and `proof` what others have left.
 """
 
 from __future__ import annotations

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from holdfast.store.postgres.side import Side
 
 SAT_TOO_LONG = "25P03"  # idle_in_transaction_session_timeout
-# what a user to whom the connection is lent may change, and the next one must not find changed
-STANCE = ("autocommit", "row_factory", "cursor_factory", "prepare_threshold", "isolation_level", "read_only")
 
 
 class Block:
@@ -47,7 +45,8 @@ class Block:
         self._lock = threading.Lock()
         self._busy = 0
         self._savepoints = 0
-        self._stance: dict[str, object] | None = None
+        self._is_handed_out = False
+        self._is_as_lent = True
         self._over: Callable[[], HoldfastError] | None = None
         self._is_ending = False
         self._is_broken_off = False
@@ -56,8 +55,7 @@ class Block:
     def connection(self) -> Any:
         """The driver's own connection, psycopg's of the block's colour."""
         self.refuse_unusable()
-        if self._stance is None:
-            self._stance = stance(self._lent)
+        self._is_handed_out = True
         return self._lent.tx.connection
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -77,6 +75,7 @@ class Block:
         statement = in_postgres(sql)
         given = statement.bind(values)
         self._enter()
+        self._is_as_lent &= not statement.stays
         try:
             return await self._side.apart(self._lent.tx.query(statement.text, given), self._break_off)
         except psycopg.Error as error:
@@ -185,7 +184,7 @@ class Block:
         alarm: Alarm | None = None
         try:
             alarm = self._arm()
-            if self._stance is not None and await self._lent.tx.fetch_all(READ_MARK) != [("open",)]:
+            if self._is_handed_out and await self._lent.tx.fetch_all(READ_MARK) != [("open",)]:
                 raise _ended_by_user()
             is_sent = True
             await self._lent.tx.commit()
@@ -216,7 +215,8 @@ class Block:
             self._give_back(is_clean=is_clean)
 
     def _give_back(self, *, is_clean: bool) -> None:
-        is_as_lent = self._stance is None or self._stance == stance(self._lent)
+        # whoever was given the connection may still have it when another block has, and say COMMIT there
+        is_as_lent = self._is_as_lent and not self._is_handed_out
         self._side.blocks.give_back(self._lent, is_clean=is_clean and is_as_lent)
 
     def _break_off(self) -> None:
@@ -269,11 +269,6 @@ class BlockTx:
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
         """Run *sql* and return all of its rows."""
         return await self._block.do(lambda tx: tx.fetch_all(sql, **values))
-
-
-def stance(lent: Lent) -> dict[str, object]:
-    """Note how a connection is set."""
-    return {name: getattr(lent.tx.connection, name) for name in STANCE}
 
 
 def _ended() -> HoldfastError:

@@ -3,7 +3,7 @@
 What is known after a failure decides:
 
     before COMMIT was sent      surely rolled back: again, if it was a collision or the connection that failed
-    COMMIT sent, an SQL error   surely rolled back: the server says so
+    COMMIT sent, an SQL error   surely rolled back: the server says so; without BEGIN, if it was the first statement
     COMMIT sent, answer lost    in doubt: again if the operation is repeatable (its rows are named by the caller,
                                 so the second run finds what the first one did), else `UnknownOutcome`
 
@@ -14,7 +14,7 @@ Written once for both colours, like an operation: over the blocking side its awa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -26,7 +26,7 @@ from holdfast.store.postgres.address import Plan
 from holdfast.store.postgres.deadline import Alarm, Deadline
 from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.store.postgres.pool import Lent
-from holdfast.store.tx import R, Tx
+from holdfast.store.tx import Database, First, R, Row, Tx
 from holdfast.store.views import Views
 
 if TYPE_CHECKING:
@@ -111,8 +111,7 @@ class Execution(Generic[R]):
 
     async def _transact(self, lent: Lent) -> R:
         if not self._plan.begin:
-            self._is_committing = True  # from its first byte: the statement is its own COMMIT
-            return await self._work(lent.tx)
+            return await self._do_alone(lent)
         await lent.tx.begin(self._plan.begin)
         result = await self._work(lent.tx)
         if lent.pgconn.transaction_status != TransactionStatus.INTRANS:
@@ -120,6 +119,16 @@ class Execution(Generic[R]):
         self._is_committing = self._plan.writes
         await lent.tx.commit()
         return result
+
+    async def _do_alone(self, lent: Lent) -> R:
+        """Run it without BEGIN; if a statement fails, what the ones before it have written is there."""
+        self._is_committing = True  # from its first byte: the statement is its own COMMIT
+        alone = Alone(lent.tx)
+        try:
+            return await self._work(alone)
+        except psycopg.Error:
+            self._is_in_doubt |= alone.has_run
+            raise
 
     async def _pause_or_raise(self, error: psycopg.Error) -> None:
         trouble = self._diagnose(error)
@@ -131,7 +140,7 @@ class Execution(Generic[R]):
             self._is_in_doubt |= self._is_committing
         pause = self._pause(trouble)
         if not self._may_repeat(trouble) or pause >= self._deadline.remaining():
-            if trouble is Trouble.MISTAKE:
+            if trouble is Trouble.MISTAKE and not self._is_in_doubt:
                 raise error
             raise self._failure(trouble) from error
         await self._side.sleep(pause)
@@ -165,15 +174,36 @@ class Execution(Generic[R]):
         return told
 
 
+class Alone:
+    """No transaction: each statement commits by itself."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.database = tx.database
+        self.has_run = False
+        self._tx = tx
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        await self._tx.execute(sql, **values)
+        self.has_run = True
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+        rows = await self._tx.fetch_all(sql, **values)
+        self.has_run = True
+        return rows
+
+
 class Opening(Execution[Lent]):
-    """Begins a block's transaction and lends its connection, which the block gives back.
+    """Begins a block's transaction, with *first* in it, and lends its connection, which the block gives back.
 
     It waits for a connection as long as its caller does, since blocks last as long as their users want. From then on it
     has its deadline.
     """
 
-    def __init__(self, side: Side, plan: Plan, deadline: Deadline) -> None:
+    def __init__(self, side: Side, first: First | None, plan: Plan, deadline: Deadline) -> None:
         super().__init__(side, _no_work, plan, deadline)
+        self._first = first
         self._has_waited = False
 
     async def _attempt(self) -> Lent:
@@ -182,19 +212,59 @@ class Opening(Execution[Lent]):
         if not self._has_waited:
             self._has_waited, self._deadline = True, self._deadline.again()
         lent = await pool.lend(self._deadline)
-        is_open = False
+        is_open = is_clean = False
         alarm: Alarm | None = None
         try:
             alarm = self._alarm = self._side.arm(lent.pgconn, self._deadline)
-            await lent.tx.begin(self._plan.begin)
+            await self._begin(lent)
             is_open = True
             return lent
+        except Exception:
+            is_clean = await is_rolled_back(lent)
+            raise
         finally:
             self._alarm = None
             if alarm is not None:
                 alarm.disarm()
             if not is_open:
-                pool.give_back(lent, is_clean=False)
+                pool.give_back(lent, is_clean=is_clean and not (alarm is not None and alarm.has_rung))
+
+    async def _begin(self, lent: Lent) -> None:
+        if self._first is None:
+            await lent.tx.begin(self._plan.begin)
+            return
+        tx = OpeningTx(lent, self._plan.begin)
+        await self._first(tx)
+        if not tx.has_begun:
+            await lent.tx.begin(self._plan.begin)
+
+
+class OpeningTx:
+    """A transaction that begins, as *begin* says, with its first statement, in one round trip."""
+
+    database: Database = "postgres"
+
+    def __init__(self, lent: Lent, begin: str) -> None:
+        self.has_begun = False
+        self._tx = lent.tx
+        self._begin = begin
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        if self.has_begun:
+            await self._tx.execute(sql, **values)
+        else:
+            await self._open(sql, values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+        if self.has_begun:
+            return await self._tx.fetch_all(sql, **values)
+        return await self._open(sql, values)
+
+    async def _open(self, sql: str, values: Mapping[str, object]) -> list[Row]:
+        self.has_begun = True
+        return await self._tx.begin_with(self._begin, sql, values)
 
 
 async def _no_work(tx: Tx) -> Any:

@@ -22,7 +22,19 @@ from holdfast.store.postgres.execution import Execution, Opening, Reading
 from holdfast.store.postgres.group import AsyncGroup, BlockingGroup, Run
 from holdfast.store.postgres.listener import Listener, NoListener
 from holdfast.store.postgres.side import AsyncSide, BlockingSide, Means, Side, abandon
-from holdfast.store.tx import Database, ListOperation, OpenTx, Operation, P, R, T, Tx, is_one_write, is_repeatable
+from holdfast.store.tx import (
+    Database,
+    First,
+    ListOperation,
+    OpenTx,
+    Operation,
+    P,
+    R,
+    T,
+    Tx,
+    is_one_write,
+    is_repeatable,
+)
 from holdfast.store.views import Views
 from holdfast.surroundings import Surroundings
 
@@ -97,18 +109,18 @@ class PostgresStore:
             group = side.groups.setdefault(operation, BlockingGroup(self._flight(side, operation)))
         return group.call(items, self._deadline())
 
-    async def begin(self, lease_seconds: float) -> OpenTx:
+    async def begin(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Open a transaction around a user's code, on a connection of the blocks' pool."""
         await self._check()
         side = self._async_side()
-        opening = Opening(side, block_plan(self._block_address, lease_seconds), self._deadline())
+        opening = Opening(side, first, block_plan(self._block_address, lease_seconds), self._deadline())
         return Block(side, await side.open(opening), self._settings.deadline_seconds)
 
-    def begin_sync(self, lease_seconds: float) -> OpenTx:
+    def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Open a transaction around a user's code, blocking."""
         self._check_sync()
         side = self._blocking_side()
-        opening = Opening(side, block_plan(self._block_address, lease_seconds), self._deadline())
+        opening = Opening(side, first, block_plan(self._block_address, lease_seconds), self._deadline())
         return Block(side, side.finish(opening), self._settings.deadline_seconds)
 
     async def open(self) -> None:

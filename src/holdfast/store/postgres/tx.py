@@ -65,6 +65,24 @@ class Cursor(psycopg.Cursor[Row]):
         return PLAIN
 
 
+class WholeAsyncCursor(psycopg.AsyncClientCursor[Row]):
+    """An async cursor that writes values into the text, so that it may be several statements; by our adapters."""
+
+    @property
+    def adapters(self) -> adapt.AdaptersMap:
+        """The plain ones."""
+        return PLAIN
+
+
+class WholeCursor(psycopg.ClientCursor[Row]):
+    """A blocking cursor that writes values into the text, so that it may be several statements; by our adapters."""
+
+    @property
+    def adapters(self) -> adapt.AdaptersMap:
+        """The plain ones."""
+        return PLAIN
+
+
 class UsersAsyncCursor(psycopg.AsyncCursor[Row]):
     """An async cursor for users' statements: it heeds the program's adapters, not those of a connection once lent."""
 
@@ -130,6 +148,7 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
         super().__init__(connection, dialect)
         self.connection = connection
         self._users_cursor = UsersAsyncCursor(connection, row_factory=tuple_row)
+        self._whole_cursor = WholeAsyncCursor(connection, row_factory=tuple_row)
 
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""
@@ -141,6 +160,14 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
         await self._cursor.execute(text, prepare=False)
+
+    async def begin_with(self, text: str, sql: str, values: Mapping[str, object]) -> list[Row]:
+        """Run *text*, which may be several statements, and *sql* after it, as one; return the rows of *sql*."""
+        statement = self._dialect.compile(sql, values)
+        await self._whole_cursor.execute(f"{text}; {statement.text}", self._dialect.bind(statement, values))
+        while self._whole_cursor.nextset():
+            pass
+        return await self._whole_cursor.fetchall() if self._whole_cursor.description else []
 
     async def commit(self) -> None:
         """End the transaction; a driver's own way, half the client time of a statement."""
@@ -158,6 +185,7 @@ class OwnPostgresTx(PostgresTx):
         super().__init__(connection, dialect)
         self.connection = connection
         self._users_cursor = UsersCursor(connection, row_factory=tuple_row)
+        self._whole_cursor = WholeCursor(connection, row_factory=tuple_row)
 
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""
@@ -169,6 +197,14 @@ class OwnPostgresTx(PostgresTx):
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
         self._cursor.execute(text, prepare=False)
+
+    async def begin_with(self, text: str, sql: str, values: Mapping[str, object]) -> list[Row]:
+        """Run *text*, which may be several statements, and *sql* after it, as one; return the rows of *sql*."""
+        statement = self._dialect.compile(sql, values)
+        self._whole_cursor.execute(f"{text}; {statement.text}", self._dialect.bind(statement, values))
+        while self._whole_cursor.nextset():
+            pass
+        return self._whole_cursor.fetchall() if self._whole_cursor.description else []
 
     async def commit(self) -> None:
         """End the transaction; a driver's own way, half the client time of a statement."""

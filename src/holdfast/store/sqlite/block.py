@@ -51,6 +51,7 @@ class Block:
         self._end = end
         self._is_unwanted = False
         self._is_lent = False
+        self._is_as_found = True
         self._broken_by: str | None = None
         self._savepoints = 0
         self._over: Callable[[], HoldfastError] | None = None
@@ -81,6 +82,7 @@ class Block:
         """Run one statement of the user's."""
         statement = in_sqlite(sql)
         given = statement.bind(values)
+        self._is_as_found &= not statement.stays
         return self.do(lambda: self._query(statement.text, given))
 
     def begin_savepoint(self) -> str:
@@ -231,7 +233,7 @@ class Block:
 
     def _let_go(self, why: Callable[[], HoldfastError], error: BaseException | None) -> None:
         self._over = why
-        if self._is_lent:
+        if self._is_lent or not self._is_as_found:
             self._connection.doubt()
         try:
             self._connection.__exit__(type(error) if error else None, error, None)

@@ -228,7 +228,7 @@ class BlockConnection(WriteConnection):
         return SqliteTx(self.guarded, self._dialect, self.guarded.plain_cursor())
 
     def doubt(self) -> None:
-        """Have the connection closed when it comes back, for somebody else may have kept it."""
+        """Have the connection closed when it comes back: a user may have kept it, or changed what others would find."""
         self._is_broken = True
 
     def _connect(self) -> sqlite3.Connection:

@@ -60,6 +60,12 @@ class GuardedConnection(sqlite3.Connection):
         """Refuse: it would commit."""
         raise not_theirs_to_end()
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse what would commit by itself: a change of the driver's own mode of transactions."""
+        if name in ("isolation_level", "autocommit"):
+            raise not_theirs_to_end()
+        super().__setattr__(name, value)
+
     def plain_cursor(self) -> sqlite3.Cursor:
         """Make a cursor without a guard; for the owner, who has the block's lock."""
         return super().cursor(sqlite3.Cursor)

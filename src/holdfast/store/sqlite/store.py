@@ -22,7 +22,7 @@ from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.turns import ListWork, Work
 from holdfast.store.sqlite.watch import LogWatch
 from holdfast.store.sqlite.writer import Writer
-from holdfast.store.tx import Database, ListOperation, OpenTx, Operation, P, R, T, Tx
+from holdfast.store.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx
 from holdfast.surroundings import Surroundings
 
 FORK_SECONDS = 10.0  # how long a fork waits for threads that are using the database
@@ -89,20 +89,20 @@ class SqliteStore:
         """Run a list operation on *items*, as one with those of whoever else waits, blocking."""
         return self._write_sync(ListWork(operation, items))
 
-    async def begin(self, lease_seconds: float) -> OpenTx:
+    async def begin(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, for `transaction_seconds` at most."""
         here = self._in_this_process()
         if not here.is_open:
             await self.open()
-        block = await here.writer.begin(min(self._block_seconds, lease_seconds))
+        block = await here.writer.begin(min(self._block_seconds, lease_seconds), first)
         return AsyncBlock(block, self._surroundings.threads, partial(here.writer.give_up, block))
 
-    def begin_sync(self, lease_seconds: float) -> OpenTx:
+    def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, blocking."""
         here = self._in_this_process()
         if not here.is_open:
             self.open_sync()
-        return BlockingBlock(here.writer.begin_sync(min(self._block_seconds, lease_seconds)))
+        return BlockingBlock(here.writer.begin_sync(min(self._block_seconds, lease_seconds), first))
 
     async def open(self) -> None:
         """Create the file if there is none, and bring its tables up to date; the first use does it too."""

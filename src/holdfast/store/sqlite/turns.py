@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeAlias, cast
 
-from holdfast.store.tx import ListOperation, R, T, Tx
+from holdfast.store.tx import First, ListOperation, R, T, Tx
 from holdfast.surroundings import Signal
 
 Work: TypeAlias = Callable[[Tx], Coroutine[Any, Any, R]]
@@ -52,6 +52,8 @@ class Turn(Generic[R]):
         """Is called if the caller is gone and does not hear the outcome."""
         self.seconds = 0.0
         """How long a block may last, if it is one that is wanted."""
+        self.first: First | None = None
+        """What is run in that block before anybody has it."""
         self._value: R | None = None
 
     def settle(self, run: Callable[[], R]) -> None:

@@ -24,7 +24,7 @@ from holdfast.store.sqlite.block import Block
 from holdfast.store.sqlite.connection import BlockConnection, WriteConnection
 from holdfast.store.sqlite.filelock import FileLock
 from holdfast.store.sqlite.turns import LoopTurn, ThreadTurn, Turn, Turns, Work, no_work, tell
-from holdfast.store.tx import R, Tx
+from holdfast.store.tx import First, R, Tx
 from holdfast.surroundings import Shell, Surroundings
 
 MOST_TOGETHER = 500  # bounds how long the first caller of a group waits for the last
@@ -71,11 +71,14 @@ class Writer:
         finally:
             self._let_go()
 
-    async def begin(self, seconds: float) -> Block:
-        """Wait for the right to write, as long as it takes, and open a block that has it for *seconds*."""
+    async def begin(self, seconds: float, first: First | None = None) -> Block:
+        """Wait for the right to write, as long as it takes, and open a block that has it for *seconds*.
+
+        *First* runs in it before anybody has it, by whoever opens it: no hop of its own.
+        """
         turn: LoopTurn[Block] = LoopTurn(no_work, inf)
-        turn.discard = lambda: self.give_up(turn.result())
-        turn.seconds = seconds
+        turn.discard = lambda: self._discard(turn)
+        turn.seconds, turn.first = seconds, first
         try:
             self._queue(turn)
             return await turn.future
@@ -84,15 +87,20 @@ class Writer:
                 turn.discard()
             raise
 
-    def begin_sync(self, seconds: float) -> Block:
+    def begin_sync(self, seconds: float, first: First | None = None) -> Block:
         """Wait for the right to write, as long as it takes, and open a block, blocking."""
         if not self._take_right_if_free():
-            return self._wait_for_block(seconds)
+            return self._wait_for_block(seconds, first)
         try:
-            return self._open_block(seconds, wanted=lambda: True)
+            block = self._open_block(seconds, wanted=lambda: True)
         except BaseException:
             self._let_go()
             raise
+        return _begun(block, first)
+
+    def _discard(self, turn: Turn[Block]) -> None:
+        if turn.error is None:
+            self.give_up(turn.result())
 
     def give_up(self, block: Block) -> None:
         """Have *block* rolled back soon."""
@@ -157,7 +165,7 @@ class Writer:
             if isinstance(error, Exception):  # who waits for it hears it, and the shell lives on
                 return
             raise
-        turn.settle(lambda: block)
+        turn.settle(lambda: _begun(block, turn.first))
         if self._turns.withdraw(turn):
             tell([turn])
         else:
@@ -233,9 +241,9 @@ class Writer:
             self._turns.withdraw(turn)
         return turn.result()
 
-    def _wait_for_block(self, seconds: float) -> Block:
+    def _wait_for_block(self, seconds: float, first: First | None) -> Block:
         turn: ThreadTurn[Block] = ThreadTurn(no_work, inf, self._surroundings.signal())
-        turn.seconds = seconds
+        turn.seconds, turn.first = seconds, first
         try:
             self._queue(turn)
             turn.told.wait()
@@ -307,6 +315,17 @@ class Writer:
             f"the write had begun and was not done {GRACE_SECONDS:g} s after its deadline; "
             f"it may still happen: read before you do it again"
         )
+
+
+def _begun(block: Block, first: First | None) -> Block:
+    """Give *block* to who has asked for it, after *first* was run in it; if that raises, it has ended."""
+    if first is not None:
+        try:
+            block.run(first)
+        except BaseException:
+            block.roll_back()
+            raise
+    return block
 
 
 async def _do_nothing(tx: Tx) -> None:
