@@ -42,6 +42,7 @@ class FaultProxy:
         self.cut_at_commit: Cut | None = None
         self.cuts = 0
         self.accepted = 0
+        self._is_closing = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -94,9 +95,12 @@ class FaultProxy:
     async def _close(self) -> None:
         if self._server is not None:
             self._server.close()
+        self._is_closing = True
         self._speaks.set()
         self._cut()
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # one may just have been accepted
+            await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted is closed by the loop
 
     def _set_speaks(self, speaks: bool) -> None:
         if speaks:
@@ -117,6 +121,9 @@ class FaultProxy:
             writer.transport.abort()
             return
         line = Line(self, (reader, writer), upstream)
+        if self._is_closing:
+            line.abort()
+            return
         self._lines.add(line)
         try:
             await asyncio.gather(line.pass_requests(), line.pass_answers())

@@ -402,7 +402,7 @@ async def test_workers_operators_and_producers_never_deadlock(new_holdfast: NewH
 
     async def operate(face: Holdfast) -> None:
         for _ in range(40):
-            verb = chance.choice([face.cancel, face.pause, face.resume, face.retry, face.trigger, face.delete_many])
+            verb = chance.choice([face.cancel, face.pause, face.resume, face.retry, face.trigger])
             try:
                 await verb(chance.sample(known, min(3, len(known))))  # type: ignore[operator]
             except (Conflict, NotFound, StoreError):

@@ -363,7 +363,10 @@ def test_a_sleeper_sleeps_long_only_when_every_transaction_has_seen_its_mark() -
     assert rest.seconds() == 2
 
     rest.has_marked()
+    rest.has_looked(Horizon(oldest=90, newest=95))
     clock.now += hints.STATEMENT_SECONDS
+    assert rest.wants_to_sleep  # again: by now whatever had not seen the first mark has a number
+    rest.has_marked()
     rest.has_looked(Horizon(oldest=90, newest=100))
     assert rest.seconds() == 2
     rest.has_looked(Horizon(oldest=99, newest=120))
@@ -383,6 +386,8 @@ def test_a_sleeper_looks_for_what_statements_wrote_that_began_before_its_mark() 
     while (seconds := rest.seconds()) < hints.SELDOM_SECONDS:
         waits.append(seconds)
         clock.now += seconds
+        if rest.wants_to_sleep:
+            rest.has_marked()
         rest.has_looked(Horizon(oldest=100, newest=100))
 
     assert waits[0] == hints.GLANCE_SECONDS
@@ -552,7 +557,9 @@ async def test_an_idle_process_issues_less_than_one_statement_a_second(empty_url
         polls.store._source = polls.store._hints._source = NoListener()  # type: ignore[attr-defined]
         async with hears, polls, hears.worker() as one, polls.worker() as other:
             await until(
-                lambda: has_looked(one, has_line=True) and has_looked(other, has_line=False), "the workers sleep"
+                lambda: has_looked(one, has_line=True) and has_looked(other, has_line=False),
+                "the workers sleep",
+                timeout=30,
             )
             await asyncio.sleep(0.5)  # what belongs to the beginning
             on_line.round_trips = off_line.round_trips = 0

@@ -8,8 +8,9 @@ after that has seen the mark and sends a hint, or had looked for it before. Of t
 older than the mark, by their number; while one of them is open, the sleeper looks every two seconds. And statements
 that were under way when the mark was made: whatever writes and hints by one statement sees the tables as they were when
 it began, and has no number by then. Such a statement ends within seconds, so for these the sleeper looks again after
-20 ms, and again whenever twice as long has passed, before it trusts its mark. A sleeper that is hinted at more than a
-hundred times a second is no sleeper: it takes the mark away and looks for itself, for a second.
+20 ms, and again whenever twice as long has passed, and then makes its mark once more, by which the numbers of all that
+had not seen the first are judged. A sleeper that is hinted at more than a hundred times a second is no sleeper: it
+takes the mark away and looks for itself, for a second.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class Rest:
         self._hints = 0
         self.is_marked = False
         self._slept_at = 0.0
+        self._has_said_again = False
         self._is_sure = False
 
     def hear(self) -> None:
@@ -136,8 +138,13 @@ class Rest:
 
     @property
     def wants_to_sleep(self) -> bool:
-        """Tell whether it should say that it sleeps, before the next look."""
-        return self._watch.is_listening and not self.is_marked and not self._is_awake
+        """Tell whether it should say that it sleeps, before the next look; it says so twice.
+
+        The second time comes when every statement that had not seen the first mark has its number: then these numbers
+        are below that of the second mark, and the transactions can be waited for.
+        """
+        has_said = self.is_marked and (self._is_falling_asleep or self._has_said_again)
+        return self._watch.is_listening and not has_said and not self._is_awake
 
     @property
     def wants_to_wake(self) -> bool:
@@ -146,18 +153,20 @@ class Rest:
 
     def has_marked(self) -> None:
         """Note that the mark is committed; the next look shows which transactions may not have seen it."""
+        self._has_said_again = self.is_marked
+        if not self.is_marked:
+            self._slept_at = self._monotonic()
         self.is_marked, self._is_sure, self._marked_at = True, False, None
-        self._slept_at = self._monotonic()
 
     def has_unmarked(self) -> None:
         """Note that the mark is gone."""
-        self.is_marked = self._is_sure = False
+        self.is_marked = self._is_sure = self._has_said_again = False
 
     def has_looked(self, horizon: Horizon) -> None:
         """Note that the tables were read, and with what in progress."""
         if self._marked_at is None:
             self._marked_at = horizon.newest
-        self._is_sure = self.is_marked and not self._is_falling_asleep and horizon.oldest >= self._marked_at
+        self._is_sure = self._has_said_again and horizon.oldest >= self._marked_at
 
     def seconds(self) -> float:
         """Say how long it may go without a look."""

@@ -242,8 +242,8 @@ LOST_BY = {
 async def finish_block(tx: Tx, settlement: Settlement) -> None:
     """Write down what an attempt came to in the transaction of its block, which commits right after.
 
-    A chain of one job that concerns nobody else is completed by the one statement that waits for its row, whatever
-    that leaves goes the long way: on PostgreSQL one round trip instead of four, a third of the server's time.
+    A chain of one job that concerns nobody else is completed by one statement, which waits for its row; whatever that
+    leaves goes the long way. On PostgreSQL it is one round trip instead of four, and half of the server's time.
 
     Raises `LeaseLost` as `hold_block` does, and what is wrong with the continuation: `ChainNotFound`, `BlockerCycle`.
     """

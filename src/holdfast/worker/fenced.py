@@ -143,7 +143,7 @@ class Block:
     async def _refuse_own_doing(self, error: LeaseLost) -> None:
         """Raise `Misuse` if it is this very block that has ended its job: when it is undone, the job is still ours."""
         blocks = self._blocks
-        if AbortReason(error.reason) is AbortReason.CANCELLED:
+        if AbortReason(error.reason) in (AbortReason.CANCELLED, AbortReason.ERROR):
             return
         await self._open_tx.roll_back()
         if await blocks.desk.runner.read(settling.check, blocks.job.token) is Hold.HELD:
@@ -177,7 +177,9 @@ class Block:
 
 async def finish(tx: Tx, settlement: Settlement, reports: Sequence[Report]) -> None:
     """Write the last reports, and complete the job of a block."""
-    await jobs.progress(tx, reports)
+    if reports:  # they pass over a locked row, and an earlier report may just be on its way there
+        await settling.hold_block(tx, settlement.token)
+        await jobs.progress(tx, reports)
     await settling.finish_block(tx, settlement)
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from tests.store.rules.continuing import INHERITED
 from tests.store.rules.world import HALTING, MINUTE, Lane, Token, World
 
 OWN, COMMITTED, ROLLED_BACK = "own connection", "caller commits", "caller rolls back"
@@ -25,9 +26,12 @@ more_keys = st.sampled_from((None, "k1", "k2"))
 scopes = st.sampled_from((("open", None), ("open", None), ("any", None), ("open", 90_000), ("any", 90_000)))
 delays = st.sampled_from((0, 0, 0, MINUTE))
 priorities = st.sampled_from((0, 1))
+tags = st.sampled_from(((), (), ("a",), ("a", "ü")))
 rarely = st.sampled_from((False, False, False, True))
 counts = st.sampled_from((1, 1, 2))
 policies = st.sampled_from(("fail", "wait", "ignore"))
+forms = st.sampled_from(("finish", "finish", "continue", "continue", "continue and finish", "look"))
+other_tasks = st.sampled_from((None,) * 7 + ("mail",))
 workers = st.sampled_from(("ann", "bob"))
 ends = st.sampled_from(
     ("complete", "complete", "an error", "a fatal error", "pause", "reschedule", "give back", "cancel")
@@ -56,7 +60,7 @@ def jobs_that_are(*statuses: str) -> st.SearchStrategy[str]:
 
     def choose(run: Run) -> st.SearchStrategy[str]:
         fit = [
-            name for name, id_ in run.ids.items() if id_ in run.world.jobs and run.world.jobs[id_].status in statuses
+            name for name, id_ in run.ids.items() if id_ in run.world.jobs and run.world.current(id_).status in statuses
         ]
         return mostly(fit, [name for name in run.ids if name not in fit])
 
@@ -82,22 +86,45 @@ def lanes_that(fit: Callable[[Lane], bool]) -> st.SearchStrategy[str]:
 
 anybody = jobs_that_are()
 likely_blockers = jobs_that_are("pending", "blocked", "running", "failed")
+nexts = st.fixed_dictionaries(
+    {
+        "task": tasks,
+        "lane": st.sampled_from((INHERITED, INHERITED, INHERITED, None, "red", "blue")),
+        "queue": st.sampled_from((None, None, "default", "other")),
+        "priority": st.sampled_from((None, None, 0, 1)),
+        "tags": st.sampled_from((None, None, (), ("b",))),
+        "delay": delays,
+        "paused": rarely,
+        "names": st.one_of(st.just([]), st.just([]), st.lists(likely_blockers, min_size=1, max_size=2)),
+        "on_blocker_failure": policies,
+    }
+)
 claims = st.runner().flatmap(_claims)
 
 
 # ---- when a rule makes sense
 
-MOST_JOBS, MOST_WITH_WAITING = 6, 8
+MOST_JOBS, MOST_WITH_WAITING, MOST_STEPS = 6, 8, 12
 
 
 def has_room(run: Run) -> bool:
     """Allow a rule that starts a job."""
-    return len(run.world.jobs) < MOST_JOBS
+    return len(run.world.chains()) < MOST_JOBS
 
 
 def has_room_for_one_that_waits(run: Run) -> bool:
     """Allow a rule that starts a job which waits for others."""
-    return len(run.world.jobs) < MOST_WITH_WAITING
+    return len(run.world.chains()) < MOST_WITH_WAITING
+
+
+def may_go_on(run: Run) -> bool:
+    """Allow a rule that continues chains once something was claimed."""
+    return bool(run.tokens) and len(run.world.jobs) < MOST_STEPS
+
+
+def may_be_completed(run: Run) -> bool:
+    """Allow a rule that completes, and perhaps continues, a job without a worker."""
+    return len(run.world.jobs) < MOST_STEPS
 
 
 def some(*statuses: str) -> Callable[[Run], bool]:

@@ -7,7 +7,8 @@ can still be drawn, on purpose: they are the zombies.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -21,9 +22,10 @@ from holdfast.outcomes import judge as really_judge
 from holdfast.store import admission, reaping, settling
 from holdfast.store import jobs as engine
 from holdfast.store.settling import Settlement
-from tests.store.rules import running, steering
+from tests.store.rules import completing, running, steering
 from tests.store.rules.admission import admit
 from tests.store.rules.comparison import Comparison, Versions, compare_sides
+from tests.store.rules.continuing import Next
 from tests.store.rules.drawing import (
     COMMITTED,
     LANES,
@@ -36,6 +38,7 @@ from tests.store.rules.drawing import (
     counts,
     delays,
     ends,
+    forms,
     has_room,
     has_room_for_one_that_waits,
     hows,
@@ -47,8 +50,12 @@ from tests.store.rules.drawing import (
     lanes,
     lanes_that,
     likely_blockers,
+    may_be_completed,
+    may_go_on,
     messages,
     more_keys,
+    nexts,
+    other_tasks,
     policies,
     priorities,
     rarely,
@@ -57,17 +64,18 @@ from tests.store.rules.drawing import (
     some_claim,
     some_lane,
     some_suspect,
+    tags,
     tasks,
     texts,
     times,
     workers,
 )
 from tests.store.rules.running import End
-from tests.store.rules.sides import Error, Side, answer_of, begin_phase, instant
+from tests.store.rules.sides import Error, Side, answer_of, begin_phase, continuation_of, error_of, instant
 from tests.store.rules.steering import Spec, at_once
-from tests.store.rules.world import BEGIN, MINUTE, POLICIES, QUEUES, Token, World
+from tests.store.rules.world import BEGIN, MINUTE, POLICIES, QUEUES, USUAL_QUEUE, Token, World
 
-WANTS = [engine.Want(policy.queue, task, policy.lease_ms) for task, policy in POLICIES.items()]
+WANTS = [engine.Want(queue, task, policy.lease_ms) for task, policy in POLICIES.items() for queue in QUEUES]
 CHANCE = Random(0)
 STEP_MS = 10
 NOBODY = UUID(int=0)
@@ -99,6 +107,8 @@ class JobsMachine(RuleBasedStateMachine):
         world = copy.deepcopy(self.world) if undone else self.world
         expected = answer_of(partial(model, world))
         for side, answer in zip(self.sides, answers, strict=True):
+            if isinstance(answer, Error) and isinstance(expected, Error) and expected.about == steering.ONE_OF_THEM:
+                answer = replace(answer, about=steering.ONE_OF_THEM)  # noqa: PLW2901
             assert answer == expected, f"{side.name} answers {answer}, but by the law it is {expected}"
         self.compare()
         return expected
@@ -148,7 +158,12 @@ class JobsMachine(RuleBasedStateMachine):
 
     def new_id(self) -> UUID:
         """Choose an id as a caller does."""
-        return UUID(int=len(self.ids) + 1)
+        return self.new_ids(1)[0]
+
+    def new_ids(self, count: int) -> list[UUID]:
+        """Choose ids that no job has had."""
+        known = set(self.ids.values())
+        return [id_ for number in range(1, len(known) + count + 1) if (id_ := UUID(int=number)) not in known][:count]
 
     # ---- callers
 
@@ -160,7 +175,7 @@ class JobsMachine(RuleBasedStateMachine):
     @precondition(has_room)
     @rule(
         how=hows, is_named=st.booleans(), task=tasks, lane=lanes, key=keys, scope=scopes, delay=delays,
-        priority=priorities, paused=rarely, text=texts,
+        priority=priorities, paused=rarely, text=texts, tags=tags,
     )  # fmt: skip
     def somebody_starts_a_job(self, how: str, is_named: bool, scope: tuple[str, int | None], **options: Any) -> None:
         """Start one job, with an id of the caller's or of ours."""
@@ -263,13 +278,52 @@ class JobsMachine(RuleBasedStateMachine):
             settled = side.call(settling.settle, [self.settlement(side, *each) for each in given])
             assert settled.busy == []
             known = {each: token for token, each in side.tokens.items()}
-            done = [known[each] for each in settled.done]
-            return done, {known[each]: str(hold) for each, hold in settled.lost.items()}
+            assert settled.refused == {}
+            return [known[each] for each in settled.done], lost_of(settled, known)
 
         def law(world: World) -> Any:
-            return running.settle(world, [(token, self.end(world, token, how, delay)) for token, how, _ in given])
+            ends = [(token, self.end(world, token, how, delay)) for token, how, _ in given]
+            return running.settle(world, ends)[:2]
 
         self.ask(real, law)
+
+    @precondition(may_go_on)
+    @rule(first=claims, second=claims, count=counts, following=nexts, also=nexts)
+    def workers_continue_chains(
+        self, first: str, second: str, count: int, following: dict[str, Any], also: dict[str, Any]
+    ) -> None:
+        """Complete one or two attempts in a batch, each continued by a job, which may have to wait for the other."""
+        names = list(dict.fromkeys((second, first)[-count:]))
+        made = zip(names, self.new_ids(len(names)), (following, also), strict=False)
+        given = {self.tokens[name]: self.next(id_, **options) for name, id_, options in made}
+
+        def real(side: Side) -> Any:
+            batch = [self.continued(side, token, next_) for token, next_ in given.items()]
+            settled = side.call(settling.settle, batch)
+            assert settled.busy == []
+            known = {each: token for token, each in side.tokens.items()}
+            refused = {known[each]: error_of(error) for each, error in settled.refused.items()}
+            return [known[each] for each in settled.done], lost_of(settled, known), refused
+
+        def law(world: World) -> Any:
+            ends = [(token, End("complete", next=next_)) for token, next_ in given.items()]
+            done, lost, refused = running.settle(world, ends)
+            return done, lost, {token: error_of(error) for token, error in refused.items()}
+
+        self.ask(real, law)
+        self.remember([next_.id for next_ in given.values() if next_.id in self.world.jobs])
+
+    def next(self, id_: UUID, names: Sequence[str], **options: Any) -> Next:
+        """Say what is to follow; it waits for jobs by their names. A task that says its queue inherits none."""
+        own = POLICIES[options["task"]].queue
+        options["queue"] = options["queue"] or (None if own == USUAL_QUEUE else own)
+        return Next(id_, blockers=tuple(self.ids[name] for name in names), **options)
+
+    def continued(self, side: Side, token: Token, next_: Next) -> Settlement:
+        """Say to the store that an attempt has completed, and what follows."""
+        job = self.world.jobs.get(token.job)
+        outcome = Outcome(Kind.COMPLETE, successor=continuation_of(next_))
+        return Settlement(side.tokens[token], outcome, POLICIES["print" if job is None else job.task].halts_lane)
 
     def end(self, world: World, token: Token, how: str, delay: int) -> End:
         """Say in the model how an attempt ends."""
@@ -396,6 +450,65 @@ class JobsMachine(RuleBasedStateMachine):
         """Pause jobs."""
         self.steer(how, "pause", [first, second][:count], steering.pause)
 
+    @precondition(may_be_completed)
+    @rule(how=hows, job=jobs_that_are(*CANCELLABLE), task=other_tasks)
+    def somebody_completes(self, how: str, job: str, task: str | None) -> None:
+        """Complete a job without a worker, perhaps taking it for one of another task."""
+        id_ = self.ids[job]
+        asked = task or self.task_of(id_)
+        steps = [completing.Step(output='"by hand"')]
+
+        def real(side: Side) -> Any:
+            return self.lend(side, how, partial(side.hf.sync.complete, side.hf.tasks.get(asked), id_, "by hand"))
+
+        def law(world: World) -> str:
+            completing.complete(world, id_, asked, steps, at_once=how == OWN)
+            return "completed"
+
+        self.ask(real, law, undone=how == ROLLED_BACK)
+
+    def task_of(self, id_: UUID) -> str:
+        """Name the task of the current job of a chain."""
+        return self.world.current(id_).task if id_ in self.world.jobs else "print"
+
+    @precondition(may_be_completed)
+    @rule(how=hows, job=jobs_that_are(*CANCELLABLE), form=forms, following=nexts)
+    def somebody_takes_a_job_in_the_hand(self, how: str, job: str, form: str, following: dict[str, Any]) -> None:
+        """Look at a job; then finish it, or go on and leave the next one, or finish that as well."""
+        id_, made = self.ids[job], list[UUID]()
+        task = self.task_of(id_)
+        following = {**following, "text": "next"}
+
+        def real(side: Side) -> Any:
+            block = partial(side.hf.sync.completing, side.hf.tasks.get(task), id_)
+            ids, seen = told(self.lend(side, how, partial(self.work, side, block, form, following)))
+            made[:] = made or ids
+            return seen
+
+        def law(world: World) -> list[str]:
+            next_ = self.next(made[0] if made else NOBODY, **following)
+            steps = [completing.Step(next=next_)] if form.startswith("continue") else []
+            steps += [completing.Step(output='"by hand"')] if form.endswith("finish") else []
+            return completing.complete(world, id_, task, steps, at_once=how == OWN)
+
+        answer = self.ask(real, law, undone=how == ROLLED_BACK)
+        self.remember([] if isinstance(answer, Error) or how == ROLLED_BACK else made)
+
+    def work(
+        self, side: Side, block: Callable[..., Any], form: str, following: dict[str, Any], **connection: Any
+    ) -> tuple[list[UUID], list[str]]:
+        """Do with a job in the hand what *form* says; give the ids that were made, and what was seen."""
+        made, seen = [], []
+        with block(**connection) as job:
+            seen.append(str(job.status))
+            if form.startswith("continue"):
+                job = job.continue_with(side.call_of(self.next(NOBODY, **following)))  # noqa: PLW2901
+                made.append(job.id)
+                seen.append(str(job.status))
+            if form.endswith("finish"):
+                job.finish("by hand")
+        return made, seen
+
     @precondition(some("paused"))
     @rule(how=hows, job=jobs_that_are("paused"))
     def somebody_resumes(self, how: str, job: str) -> None:
@@ -485,13 +598,31 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(job=anybody)
     def somebody_looks_at_a_job(self, job: str) -> None:
-        """Read a job, which may be gone."""
+        """Read a job, which may be gone: itself, whatever has followed it."""
         id_ = self.ids[job]
-        self.ask(lambda side: side.hf.sync.get_job(id_), lambda world: world.named([id_])[0].status)
+
+        def law(world: World) -> str:
+            world.named([id_])
+            return world.jobs[id_].status
+
+        self.ask(lambda side: side.hf.sync.get_job(id_), law)
+
+    @rule(job=anybody)
+    def somebody_looks_at_a_chain(self, job: str) -> None:
+        """Read the chain of a job: its status and its output are those of its last one."""
+        id_ = self.ids[job]
+
+        def real(side: Side) -> tuple[object, ...]:
+            chain = side.hf.sync.get_chain(id_)
+            steps = [each.id for each in side.hf.sync.list_chain_jobs(id_)]
+            return chain.id, chain.task, str(chain.status), chain.last_task, steps
+
+        self.ask(real, partial(steering.chain_info, job_id=id_))
 
     # drawn more often than the rest: without these nothing else gets far
     claims_2 = claims_3 = claims_4 = a_worker_claims
     ends_2 = ends_3 = ends_4 = workers_end_attempts
+    goes_on_2 = goes_on_3 = workers_continue_chains
     retries_2 = somebody_retries
     waits_2 = waits_3 = somebody_starts_a_job_that_waits
 
@@ -510,6 +641,11 @@ class JobsMachine(RuleBasedStateMachine):
             compare_sides(seen[0], other)
         self.world.said.clear()
         self.tick(STEP_MS)
+
+
+def lost_of(settled: settling.Settled, known: Mapping[engine.Token, Token]) -> dict[Token, str]:
+    """Say which claims were lost, as the model does."""
+    return {known[each]: str(hold) for each, hold in settled.lost.items()}
 
 
 def caught(call: Callable[[], Any]) -> Any:

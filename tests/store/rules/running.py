@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tests.store.rules.admission import admit, tell
-from tests.store.rules.world import HALTING, QUEUES, UNMENDED, Job, Token, World
+from tests.store.rules.continuing import Next, follow, is_handed_on, refuse
+from tests.store.rules.world import HALTING, QUEUES, Job, Refused, Token, World
 
 BACKOFF_MS = 10_000
 SUSPECT, CONVICTED = 2, 3
@@ -20,6 +21,7 @@ class End:
     after_ms: int = 0
     is_crash: bool = False
     gives_back: bool = False
+    next: Next | None = None
 
 
 def claim(world: World, most: int, worker: str, nonce: str) -> list[Job]:
@@ -83,12 +85,19 @@ def judge(job: Job, raised: str) -> End:
     return End("fail")
 
 
-def settle(world: World, ends: Sequence[tuple[Token, End]]) -> tuple[list[Token], dict[Token, str]]:
-    """End attempts whose tokens hold; give those, and how the claims of the others stand."""
-    mine = [(job, end) for token, end in ends if (job := held_by(world, token)) is not None]
-    done = [token for token, _ in ends if held_by(world, token) is not None]
-    leave(world, mine)
-    return done, {token: hold(world, token) for token, _ in ends if token not in done}
+Answer = tuple[list[Token], dict[Token, str], dict[Token, Refused]]
+
+
+def settle(world: World, ends: Sequence[tuple[Token, End]]) -> Answer:
+    """End attempts whose tokens hold; give those, how the claims of the others stand, and who may not go on so."""
+    mine = [(token, job, end) for token, end in ends if (job := held_by(world, token)) is not None]
+    going_on = [(job, end.next) for _, job, end in mine if end.next is not None and not job.wants_cancel]
+    mistakes = refuse(world, going_on)
+    refused = {token: mistakes[job] for token, job, _ in mine if job in mistakes}
+    leave(world, [(job, end) for token, job, end in mine if token not in refused])
+    known = {token for token, _, _ in mine}
+    done = [token for token, _, _ in mine if token not in refused]
+    return done, {token: hold(world, token) for token, _ in ends if token not in known}, refused
 
 
 def reap(world: World, workers: Iterable[str] | None = None) -> int:
@@ -133,7 +142,7 @@ GIVEN_BACK = ("give back", "reschedule", "pause")
 def as_requested(job: Job, end: End) -> End:
     """Put what was asked for first: a cancel before everything, a pause before whatever would go on."""
     if job.wants_cancel:
-        return replace(end, how="cancel")
+        return replace(end, how="cancel", next=None)
     goes_on = end.how in GOES_ON or (end.is_crash and end.how != "poison")
     return replace(end, how="pause") if job.wants_pause and goes_on else end
 
@@ -144,24 +153,29 @@ def leave(world: World, ending: Sequence[tuple[Job, End]]) -> None:
     passing = {lane for job, end in asked if (lane := _leave(world, job, end)) is not None}
     for lane in sorted(passing):
         world.pass_on(lane)
-    tell(world, {job.id: job.closed_as for job, _ in asked if job.closed_as is not None})
+    firsts = [world.first(job) for job, _ in asked]
+    tell(world, {first.id: first.closed_as for first in firsts if first.closed_as is not None})
 
 
 def _leave(world: World, job: Job, end: End) -> str | None:
     """Move one job out of running; name its lane if it leaves that."""
     job.status, event = LEADS_TO[end.how]
     job.worker = job.lease_until = None
-    is_used = end.is_crash and "a crash gives the attempt back" not in UNMENDED
-    job.used -= int(end.how in GIVEN_BACK and not is_used)
+    job.used -= int(end.how in GIVEN_BACK and not end.is_crash)
     job.interrupted += int(end.how == "give back")
     job.crashes += int(end.is_crash)
+    if end.next is not None:
+        job.successor = end.next.id
     world.say(job, event)
+    if end.next is not None:
+        return _go_on(world, job, end.next)
     if job.status == "pending":
         job.run_at = job.wake = world.now + end.after_ms
         return None
     if not job.is_open:
         world.close(job)
     if job.status == "completed":
+        job.output = '"done"'
         world.say(job, "chain:completed")
     if not world.is_head(job):
         return None
@@ -170,3 +184,12 @@ def _leave(world: World, job: Job, end: End) -> str | None:
         return None
     world.step_out(job)
     return job.lane
+
+
+def _go_on(world: World, job: Job, next_: Next) -> str | None:
+    """Let a job that has completed be followed; name its lane if the chain leaves its place there."""
+    is_head, hands_on = world.is_head(job), is_handed_on(world, job, next_)
+    successor = follow(world, job, next_)
+    if hands_on and is_head:
+        world.wake_head(world.lanes[successor.lane or ""])
+    return job.lane if is_head and not hands_on else None

@@ -21,7 +21,7 @@ from uuid import UUID
 import psycopg
 
 from holdfast import Holdfast, HoldfastError, Tasks, Unique
-from holdfast.models import Chain, Job
+from holdfast.models import Chain, Continuation, Job, Start
 from holdfast.outcomes import Retry
 from holdfast.settings import Settings
 from holdfast.store import jobs
@@ -30,9 +30,10 @@ from holdfast.store.rows import COLUMNS, FACTS, to_job
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tx import Operation, Store, Tx
 from holdfast.surroundings import Surroundings
+from tests.store.rules.continuing import INHERITED, Next
 from tests.store.rules.running import BACKOFF_MS
 from tests.store.rules.steering import Spec, Started
-from tests.store.rules.world import POLICIES, Refused, Token
+from tests.store.rules.world import POLICIES, USUAL_QUEUE, Refused, Token
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,13 +47,14 @@ def make_tasks() -> Tasks:
     """Make the tasks of the model's policies, as a user would declare them."""
     tasks = Tasks()
     for name, policy in POLICIES.items():
+        says: dict[str, Any] = {} if policy.queue == USUAL_QUEUE else {"queue": policy.queue}
 
         async def handler(text: str) -> str:
             return text
 
         tasks.task(
             name=name,
-            queue=policy.queue,
+            **says,
             lease=policy.lease_ms / 1000,
             on_lost=policy.on_lost,
             cancel_running="pause" if policy.cancels_by_pausing else "cancel",
@@ -138,6 +140,17 @@ class Side:
         """Write starts as a caller does."""
         return [self.hf.tasks.get(each.task)(text=each.text).options(**_options(each)) for each in specs]
 
+    def call_of(self, next_: Next) -> Any:
+        """Write what follows as a caller does; the engine makes its id."""
+        given = {name: value for name, value in _chosen(next_).items() if name not in _inherits(next_)}
+        return self.hf.tasks.get(next_.task)(text=next_.text).options(
+            **given,
+            delay=next_.delay / 1000 if next_.delay else None,
+            paused=next_.paused,
+            blockers=list(next_.blockers),
+            on_blocker_failure=next_.on_blocker_failure,
+        )
+
     # ---- looking
 
     def look(self) -> Seen:
@@ -153,7 +166,7 @@ class Side:
         for seq, job, name, status, version, attempt, facts in rows["event"]:
             self.last_event = seq
             if job:
-                events[self.seqs[job]].append((name, status, attempt, version))
+                events[self.seqs[job]].append((name, status, attempt, version, _continued(facts)))
             else:
                 others[name, *_about(name, json.loads(facts))] += 1
         phases: dict[UUID, list[str]] = defaultdict(list)
@@ -179,6 +192,12 @@ def _lines(hidden: dict[UUID, dict[str, Any]], found: dict[UUID, Job]) -> dict[s
     ):
         lines[found[id_].lane or ""].append(id_)
     return dict(lines)
+
+
+def _continued(facts: str | None) -> UUID | None:
+    """Say by which job an event's own is continued."""
+    continued = json.loads(facts).get("continued") if facts else None
+    return None if continued is None else UUID(continued)
 
 
 def _about(name: str, facts: dict[str, Any]) -> tuple[object, ...]:
@@ -252,11 +271,45 @@ def _options(spec: Spec) -> dict[str, Any]:
         "paused": spec.paused,
         "blockers": list(spec.blockers),
         "on_blocker_failure": spec.on_blocker_failure,
+        "tags": list(spec.tags),
     }
     if spec.key is not None:
         within = None if spec.within is None else timedelta(milliseconds=spec.within)
         chosen["unique"] = Unique(spec.key, "any" if spec.scope == "any" else "open", within)
     return chosen
+
+
+def _chosen(next_: Next) -> dict[str, Any]:
+    return {
+        "queue": next_.queue,
+        "lane": next_.lane,
+        "priority": next_.priority,
+        "tags": None if next_.tags is None else list(next_.tags),
+    }
+
+
+def _inherits(next_: Next) -> frozenset[str]:
+    """Name what was not chosen for what follows."""
+    left = {"lane": INHERITED, "queue": None, "priority": None, "tags": None}
+    return frozenset({name for name, value in left.items() if getattr(next_, name) == value} | {"webhook"})
+
+
+def continuation_of(next_: Next) -> Continuation:
+    """Write what follows as a worker gives it to the store."""
+    start = Start(
+        id=next_.id,
+        task=next_.task,
+        input=f'{{"text":{json.dumps(next_.text, ensure_ascii=False)}}}',
+        queue=next_.queue or POLICIES[next_.task].queue,
+        lane=next_.lane,
+        priority=next_.priority or 0,
+        tags=next_.tags or (),
+        delay_ms=next_.delay,
+        paused=next_.paused,
+        blockers=next_.blockers,
+        on_blocker_failure=next_.on_blocker_failure,
+    )
+    return Continuation(start, _inherits(next_))
 
 
 # ---- answers
@@ -274,14 +327,14 @@ def answer_of(call: Callable[[], Any]) -> Any:
     """Give what *call* answers, or why it was refused, in words that can be compared."""
     try:
         return plain(call())
-    except HoldfastError as error:
-        return Error(error.code, _about_error(error))
-    except Refused as refused:
-        return Error(refused.code, refused.about)
+    except (HoldfastError, Refused) as error:
+        return error_of(error)
 
 
-def _about_error(error: Any) -> object:
-    return next((getattr(error, name) for name in ("job_id", "chain_id", "key") if hasattr(error, name)), None)
+def error_of(error: HoldfastError | Refused) -> Error:
+    """Say a refusal, the store's or the model's, in words that can be compared."""
+    names = ("about", "job_id", "chain_id", "key")
+    return Error(error.code, next((getattr(error, name) for name in names if hasattr(error, name)), None))
 
 
 def plain(value: Any) -> Any:

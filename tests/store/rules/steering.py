@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tests.store.rules.admission import admit_named
-from tests.store.rules.world import HALTING, OPEN, UNMENDED, Grave, Job, Lane, Refused, World
+from tests.store.rules.admission import admit_named, free_in_vain, is_to_put_back
+from tests.store.rules.world import HALTING, OPEN, POLICIES, Grave, Job, Lane, Refused, World
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Spec:
     blockers: tuple[UUID, ...] = ()
     on_blocker_failure: str = "fail"
     text: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ def start(world: World, specs: Sequence[Spec], ids: Sequence[UUID]) -> list[Star
         twin = id_ if id_ in world.jobs else None
         if twin is None and spec.key is not None:
             twin = world.holder(spec.task, spec.key)
-        job = _insert(world, spec, id_) if twin is None else world.jobs[twin]
-        answers.append(Started(job.id, job.task, job.status, is_twin=twin is not None))
+        job = _insert(world, spec, id_) if twin is None else world.first(world.jobs[twin])
+        answers.append(Started(job.id, job.task, world.current(job.id).status, is_twin=twin is not None))
     return answers
 
 
@@ -81,7 +82,10 @@ def _insert(world: World, spec: Spec, id_: UUID) -> Job:
         input=spec.text,
         status=status,
         run_at=world.now + spec.delay,
-        blockers=spec.blockers,
+        chain=id_,
+        queue=POLICIES[spec.task].queue,
+        tags=spec.tags,
+        blockers=tuple(world.jobs[each].chain for each in spec.blockers),
         on_blocker_failure=spec.on_blocker_failure,
         key=spec.key,
     )
@@ -100,13 +104,17 @@ def _insert(world: World, spec: Spec, id_: UUID) -> Job:
 
 def start_again(world: World, job_id: UUID, new_id: UUID) -> Started:
     """Start a chain anew as it began; it waits for nothing. A key that it still holds after its end is handed over."""
-    (job,) = world.named([job_id])
-    spec = Spec(job.task, lane=job.lane, priority=job.priority, key=job.key, text=job.input)
-    if job.key is not None and not job.is_open and world.holder(job.task, job.key) == job.id:
+    (current,) = world.named([job_id])
+    job = world.first(current)
+    spec = Spec(job.task, lane=job.lane, priority=job.priority, key=job.key, text=job.input, tags=job.tags)
+    if job.key is not None and not current.is_open and world.holder(job.task, job.key) == job.id:
         held = world.keys.pop((job.task, job.key))
         spec = replace(spec, scope=held.scope, within=held.within)
     return start(world, [spec], [new_id])[0]
 
+
+ONE_OF_THEM = "one of them"
+"""Of several that were named and are to be refused, any may be told."""
 
 Verb = Callable[[World, Sequence[UUID]], list[str]]
 
@@ -119,7 +127,7 @@ def at_once(world: World, verb: Verb, ids: Sequence[UUID]) -> list[str]:
 
 
 def _answer(world: World, ids: Sequence[UUID], answers: dict[Job, str]) -> list[str]:
-    return [answers[world.jobs[each]] for each in ids]
+    return [answers[world.current(each)] for each in ids]
 
 
 def _refuse(jobs: Sequence[Job], *allowed: str) -> None:
@@ -128,11 +136,14 @@ def _refuse(jobs: Sequence[Job], *allowed: str) -> None:
             raise Refused("status_conflict", job.id)
 
 
-def _is_waited_for(world: World, job: Job) -> bool:
-    return any(job.id in each.blockers for each in world.jobs.values())
+def leave_to_admission(world: World, job: Job, *, concerns_chain: bool = True) -> None:
+    """Have admission pass on the lane of a job that has ended, and tell who waits for its chain if that concerns it."""
+    job.wake = world.now if job.lane is not None or job.is_watched else None
+    if concerns_chain and world.first(job).is_watched:
+        world.first(job).wake = world.now
 
 
-def _say_freed(world: World, job: Job, was: str) -> None:
+def say_freed(world: World, job: Job, was: str) -> None:
     if world.is_head(job) and was in HALTING:
         world.say_of("lane:resumed", job.lane, job.id)
 
@@ -163,12 +174,12 @@ def _request(world: World, job: Job, what: str) -> None:
 
 
 def _cancel(world: World, job: Job) -> None:
-    _say_freed(world, job, job.status)
+    say_freed(world, job, job.status)
     job.status, job.is_ready, job.waits_for = "cancelled", False, []
     job.phases = ["cancelled" if phase == "running" else phase for phase in job.phases]
     world.step_out(job)
     world.close(job)
-    job.wake = world.now if job.lane is not None or _is_waited_for(world, job) else None
+    leave_to_admission(world, job)
     world.say(job, "job:cancelled")
 
 
@@ -183,7 +194,8 @@ def pause(world: World, ids: Sequence[UUID]) -> list[str]:
             _request(world, job, "pause")
             continue
         job.status, job.is_ready, job.is_counted, job.waits_for = "paused", False, False, []
-        job.wake = world.now if job.owes_turn else None
+        is_first_wanted = job.index == 0 and is_to_put_back(world, job)
+        job.wake = world.now if job.owes_turn or is_first_wanted else None
         world.say(job, "job:paused")
         if world.is_head(job):
             world.say_of("lane:halted", job.lane, job.id)
@@ -195,7 +207,7 @@ def resume(world: World, ids: Sequence[UUID]) -> list[str]:
     jobs = world.named(ids)
     _refuse(jobs, "paused")
     for job in jobs:
-        _say_freed(world, job, job.status)
+        say_freed(world, job, job.status)
         _let_go_on(world, job)
     return _answer(world, ids, {job: job.status for job in jobs})
 
@@ -204,9 +216,9 @@ def retry(world: World, ids: Sequence[UUID]) -> list[str]:
     """Run failed or cancelled jobs again with a new budget; their keys must be free."""
     jobs = world.named(ids)
     _refuse(jobs, "failed", "cancelled")
-    _take_keys(world, jobs)
+    take_keys(world, jobs)
     for job in jobs:
-        _say_freed(world, job, job.status)
+        say_freed(world, job, job.status)
         job.used = job.crashes = 0
         job.run_at = world.now
         _let_go_on(world, job)
@@ -217,6 +229,8 @@ def _let_go_on(world: World, job: Job) -> None:
     world.open_again(job)
     job.wake = max(job.run_at, world.now) if job.status == "pending" else world.now
     _keep_standing(world, job)
+    if job.index > 0 and world.first(job).is_watched:
+        world.first(job).wake = world.now
     world.say(job, "job:resumed")
 
 
@@ -224,31 +238,31 @@ def _keep_standing(world: World, job: Job) -> None:
     """Leave who stands behind the head there; have who still owes its lane's turn looked at now."""
     if world.has_place(job) and not world.is_head(job):
         job.wake = None
-    elif job.owes_turn:
+    elif job.owes_turn or (job.index == 0 and is_to_put_back(world, job)):
         job.wake = world.now
 
 
-def _take_keys(world: World, jobs: Sequence[Job]) -> None:
-    """Take the keys of chains that open again, and of those that failed by them and will be blocked again."""
-    wanted = [(job.task, job.key) for job in jobs]
-    for job in jobs:
-        twin = None if job.key is None else world.holder(job.task, job.key)
-        if twin not in (None, job.id) or (job.key is not None and wanted.count((job.task, job.key)) > 1):
-            raise Refused("unique_conflict", job.id)
+def take_keys(world: World, jobs: Sequence[Job], *, reopens: bool = True) -> None:
+    """Take the keys of chains that open again, and of those that failed by them and will be blocked again.
+
+    A chain that completes after all does not open again, but who failed by it does.
+    """
+    wanted = [world.key_of(job) for job in jobs]
+    for job, key in zip(jobs, wanted, strict=True):
+        twin = None if key is None else world.holder(*key)
+        if reopens and (twin not in (None, job.chain) or (key is not None and wanted.count(key) > 1)):
+            raise Refused("unique_conflict", job.chain if len(jobs) == 1 else ONE_OF_THEM)
     opening = list(jobs)
     for job in opening:
-        if job.key is not None:
+        if reopens or job not in jobs:
             world.take_key(job)
-        if job in jobs or job.key is None or world.holder(job.task, job.key) == job.id or IS_GREEDY:
+        if job in jobs or world.has_its_key(job):
             opening += [each for each in world.in_order() if _comes_along(each, job) and each not in opening]
-
-
-IS_GREEDY = "keys of chains that stay closed" in UNMENDED
 
 
 def _comes_along(job: Job, blocker: Job) -> bool:
     """Tell whether a job that failed by a blocker is blocked again when that is tried again."""
-    return blocker.id in job.failed_by and (job.status == "failed" or IS_GREEDY)
+    return blocker.chain in job.failed_by and job.status == "failed"
 
 
 def reschedule(world: World, ids: Sequence[UUID], delay: int) -> list[str]:
@@ -265,21 +279,22 @@ def reschedule(world: World, ids: Sequence[UUID], delay: int) -> list[str]:
 
 def delete(world: World, ids: Sequence[UUID], cascade: bool) -> list[UUID]:
     """Delete chains, with *cascade* all they wait for, unless an open job of another chain waits for one."""
-    doomed = [world.jobs[each] for each in dict.fromkeys(ids) if each in world.jobs]
-    for job in doomed:
-        waited_for = [world.jobs[each] for each in job.blockers if each in world.jobs] if cascade else []
-        doomed += [each for each in dict.fromkeys(waited_for) if each not in doomed]
-    chains = {job.id for job in doomed}
-    others = [job for job in world.jobs.values() if job.status in OPEN and job not in doomed]
-    if any(chains & set(job.blockers) for job in others):
+    chains = list(dict.fromkeys(world.jobs[each].chain for each in ids if each in world.jobs))
+    for chain in chains:
+        waited_for = [each for job in world.steps(chain) for each in job.blockers] if cascade else []
+        chains += [each for each in dict.fromkeys(waited_for) if each in world.jobs and each not in chains]
+    others = [job for job in world.jobs.values() if job.status in OPEN and job.chain not in chains]
+    if any(set(chains) & set(job.blockers) for job in others):
         raise Refused("still_referenced")
-    for job in doomed:
+    firsts = world.in_order(world.jobs[chain] for chain in chains)
+    for job in [job for chain in chains for job in reversed(world.steps(chain))]:
         _remove(world, job)
-    return [job.id for job in world.in_order(doomed)]
+    free_in_vain(world, set(chains))
+    return [job.id for job in firsts]
 
 
 def _remove(world: World, job: Job) -> None:
-    _say_freed(world, job, job.status)
+    say_freed(world, job, job.status)
     if job.lane is not None and (world.is_head(job) or job.owes_turn):
         world.graves.append(Grave(job.queue, job.lane, world.now))
     world.step_out(job)
@@ -330,6 +345,14 @@ def lane_info(world: World, key: str) -> tuple[int, UUID | None, UUID | None, bo
         return len(lane.line), None, None, lane.is_paused
     halting = lane.head.id if lane.head.status in HALTING else None
     return len(lane.line), lane.head.id, halting, lane.is_paused
+
+
+def chain_info(world: World, job_id: UUID) -> tuple[UUID, str, str, str, list[UUID]]:
+    """Tell how the chain of a job stands, and which jobs it has: its end and its state are those of its last one."""
+    if job_id not in world.jobs:
+        raise Refused("chain_not_found", job_id)
+    chain, last = world.first(world.jobs[job_id]), world.current(job_id)
+    return chain.id, chain.task, last.status, last.task, [job.id for job in world.steps(chain.id)]
 
 
 def pause_queue(world: World, name: str, milliseconds: int | None) -> None:

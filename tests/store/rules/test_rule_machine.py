@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.mutants import Mutant
+from tests.store.rules import chain_mutants as chain_mutants  # noqa: PLC0414 - it adds its own to the list
 from tests.store.rules.machine import JobsMachine
 from tests.store.rules.mutants import MUTANTS
 from tests.store.rules.sides import Side
@@ -39,21 +40,21 @@ def play(chosen: settings, examples: int, *sides: Side) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 150, id="quick"), pytest.param(LONG, 5_000, id="long", marks=long)]
+    ("chosen", "examples"), [pytest.param(QUICK, 100, id="quick"), pytest.param(LONG, 5_000, id="long", marks=long)]
 )
 def test_sqlite_keeps_the_law(sqlite: Side, chosen: settings, examples: int) -> None:
     play(chosen, examples, sqlite)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 60, id="quick"), pytest.param(LONG, 2_000, id="long", marks=long)]
+    ("chosen", "examples"), [pytest.param(QUICK, 32, id="quick"), pytest.param(LONG, 2_000, id="long", marks=long)]
 )
 def test_postgres_keeps_the_law(postgres: Side, chosen: settings, examples: int) -> None:
     play(chosen, examples, postgres)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 20, id="quick"), pytest.param(LONG, 500, id="long", marks=long)]
+    ("chosen", "examples"), [pytest.param(QUICK, 12, id="quick"), pytest.param(LONG, 500, id="long", marks=long)]
 )
 def test_both_databases_come_to_the_same(sqlite: Side, postgres: Side, chosen: settings, examples: int) -> None:
     play(chosen, examples, sqlite, postgres)
@@ -67,14 +68,24 @@ SOON = {
     "a chain that closes keeps its key",
     "retry opens a chain whose key another holds",
     "attempt number does not grow",
-    "progress without the token",
+    "lane promoted out of order",
     "those who come together join their lane in any order",
+    "a failed job does not halt its lane",
     "claim from a paused queue",
-    "a retried job is still asked to stop",
     "who waits for a blocker to be tried again is released by its failure",
     "retry keeps the used attempts",
+    "what is given back uses an attempt",
     "an event is appended twice",
     "a chain is deleted although a job waits for it",
+    "JSON is stored as the database likes it",
+    "double successor",
+    "continuation goes to the end of its lane",
+    "guard of completing without a worker",
+    "a chain is not closed by its last job",
+    "a chain ends with its first step",
+    "the id of an earlier job means that job",
+    "a continuation may close a ring",
+    "completion without a worker leaves the lane halted",
 }
 MOST_EXAMPLES = 1_500
 CASES = [pytest.param(each, id=each.name, marks=() if each.name in SOON else long) for each in MUTANTS]

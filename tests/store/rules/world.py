@@ -37,11 +37,8 @@ POLICIES = {
     "mail": Policy("default", lease_ms=45_000, attempts=1, on_lost="fail", halts_lane=False),
     "build": Policy("other", lease_ms=90_000, attempts=3, on_lost="pause", cancels_by_pausing=True),
 }
-QUEUES = ("default", "other")
-
-
-UNMENDED = frozenset(("a crash gives the attempt back", "a blocker is overtaken", "keys of chains that stay closed"))
-"""Where the engine does otherwise, as a strict xfail in `test_disagreements` shows; there the model follows it."""
+USUAL_QUEUE = "default"
+QUEUES = (USUAL_QUEUE, "other")
 
 
 class Refused(Exception):
@@ -65,7 +62,7 @@ class Token:
 
 @dataclass(eq=False)
 class Job:
-    """One job, with the end of its chain while it is the chain's only job."""
+    """One job; the first of a chain also knows how the chain has ended, and its key."""
 
     id: UUID
     number: int
@@ -75,6 +72,11 @@ class Job:
     input: str
     status: str
     run_at: int
+    chain: UUID
+    queue: str
+    index: int = 0
+    tags: tuple[str, ...] = ()
+    successor: UUID | None = None
     blockers: tuple[UUID, ...] = ()
     on_blocker_failure: str = "fail"
     key: str | None = None
@@ -106,16 +108,15 @@ class Job:
     """Its blockers have been looked at since it was last blocked."""
     waits_for: list[UUID] = field(default_factory=list)
     failed_by: set[UUID] = field(default_factory=set)
+    watching: set[UUID] = field(default_factory=set)
+    """The blockers that were open, or were to be tried again, when it last counted; they will tell it of their end."""
+    let_off: set[UUID] = field(default_factory=set)
+    """The blockers that it no longer waits for, until it counts again."""
 
     @property
     def policy(self) -> Policy:
         """What its task says."""
         return POLICIES[self.task]
-
-    @property
-    def queue(self) -> str:
-        """Where it waits."""
-        return self.policy.queue
 
     @property
     def is_open(self) -> bool:
@@ -156,6 +157,7 @@ class Said:
     status: str | None = None
     attempt: int | None = None
     about: tuple[object, ...] = ()
+    continued: UUID | None = None
 
 
 @dataclass(eq=False)
@@ -184,7 +186,8 @@ class World:
 
     def say(self, job: Job, name: str) -> None:
         """Note an event of *job* as it is now."""
-        self.said.append(Said(job.id, name, job.status, job.attempt))
+        continued = job.successor if name == "job:completed" else None
+        self.said.append(Said(job.id, name, job.status, job.attempt, continued=continued))
 
     def say_of(self, name: str, *about: object) -> None:
         """Note an event of a lane, a queue or a job that is gone."""
@@ -193,12 +196,31 @@ class World:
     # ---- finding
 
     def named(self, ids: Iterable[UUID]) -> list[Job]:
-        """Find the current jobs of *ids*, each once; refuse one that is not there."""
+        """Find the current jobs of the chains of *ids*, each once; refuse one that is not there."""
         wanted = list(ids)
         for each in wanted:
             if each not in self.jobs:
                 raise Refused("job_not_found", each)
-        return list({each: self.jobs[each] for each in wanted}.values())
+        return list(dict.fromkeys(self.current(each) for each in wanted))
+
+    def first(self, job: Job) -> Job:
+        """Give the first job of a chain, on which its end and its key stand."""
+        return self.jobs[job.chain]
+
+    def current(self, id_: UUID) -> Job:
+        """Give the last job of the chain that a job belongs to: whoever names another one means it."""
+        job = self.jobs[id_]
+        while job.successor is not None:
+            job = self.jobs[job.successor]
+        return job
+
+    def chains(self) -> list[UUID]:
+        """Name all chains."""
+        return [job.id for job in self.jobs.values() if job.index == 0]
+
+    def steps(self, chain: UUID) -> list[Job]:
+        """Give the jobs of a chain, its first one first."""
+        return sorted((job for job in self.jobs.values() if job.chain == chain), key=lambda job: job.index)
 
     def in_order(self, jobs: Iterable[Job] | None = None) -> list[Job]:
         """Give jobs in the order in which they were started."""
@@ -218,7 +240,7 @@ class World:
         if job.status == "running":
             return "cancelling" if job.wants_cancel else "pausing" if job.wants_pause else "running"
         if job.status != "pending":
-            return job.status
+            return "continued" if job.successor is not None else job.status
         if job.run_at > self.now:
             return "scheduled"
         lane = self.lanes.get(job.lane or "")
@@ -285,28 +307,39 @@ class World:
         held = self.keys.get((task, key))
         return None if held is None or (held.until is not None and held.until <= self.now) else held.holder
 
+    def key_of(self, job: Job) -> tuple[str, str] | None:
+        """Name the key of a chain: the one that it was started with, whichever step it is at."""
+        first = self.first(job)
+        return None if first.key is None else (first.task, first.key)
+
+    def has_its_key(self, job: Job) -> bool:
+        """Tell whether a chain holds its key, or needs none."""
+        key = self.key_of(job)
+        return key is None or self.holder(*key) == job.chain
+
     def take_key(self, job: Job, scope: str = "open", within: int | None = None) -> None:
-        """Let a chain hold its key, unless somebody does."""
-        assert job.key is not None
-        if self.holder(job.task, job.key) is None:
+        """Let a chain hold its key, if it has one, unless somebody does."""
+        key = self.key_of(job)
+        if key is not None and self.holder(*key) is None:
             until = None if within is None else self.now + within
-            self.keys[job.task, job.key] = Key(job.id, scope, within, until)
+            self.keys[key] = Key(job.chain, scope, within, until)
 
     def free_key(self, job: Job, *scopes: str) -> None:
         """Let go of a chain's key if it holds it in one of *scopes*."""
-        held = self.keys.get((job.task, job.key or ""))
-        if held is not None and held.holder == job.id and held.scope in scopes:
-            del self.keys[job.task, job.key or ""]
+        key = self.key_of(job)
+        held = None if key is None else self.keys.get(key)
+        if key is not None and held is not None and held.holder == job.chain and held.scope in scopes:
+            del self.keys[key]
 
     # ---- ends
 
     def close(self, job: Job) -> None:
         """Close a chain by the end of its last job: its key is free in the same commit."""
-        job.closed_as = job.status
+        self.first(job).closed_as = job.status
         self.free_key(job, "open")
 
     def open_again(self, job: Job) -> None:
         """Let a job that had stopped go on, asked for nothing: blocked if it has blockers but no place, or pending."""
         job.status = "pending" if self.has_place(job) or not job.blockers else "blocked"
-        job.is_counted, job.closed_as = False, None
+        job.is_counted, self.first(job).closed_as = False, None
         job.wants_cancel = job.wants_pause = False
