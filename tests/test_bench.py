@@ -111,6 +111,7 @@ def test_latency_runs_every_job_in_one_process_and_in_two(benchmarked: str, caps
     ]
 
 
+@pytest.mark.long
 def test_idle_watches_a_worker_of_each_store(postgres_server: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["idle", "--quick"]) == 0
 

@@ -101,6 +101,7 @@ def test_every_statement_keeps_its_index_on_sqlite(regime: Regime) -> None:
     assert faults == []
 
 
+@pytest.mark.long
 def test_without_upkeep_statistics_of_a_tiny_file_would_have_sqlite_read_whole_tables() -> None:
     with sqlite_planner(Regime.TINY, is_upkept=False) as planner:
         scanning = [probe.name for probe in probes("sqlite") if planner.explain(probe).scans]

@@ -549,9 +549,12 @@ async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_
             await chain.result(timeout=10)
 
 
-async def test_an_idle_process_issues_less_than_one_statement_a_second(empty_url: str) -> None:
+async def test_an_idle_process_issues_less_than_one_statement_a_second(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a line to hear hints by and without: two processes' worth, watched in the same seconds to save time."""
     seconds = 12
+    monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)
     with FaultProxy(empty_url) as on_line, FaultProxy(empty_url) as off_line:
         hears, polls = (Holdfast(proxy.url, schema_name=SCHEMA, tasks=[TASKS]) for proxy in (on_line, off_line))
         polls.store._source = polls.store._hints._source = NoListener()  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from holdfast import Context, Holdfast, Tasks
 from holdfast.errors import Misuse, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
 from holdfast.store import jobs, settling, workers
-from holdfast.worker import claimer, running
+from holdfast.worker import claimer, doubts, running
 from holdfast.worker.context import BlockingContext
 from tests.conditions import until
 
@@ -340,7 +340,10 @@ class Forgetful:
         return result
 
 
-async def test_lost_answers_are_looked_up_and_nothing_runs_or_completes_twice(hf: Holdfast) -> None:
+async def test_lost_answers_are_looked_up_and_nothing_runs_or_completes_twice(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubts, "DOUBT_SECONDS", 1.0)
     ran: list[int] = []
 
     @hf.task(name="counted")
@@ -388,10 +391,11 @@ async def test_an_outcome_that_cannot_be_written_fails_alone(
 
 
 async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) -> None:
-    cleaned: list[UUID] = []
+    begun, cleaned = asyncio.Event(), list[UUID]()
 
     @hf.task(name="long")
     async def long(ctx: Context) -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -399,7 +403,7 @@ async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) 
 
     async with hf.worker(grace=0.05):
         chain = await hf.start(long())
-        await until_status(hf, chain, "running")
+        await asyncio.wait_for(begun.wait(), 10)
 
     job = await hf.get_job(chain)
     assert (str(job.status), job.used, job.attempt) == ("pending", 0, 1)

@@ -25,7 +25,7 @@ from holdfast import (
     WaitTimeout,
 )
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import glances
+from holdfast.store import glances, hints
 from holdfast.surroundings import Surroundings
 from tests.conditions import until
 from tests.factories import TASKS, add, continue_chain, greet
@@ -33,6 +33,12 @@ from tests.store import engine
 from tests.ways import Way
 
 R = TypeVar("R")
+
+
+@pytest.fixture(autouse=True)
+def quick_to_fall_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sleepers trust their mark soon: no statement takes that long here."""
+    monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)
 
 
 async def in_its_colour(way: Way, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
