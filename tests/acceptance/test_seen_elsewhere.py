@@ -26,7 +26,7 @@ from holdfast.errors import Conflict, NotFound, StoreError, UniqueConflict
 from holdfast.outcomes import Retry
 from holdfast.store import jobs, reaping
 from holdfast.store.jobs import Want
-from holdfast.store.postgres import side
+from holdfast.store.postgres import doors
 from holdfast.testing import NotOurServer, PostgresServer
 from holdfast.worker import upkeep
 from tests.acceptance.hall import (
@@ -107,7 +107,7 @@ def test_a_thousand_connections_that_fail_leave_no_descriptor_behind(
 ) -> None:
     """P-04."""
     url = empty_url if fails == "what follows it" else f"{empty_url}_nowhere"
-    monkeypatch.setattr(side, "OLDEST_SERVER", 10**9)
+    monkeypatch.setattr(doors, "OLDEST_SERVER", 10**9)
     store = Holdfast(url).store
     fail_to_open(store)
     before = descriptors()
