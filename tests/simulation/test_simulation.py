@@ -41,11 +41,8 @@ def play_all(first: int, folder: Path, template: Path, seconds: float) -> Counte
     return reached
 
 
-@pytest.mark.parametrize(
-    "first", [0, pytest.param(20, marks=pytest.mark.long), pytest.param(40, marks=pytest.mark.long)]
-)
-def test_no_rule_is_broken_and_every_job_ends(first: int, folder: Path, template: Path) -> None:
-    reached = play_all(first, folder, template, SHORT_SECONDS)
+def test_no_rule_is_broken_and_every_job_ends(folder: Path, template: Path) -> None:
+    reached = play_all(0, folder, template, SHORT_SECONDS)
 
     assert not REACHED - reached.keys(), f"too tame: {REACHED - reached.keys()} did not come about in {reached}"
 

@@ -50,6 +50,11 @@ class Transaction:
         self._under_way = asyncio.create_task(self.start(*calls))
         await until(self._is_waiting, "the second start waits for the first")
 
+    @property
+    def is_done(self) -> bool:
+        """Tell whether the start that had to wait has ended."""
+        return self._under_way is not None and self._under_way.done()
+
     async def started(self) -> list[Chain[Any]]:
         """Answer what the start that had to wait was given."""
         assert self._under_way is not None
@@ -351,6 +356,29 @@ async def test_an_id_that_is_deleted_while_it_is_read_can_be_used_again(way: Way
 
     assert (given.id, given.deduplicated) == (old.id, False)
     assert [job.input.name for job in await way.face.list_jobs()] == ["Ada"]
+
+
+async def test_who_takes_several_keys_lets_them_go_before_it_takes_one_that_has_come_free(way: Way, begin: Any) -> None:
+    old = await way.face.start(greet(name="old"), unique="a")
+    starts = [a_start(unique=Unique(key)) for key in "ab"]
+    second = await begin()
+
+    async def another_takes_the_lower_one() -> None:
+        await way.face.delete(old)
+        await second.start_and_wait(*(greet(name=key).options(unique=key) for key in "ab"))  # it has a, and waits for b
+
+    async with await psycopg.AsyncConnection.connect(way.hf.settings.database) as connection:
+        tx = AsyncPostgresTx(connection, way.hf.store.dialect)
+        first = asyncio.create_task(
+            chains.start(Interrupted(tx, unique.HOLDERS, another_takes_the_lower_one), starts)  # type: ignore[arg-type]
+        )
+        await until(lambda: second.is_done, "the second start has both keys")
+        taken = await second.started()
+        await second.end("commit")
+        given = await asyncio.wait_for(first, 10)
+
+    assert [chain.id for chain in given] == [chain.id for chain in taken]
+    assert [chain.deduplicated for chain in taken + given] == [False] * 2 + [True] * 2
 
 
 # ---- deletes

@@ -115,3 +115,19 @@ async def test_a_suspect_is_not_starved_by_handlers_that_overlap(hf: Holdfast, m
 
     assert stage.beside == [set()]
     assert left.items
+
+
+async def test_a_suspect_is_not_kept_from_other_workers_by_one_that_has_waited_long(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "ALONE_SECONDS", 0.1)
+    monkeypatch.setattr(intake, "OTHERS_WAIT_SECONDS", 0.05)
+    stage = Stage(hf)
+
+    async with hf.worker(concurrency=2, poll=0.05):
+        await hf.start(stage.long(n=0))
+        await until(lambda: stage.running == {"long 0"}, "the long one runs")
+        (suspect,) = await start_suspects(hf, stage, 1)
+        await until(lambda: _is(given_back(hf), at_least=8), "it was offered to others again and again")
+        stage.let_go(0)
+        await suspect.result(timeout=20)

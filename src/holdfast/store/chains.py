@@ -19,7 +19,6 @@ from holdfast.models import Chain, Start, Unique
 from holdfast.store import blockers, events, reads, rows, unique
 from holdfast.store.rows import Inserted
 from holdfast.store.tx import Row, Tx, repeatable
-from holdfast.store.unique import TRIES
 
 
 @repeatable
@@ -119,29 +118,32 @@ async def _meet(tx: Tx, starts: Sequence[Start], made: _Made) -> None:
     Only a start that names its id or a key can meet one. A twin may be deleted between the statement that finds it and
     the one that reads it; then its place is free.
     """
-    if not starts:
-        return
-    for _ in range(TRIES):
-        twins = await _existing(tx, [each for each in starts if each.named])
-        twins |= await _holders(tx, [each for each in starts if each.id not in twins], made)
-        own = {each.id for each in starts if each.id not in twins}
-        wanted = set(twins.values()) - own
-        met = {each.id: each for each in await reads.chains_by_id(tx, list(wanted))}
-        if wanted == met.keys():
-            made.twins, made.met = twins, met
-            return
-    raise _too_fast()
+    if starts:
+        is_alone = len(starts) == 1 and starts[0].from_chain is None
+        made.twins, made.met = await unique.in_order(tx, lambda: _try_to_meet(tx, starts, made), is_alone=is_alone)
+
+
+async def _try_to_meet(
+    tx: Tx, starts: Sequence[Start], made: _Made
+) -> tuple[dict[UUID, UUID], dict[UUID, Chain[Any]]] | None:
+    """Find the twins, and read them; None if one of them went while we looked."""
+    made.handed_over = []  # an attempt before this one was undone
+    twins = await _existing(tx, [each for each in starts if each.named])
+    holders = await _holders(tx, [each for each in starts if each.id not in twins], made)
+    if holders is None:
+        return None
+    twins |= holders
+    own = {each.id for each in starts if each.id not in twins}
+    wanted = set(twins.values()) - own
+    met = {each.id: each for each in await reads.chains_by_id(tx, list(wanted))}
+    return (twins, met) if wanted == met.keys() else None
 
 
 async def _read(tx: Tx, chain_ids: set[UUID]) -> dict[UUID, Chain[Any]]:
     met = {each.id: each for each in await reads.chains_by_id(tx, list(chain_ids))}
     if chain_ids != met.keys():
-        raise _too_fast()
+        raise Busy("a chain of this id was just deleted; try again")
     return met
-
-
-def _too_fast() -> Busy:
-    return Busy("chains of this id or key come and go too fast; try again")
 
 
 EXISTING = """SELECT id, chain_id, task, unique_key FROM holdfast_job WHERE id $any(ids: text)"""
@@ -164,8 +166,8 @@ async def _existing(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
     return {UUID(id_): UUID(chain_id) for id_, chain_id, _, _ in found}
 
 
-async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, UUID]:
-    """Take the keys of *starts*; give the holder for each that another chain, or another start, has."""
+async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, UUID] | None:
+    """Take the keys of *starts*; give the holder for each that another has, or None if one let go meanwhile."""
     wishes: dict[tuple[str, str], unique.Wish] = {}
     givers: list[tuple[str, str, UUID]] = []
     for each in starts:
@@ -175,7 +177,9 @@ async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, U
                 givers.append((each.task, each.unique.key, each.from_chain))
     if givers:
         made.handed_over += await unique.give_up(tx, givers)
-    holders = await unique.take(tx, list(wishes.values())) if wishes else {}
+    holders = await unique.try_to_take(tx, list(wishes.values())) if wishes else {}
+    if holders is None:
+        return None
     return {
         each.id: holder
         for each in starts

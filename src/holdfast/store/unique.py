@@ -6,18 +6,24 @@ so it locks no row that a closing chain needs. Two rules keep the turns sound wh
 - a row is deleted only if it is turn 0 and has no `until`: then nobody can have gone on to turn 1 from it;
 - every other row is *retired* instead (`until` := 0); the next start goes on from it.
 Retired rows are swept by retention, under a lock on the table.
+
+*One order.* To take a key that an open transaction is just taking waits for it, so whoever takes several takes them in
+one order, or two would wait for each other. A holder may let go between the statement that meets it and the one that
+reads who it is. To take just that key then would be out of order, with higher ones in the hand: so everything is let
+go first, by a savepoint, and taken anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from holdfast.errors import Busy
+from holdfast.errors import Busy, HoldfastError
 from holdfast.models import Unique
-from holdfast.store.tx import Tx
+from holdfast.store.tx import R, Tx
 
 TRIES = 5
 SCOPES = ("open", "any")
@@ -73,19 +79,49 @@ async def holders(tx: Tx, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, st
 
 async def take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID]:
     """Take the keys of *wishes*, each a different one; tell for each which chain holds it now."""
-    taken_by: dict[tuple[str, str], UUID] = {}
-    left = list(wishes)
-    for _ in range(TRIES):  # a holder may let go between the two statements
-        taken = {(task, key) for task, key in await tx.fetch_all(TAKE, given=[_values(each) for each in left])}
-        taken_by |= {each.key: each.chain_id for each in left if each.key in taken}
-        left = [each for each in left if each.key not in taken]
-        if not left:
-            return taken_by
-        taken_by |= await holders(tx, [each.key for each in left])
-        left = [each for each in left if each.key not in taken_by]
-        if not left:
-            return taken_by
-    raise Busy(f"the unique key {left[0].unique.key!r} of task {left[0].task!r} changes hands too fast; try again")
+    return await in_order(tx, lambda: try_to_take(tx, wishes), is_alone=len(wishes) == 1)
+
+
+async def try_to_take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID] | None:
+    """Take keys as `take` does; None if a holder has let go while we looked."""
+    taken = {(task, key) for task, key in await tx.fetch_all(TAKE, given=[_values(each) for each in wishes])}
+    taken_by = {each.key: each.chain_id for each in wishes if each.key in taken}
+    if len(taken_by) < len(wishes):
+        taken_by |= await holders(tx, [each.key for each in wishes if each.key not in taken_by])
+    return taken_by if len(taken_by) == len(wishes) else None
+
+
+SAVE, UNDO, RELEASE = "SAVEPOINT holdfast_keys", "ROLLBACK TO holdfast_keys", "RELEASE holdfast_keys"
+
+
+async def in_order(tx: Tx, attempt: Callable[[], Coroutine[Any, Any, R | None]], *, is_alone: bool) -> R:
+    """Have *attempt* take keys, and again, from the beginning, as long as it gives None.
+
+    One that takes a single key (*is_alone*) has none in the hand when it begins again. On SQLite nobody can let go
+    meanwhile.
+    """
+    if is_alone or tx.database == "sqlite":
+        return await _tried(attempt, undo=None)
+    await tx.execute(SAVE)
+    try:
+        answer = await _tried(attempt, undo=lambda: tx.execute(UNDO))
+    except HoldfastError as error:
+        if error.__cause__ is None:  # else it is the database that refuses, and it does not go on
+            await tx.execute(RELEASE)
+        raise
+    await tx.execute(RELEASE)
+    return answer
+
+
+async def _tried(
+    attempt: Callable[[], Coroutine[Any, Any, R | None]], undo: Callable[[], Coroutine[Any, Any, None]] | None
+) -> R:
+    for _ in range(TRIES):
+        if (answer := await attempt()) is not None:
+            return answer
+        if undo is not None:
+            await undo()
+    raise Busy("chains of this id or key come and go too fast; try again")
 
 
 def _values(wish: Wish) -> tuple[object, ...]:

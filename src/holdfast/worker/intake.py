@@ -7,7 +7,8 @@ which merely waited is not blamed for the next crash.
 *Patience.* While a suspect waits nothing is claimed here, so it may not wait for ever beside a long handler: after some
 seconds it is given back, for another worker or for later, and for twice as long no suspect is kept. Each time in vain
 the patience doubles, until a suspect was alone: so it comes to its turn beside handlers of any length, and at most a
-third of the time goes by in waiting.
+third of the time goes by in waiting. Another worker may have room long before this one: so however long the patience,
+nobody keeps a suspect from the others for more than a few seconds.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from holdfast.worker.settle import Ended
 PUT_OFF_MS = 1_000
 ALONE_SECONDS = 5.0
 LONGEST_SECONDS = 3_600.0
+OTHERS_WAIT_SECONDS = 15.0
 SUSPECT_WAITS = "other jobs run here; it is to run alone"
 
 
@@ -161,7 +163,8 @@ class Intake:
         self._ended.add(Settlement(job.token, outcome))
 
     def _give_back_later(self, job: Claimed, seconds: float) -> None:
-        outcome = Outcome(Kind.GIVE_BACK, reason=SUSPECT_WAITS, delay_ms=round(seconds * 1000))
+        delay_ms = round(min(seconds, OTHERS_WAIT_SECONDS) * 1000)
+        outcome = Outcome(Kind.GIVE_BACK, reason=SUSPECT_WAITS, delay_ms=delay_ms)
         self._ended.add(Settlement(job.token, outcome))
 
     def _give_back(self, job: Claimed) -> None:
