@@ -87,7 +87,8 @@ def test_a_worker_stopped_past_its_lease_is_fenced_when_it_goes_on(stage: Scene)
     stage.assert_each_completed_once()
     ((worker,),) = stage.rows("SELECT completed_by FROM holdfast_job")
     assert f"worker={worker} pid={heir.id}" in heir.said
-    assert told_to_stop(stage, zombie) == ["taken_by_another_worker"]
+    (reason,) = told_to_stop(stage, zombie)
+    assert reason in ("error", "taken_by_another_worker")  # by its own clock, or by the row: whichever it reads first
     assert zombie.is_alive
 
 

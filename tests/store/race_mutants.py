@@ -76,7 +76,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return held | {each.key: each.chain_id for each in free}
 
     patch.setattr(unique, "TAKE", any_turn)
-    patch.setattr(unique, "take", look_then_take)
+    patch.setattr(unique, "try_to_take", look_then_take)
 
 
 @race(
