@@ -31,7 +31,7 @@ STOREYS = (
     ("completing",),
     ("completing_blocks", "verbs", "lane_handles"),
     ("app", "sync"),
-    ("cli",),
+    ("cli", "integrations"),
     ("testing",),
 )
 STORE_STOREYS = (
