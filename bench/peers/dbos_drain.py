@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
-import sqlalchemy  # type: ignore[import-not-found]
+import sqlalchemy
 from dbos import DBOS, DBOSClient, EnqueueOptions  # type: ignore[import-not-found]
 
 from bench.peers.serving import Begun, Tally, latency, serve, until

@@ -6,7 +6,7 @@ import asyncio
 import time
 from importlib.metadata import version
 
-import asyncpg  # type: ignore[import-not-found]
+import asyncpg
 import uvloop  # type: ignore[import-not-found]
 from pgqueuer import PgQueuer  # type: ignore[import-not-found]
 from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found]

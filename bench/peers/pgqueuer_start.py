@@ -7,7 +7,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-import asyncpg  # type: ignore[import-not-found]
+import asyncpg
 import uvloop  # type: ignore[import-not-found]
 from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found]
 from pgqueuer.queries import Queries  # type: ignore[import-not-found]
