@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import psycopg
 
+from holdfast.store.borrowed.asyncpg import number
 from holdfast.store.dialect import PostgresDialect, SqliteDialect, Statement
 from tests.store.crowd import Regime
 
@@ -85,30 +86,50 @@ class Plan:
 class PostgresPlanner:
     """Asks PostgreSQL, by statements prepared on *connection* as psycopg prepares them."""
 
+    driver = "psycopg"
+
     def __init__(self, connection: psycopg.Connection[Any], dialect: PostgresDialect) -> None:
         self._connection = connection
         self._dialect = dialect
-        self._prepared: dict[str, tuple[str, Sequence[str]]] = {}
+        self._prepared: dict[str, str] = {}
 
     def prepare(self, probe: Probe) -> None:
         """Prepare the statement of *probe*, once."""
         if probe.name not in self._prepared:
-            text, names = numbered(self._dialect.compile(probe.sql, probe.values))
-            self._prepared[probe.name] = f"plan_{len(self._prepared)}", names
-            self._connection.execute(f"PREPARE {self._prepared[probe.name][0]} AS {text}")
+            text, _ = self._written(probe)
+            self._prepared[probe.name] = f"{self.driver}_{len(self._prepared)}"
+            self._connection.execute(f"PREPARE {self._prepared[probe.name]} AS {text}")
 
     def explain(self, probe: Probe, kind: PlanKind) -> Plan:
         """Ask for the plan of *probe*, of that *kind*; run it where the rows it reads are counted."""
         self.prepare(probe)
-        prepared, names = self._prepared[probe.name]
-        given = self._dialect.bind(self._dialect.compile(probe.sql, probe.values), probe.values)
-        values = ", ".join(psycopg.sql.Literal(given[name]).as_string(self._connection) for name in names)
+        prepared, (_, given) = self._prepared[probe.name], self._written(probe)
+        values = ", ".join(psycopg.sql.Literal(value).as_string(self._connection) for value in given)
         run = "ANALYZE, TIMING OFF, SUMMARY OFF, " if probe.reads is not None else ""
         self._connection.execute(f"SET plan_cache_mode = force_{kind}_plan")
         with self._connection.transaction(force_rollback=True):
             execute = f"EXECUTE {prepared}{f'({values})' if values else ''}"
             ((answer,),) = self._connection.execute(f"EXPLAIN ({run}FORMAT JSON, COSTS OFF) {execute}").fetchall()
         return postgres_plan(answer[0]["Plan"])
+
+    def _written(self, probe: Probe) -> tuple[str, Sequence[object]]:
+        """Give the text of *probe* with numbered parameters, and their values."""
+        statement = self._dialect.compile(probe.sql, probe.values)
+        given = self._dialect.bind(statement, probe.values)
+        text, names = numbered(statement)
+        return text, [given[name] for name in names]
+
+
+class AsyncpgPlanner(PostgresPlanner):
+    """Asks PostgreSQL about the texts that asyncpg is given, which have more casts."""
+
+    driver = "asyncpg"
+
+    def _written(self, probe: Probe) -> tuple[str, Sequence[object]]:
+        statement = self._dialect.compile(probe.sql, probe.values)
+        given = self._dialect.bind(statement, probe.values)
+        written = number(statement.text, tuple(name for name, value in given.items() if type(value) is int))
+        return written.text, written.arguments(given)
 
 
 def numbered(statement: Statement) -> tuple[str, list[str]]:

@@ -7,8 +7,8 @@ import inspect
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -16,8 +16,6 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.adapt import Loader
-from psycopg.rows import dict_row
 
 from holdfast import (
     Busy,
@@ -27,74 +25,63 @@ from holdfast import (
     Status,
     StillReferenced,
     TransactionRequired,
+    Unavailable,
     Unique,
     WrongConnection,
     WrongTask,
 )
+from holdfast.store import hints
 from holdfast.store.dialect import TABLES
+from holdfast.store.tx import Tx
+from tests.conditions import until
 from tests.factories import TASKS, add, block, events_of, greet, make_job, whole_store
+from tests.fault_proxy import FaultProxy
+from tests.store.callers import STACKS, Caller, Can, Habit, Stack
+from tests.store.wire import Wire
 from tests.ways import Way
-
-BOTH = ("sqlite-blocking", "postgres-async", "postgres-blocking")
-ONLY_POSTGRES = ("postgres-async", "postgres-blocking")
-
-on_both = pytest.mark.parametrize("way", BOTH, indirect=True)
-on_postgres = pytest.mark.parametrize("way", ONLY_POSTGRES, indirect=True)
-on_sqlite = pytest.mark.parametrize("way", ["sqlite-blocking"], indirect=True)
+from tests.worker.test_hints import has_looked, is_asleep
 
 
-class Caller:
-    """A connection of the caller's own, in the colour of the way; every method is awaited."""
+def on(*needed: Can, database: str | None = None, is_async: bool | None = None) -> pytest.MarkDecorator:
+    """Run a test over the stacks that have what it needs, and none but those."""
+    chosen = [
+        each
+        for each in STACKS
+        if each.can.issuperset(needed) and database in (None, each.database) and is_async in (None, each.is_async)
+    ]
+    return pytest.mark.parametrize("stack", chosen, indirect=True, ids=str)
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
 
-    @classmethod
-    async def connect(cls, way: Way, address: str | None = None, **options: Any) -> Caller:
-        """Connect as a user would, to the store's own database or to that at *address*."""
-        where = address or way.hf.settings.database
-        if way.database == "sqlite":
-            return cls(sqlite3.connect(where, **{"isolation_level": None, **options}))
-        if way.is_async:
-            return cls(await psycopg.AsyncConnection.connect(where, **options))
-        return cls(psycopg.connect(where, **options))
+on_postgres = on(database="postgres")
+on_sqlite = on(database="sqlite")
 
-    async def execute(self, statement: str) -> list[Any]:
-        """Run a statement of the caller's."""
-        cursor = await self._finished(self.connection.execute(statement))
-        return await self._finished(cursor.fetchall()) if cursor.description else []
 
-    async def begin(self) -> None:
-        """Open a transaction in the way that the driver's users do."""
-        is_sqlite = isinstance(self.connection, sqlite3.Connection)
-        await self.execute("BEGIN IMMEDIATE" if is_sqlite else "SELECT 1")
+@pytest.fixture(params=STACKS, ids=str)
+def stack(request: pytest.FixtureRequest) -> Stack:
+    """One kind of connection."""
+    chosen: Stack = request.param
+    return chosen
 
-    async def commit(self) -> None:
-        """Commit."""
-        await self._finished(self.connection.commit())
 
-    async def rollback(self) -> None:
-        """Roll back."""
-        await self._finished(self.connection.rollback())
-
-    async def close(self) -> None:
-        """Close."""
-        await self._finished(self.connection.close())
-
-    async def _finished(self, value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
+@pytest.fixture
+async def way(stack: Stack, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
+    """The database and the face that suit the connection, open and empty."""
+    way = Way(new_holdfast(stack.database, tasks=[TASKS]), is_async=stack.is_async)
+    await way.face.open()
+    yield way
+    await way.close()
 
 
 Connect: TypeAlias = Callable[..., Coroutine[Any, Any, Caller]]
 
 
 @pytest.fixture
-async def connect(way: Way) -> AsyncIterator[Connect]:
+async def connect(way: Way, stack: Stack) -> AsyncIterator[Connect]:
     """Make connections of the caller's, which are closed however the test ends."""
     made: list[Caller] = []
 
     async def connect(address: str | None = None, **options: Any) -> Caller:
-        made.append(await Caller.connect(way, address, **options))
+        made.append(await stack.connect(address or way.hf.settings.database, **options))
         return made[-1]
 
     yield connect
@@ -115,6 +102,13 @@ async def open_caller(caller: Caller) -> Caller:
     return caller
 
 
+@pytest.fixture
+def wire(way: Way) -> Iterator[Wire]:
+    """An address of the store's PostgreSQL at which one connection is listened to."""
+    with FaultProxy(way.hf.settings.database) as proxy:
+        yield Wire(proxy)
+
+
 async def is_usable(caller: Caller) -> bool:
     """Tell whether the user's next statement works."""
     return [tuple(row) for row in await caller.execute("SELECT 7")] == [(7,)]
@@ -123,7 +117,6 @@ async def is_usable(caller: Caller) -> bool:
 # ---- it belongs to the transaction
 
 
-@on_both
 async def test_a_start_is_seen_with_its_event_once_the_caller_commits(way: Way, open_caller: Caller) -> None:
     chain = await way.face.start(greet(name="Ada"), connection=open_caller.connection)
     before = await whole_store(way)
@@ -135,7 +128,52 @@ async def test_a_start_is_seen_with_its_event_once_the_caller_commits(way: Way, 
     assert await events_of(way, chain.id) == ["job:enqueued"]
 
 
-@on_both
+async def test_a_worker_that_sleeps_is_woken_when_the_caller_commits_a_start(
+    way: Way, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)  # after that it no longer looks of itself
+    async with way.hf.worker(poll=60) as worker:
+        await until(lambda: sleeps_soundly(way, worker), "the worker sleeps")
+        await caller.begin()
+
+        chain = await way.face.start(greet(name="Ada"), connection=caller.connection)
+        await caller.commit()
+
+        await until(lambda: has_ended(way, chain.id), "the worker was woken, and ran the job", timeout=5)
+    assert (await way.face.get_chain(chain)).output == "Hello, Ada"
+
+
+def sleeps_soundly(way: Way, worker: Any) -> bool:
+    """Tell whether a worker will find nothing soon unless somebody hints at it."""
+    return is_asleep(worker) and has_looked(worker, has_line=way.database == "postgres")
+
+
+async def has_ended(way: Way, job_id: UUID) -> bool:
+    return (await way.face.get_job(job_id)).status is Status.COMPLETED
+
+
+async def test_a_waiter_sees_what_the_caller_did_once_it_commits_and_not_before(way: Way, caller: Caller) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    waits = way.hf._waiter._here._waits
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(wait_for(way, chain.id))
+        await until(lambda: len(waits) == 1, "a wait under way")
+        await caller.begin()
+        await way.face.cancel(chain, connection=caller.connection)
+        assert not waiting.done()
+
+        await caller.commit()
+
+    assert await waiting == Status.CANCELLED
+
+
+async def wait_for(way: Way, chain_id: UUID) -> str:
+    """Wait as users of the face do: awaited, or in a thread of their own."""
+    if way.is_async:
+        return str((await way.hf.wait([chain_id], timeout=10))[0].status)
+    return str((await asyncio.to_thread(way.hf.sync.wait, [chain_id], timeout=10))[0].status)
+
+
 async def test_a_start_vanishes_when_the_caller_rolls_back(way: Way, open_caller: Caller) -> None:
     blocker = await make_job(way) if way.database == "postgres" else None
     options = {"unique": "ada", "blockers": [blocker] if blocker else []}
@@ -147,13 +185,12 @@ async def test_a_start_vanishes_when_the_caller_rolls_back(way: Way, open_caller
     assert await whole_store(way) == before
 
 
-@on_both
 async def test_a_start_vanishes_with_its_savepoint_and_the_rest_stays(way: Way, open_caller: Caller) -> None:
     kept = await way.face.start(greet(name="kept"), connection=open_caller.connection)
 
-    await open_caller.execute("SAVEPOINT mine")
+    await open_caller.savepoint()
     await way.face.start(greet(name="gone"), unique="gone", connection=open_caller.connection)
-    await open_caller.execute("ROLLBACK TO SAVEPOINT mine")
+    await open_caller.rollback_to_savepoint()
     await open_caller.commit()
 
     assert [job.id for job in await way.face.list_jobs()] == [kept.id]
@@ -161,7 +198,6 @@ async def test_a_start_vanishes_with_its_savepoint_and_the_rest_stays(way: Way, 
     assert await way.rows("SELECT key FROM holdfast_unique") == []
 
 
-@on_both
 async def test_the_caller_reads_what_it_has_started_before_anybody_else_does(way: Way, open_caller: Caller) -> None:
     chain = await way.face.start(greet(name="Ada"), connection=open_caller.connection)
 
@@ -172,7 +208,6 @@ async def test_the_caller_reads_what_it_has_started_before_anybody_else_does(way
         await way.face.get_job(chain)
 
 
-@on_both
 async def test_many_starts_are_one_part_of_the_transaction(way: Way, open_caller: Caller) -> None:
     calls = [greet(name=str(number)) for number in range(100)]
 
@@ -182,7 +217,81 @@ async def test_many_starts_are_one_part_of_the_transaction(way: Way, open_caller
     assert [job.id for job in await way.face.list_jobs(order="oldest", limit=100)] == [chain.id for chain in started]
 
 
-@on_both
+ODD = "100% 'ü' \\ \" $1 %s %(name)s %% :name {a,NULL} 🜨 NULL"
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_odd_texts_arrive_as_they_are(way: Way, open_caller: Caller, number: int) -> None:
+    calls = [greet(name=f"{ODD}{each}").options(unique=f"{ODD}{each}", tags=[ODD]) for each in range(number)]
+
+    started = await way.face.start_many(calls, connection=open_caller.connection)
+    await open_caller.commit()
+
+    jobs = await way.face.list_jobs(order="oldest")
+    assert [(job.id, job.input.name, job.tags) for job in jobs] == [
+        (chain.id, f"{ODD}{each}", (ODD,)) for each, chain in enumerate(started)
+    ]
+    keys = await way.rows("SELECT key FROM holdfast_unique ORDER BY key")
+    assert len(keys) == number
+
+
+async def test_every_verb_does_on_a_borrowed_connection_what_it_does_without(way: Way, caller: Caller) -> None:
+    await caller.begin()
+    borrowed = await do_everything(way, caller.connection)
+    await caller.commit()
+
+    own = await do_everything(way, None)
+
+    assert [job.status for job in borrowed] == [job.status for job in own]
+    assert [await events_of(way, job.id) for job in borrowed] == [await events_of(way, job.id) for job in own]
+
+
+async def do_everything(way: Way, connection: Any) -> list[Any]:
+    """Use every verb that takes a connection, once at least; give the jobs as they are then."""
+    face, at = way.face, {"connection": connection}
+    held = await face.start(greet(name="held"), delay=3600, lane="vm-7", priority=7, **at)
+    first, second, third = await face.start_many([greet(name=name).options(delay=60) for name in "abc"], **at)
+    blocked = await face.start(greet(name="blocked"), blockers=[first, second], on_blocker_failure="wait", **at)
+    assert [each.id for each in await face.get_blockers(blocked, **at)] == [first.id, second.id]
+    await face.pause([first.id, second.id], by="ada", why="lunch", **at)
+    await face.resume(first, **at)
+    await face.reschedule(first, after=120, **at)
+    await face.reschedule([first.id, held.id], at=datetime.now(UTC) + timedelta(hours=1), **at)
+    await face.trigger(first, **at)
+    await face.cancel(second, by="ada", why="no more", **at)
+    await face.retry(second, **at)
+    await face.complete(greet, second, "done", by="ada", **at)
+    again = await face.start_again(second, **at)
+    await finish(way, third.id, connection)
+    gone = await face.start_many([greet(name=name) for name in "xyz"], **at)
+    await face.delete(gone[0], **at)
+    await face.delete_many(gone[1:], cascade=True, **at)
+    assert (await face.get_chain(third, **at)).output == "finished"
+    return [await face.get_job(each, **at) for each in (held, first, second, third, blocked, again)]
+
+
+async def finish(way: Way, job_id: UUID, connection: Any) -> None:
+    """Finish a job that is in the hand."""
+    if way.is_async:
+        async with way.hf.completing(greet, job_id, connection=connection) as held:
+            await held.finish("finished")
+    else:
+        with way.hf.sync.completing(greet, job_id, connection=connection) as job:
+            job.finish("finished")
+
+
+def test_every_verb_that_takes_a_connection_is_used_with_one() -> None:
+    verbs = [
+        name
+        for name, verb in vars(Holdfast).items()
+        if inspect.isfunction(verb) and not name.startswith("_") and "connection" in inspect.signature(verb).parameters
+    ]
+    used = inspect.getsource(do_everything) + inspect.getsource(finish)
+
+    assert len(verbs) > 10
+    assert not [name for name in verbs if not re.search(rf"\.{name}\(", used)]
+
+
 async def test_a_delete_is_undone_when_the_caller_rolls_back(way: Way, caller: Caller) -> None:
     chain = await way.face.start(greet(name="Ada"), unique="ada")
     before = await whole_store(way)
@@ -194,7 +303,6 @@ async def test_a_delete_is_undone_when_the_caller_rolls_back(way: Way, caller: C
     assert await whole_store(way) == before
 
 
-@on_both
 async def test_a_delete_and_a_new_start_of_its_key_are_one_commit(way: Way, caller: Caller) -> None:
     old = await way.face.start(greet(name="Ada"), unique="ada")
     await caller.begin()
@@ -207,7 +315,6 @@ async def test_a_delete_and_a_new_start_of_its_key_are_one_commit(way: Way, call
     assert [chain.id for chain in await way.face.list_chains()] == [new.id]
 
 
-@on_both
 async def test_a_connection_is_borrowed_again_in_its_next_transaction(way: Way, caller: Caller) -> None:
     started = []
     for name in ("one", "two"):
@@ -218,7 +325,6 @@ async def test_a_connection_is_borrowed_again_in_its_next_transaction(way: Way, 
     assert {job.id for job in await way.face.list_jobs()} == {chain.id for chain in started}
 
 
-@on_both
 async def test_a_required_connection_is_enough(
     way: Way, open_caller: Caller, new_holdfast: Callable[..., Holdfast]
 ) -> None:
@@ -231,7 +337,7 @@ async def test_a_required_connection_is_enough(
     await strict.close()
 
 
-@on_postgres
+@on(Can.AUTOCOMMIT, Can.BEGIN_BY_HAND)
 async def test_a_transaction_block_on_an_autocommit_connection_will_do(way: Way, connect: Connect) -> None:
     caller = await connect(autocommit=True)
 
@@ -242,7 +348,7 @@ async def test_a_transaction_block_on_an_autocommit_connection_will_do(way: Way,
     assert (await way.face.get_job(chain)).task == "greet"
 
 
-@on_sqlite
+@on(Can.ISOLATION_LEVEL)
 @pytest.mark.parametrize("level", ["DEFERRED", "IMMEDIATE", ""])
 async def test_a_transaction_that_pythons_module_has_begun_will_do(way: Way, connect: Connect, level: str) -> None:
     caller = await connect(isolation_level=level)
@@ -286,7 +392,6 @@ async def _is_waited_for(way: Way, connection: Any, known: UUID) -> None:
 OUTCOMES = (_meets_its_twin, _is_of_another_task, _has_an_unknown_blocker, _is_not_there, _is_waited_for)
 
 
-@on_both
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.__name__.strip("_"))
 async def test_an_expected_outcome_leaves_the_transaction_as_it_was(way: Way, caller: Caller, outcome: Any) -> None:
     known, waiting = await make_job(way), await make_job(way, "blocked")
@@ -304,7 +409,7 @@ async def test_an_expected_outcome_leaves_the_transaction_as_it_was(way: Way, ca
 # ---- refusals
 
 
-@on_both
+@on(Can.REFUSE_WITHOUT_TRANSACTION)
 async def test_without_a_transaction_the_job_would_commit_alone_so_it_is_refused(way: Way, caller: Caller) -> None:
     with pytest.raises(TransactionRequired, match=r"no transaction is open.*write `"):
         await way.face.start(greet(name="Ada"), connection=caller.connection)
@@ -313,7 +418,7 @@ async def test_without_a_transaction_the_job_would_commit_alone_so_it_is_refused
     assert len(await way.face.list_jobs()) == 0
 
 
-@on_postgres
+@on(Can.REFUSE_WITHOUT_TRANSACTION, Can.AUTOCOMMIT)
 async def test_autocommit_is_no_transaction(way: Way, connect: Connect) -> None:
     caller = await connect(autocommit=True)
     await caller.execute("SELECT 1")
@@ -325,8 +430,8 @@ async def test_autocommit_is_no_transaction(way: Way, connect: Connect) -> None:
 
 
 @on_postgres
-async def test_a_failed_transaction_is_refused_with_what_to_do(way: Way, open_caller: Caller) -> None:
-    with pytest.raises(psycopg.errors.UndefinedTable):
+async def test_a_failed_transaction_is_refused_with_what_to_do(way: Way, stack: Stack, open_caller: Caller) -> None:
+    with pytest.raises(stack.missing_table):
         await open_caller.execute("SELECT * FROM nothing_of_this_name")
 
     with pytest.raises(TransactionRequired, match="has failed; roll it back"):
@@ -336,7 +441,7 @@ async def test_a_failed_transaction_is_refused_with_what_to_do(way: Way, open_ca
     assert await is_usable(open_caller)
 
 
-@on_both
+@on(Can.CLOSE)
 async def test_a_closed_connection_is_refused(way: Way, connect: Connect) -> None:
     caller = await connect()
     await caller.close()
@@ -345,22 +450,23 @@ async def test_a_closed_connection_is_refused(way: Way, connect: Connect) -> Non
         await way.face.start(greet(name="Ada"), connection=caller.connection)
 
 
-@on_both
 @pytest.mark.parametrize("thing", [object(), "postgresql://localhost", 7], ids=["object", "address", "number"])
 async def test_what_is_no_connection_is_refused_with_what_would_be_one(way: Way, thing: Any) -> None:
     with pytest.raises(WrongConnection, match=r"psycopg\.Connection.*sqlite3\.Connection"):
         await way.face.start(greet(name="Ada"), connection=thing)
 
 
-@on_both
+@on(Can.CURSOR)
 async def test_a_cursor_is_no_connection(way: Way, open_caller: Caller) -> None:
-    with pytest.raises(WrongConnection, match="Cursor is no connection"):
-        await way.face.start(greet(name="Ada"), connection=open_caller.connection.cursor())
+    cursor = await open_caller.cursor()
+
+    with pytest.raises(WrongConnection, match="is no connection that Holdfast knows"):
+        await way.face.start(greet(name="Ada"), connection=cursor)
 
     assert await is_usable(open_caller)
 
 
-@pytest.mark.parametrize("way", ["postgres-async"], indirect=True)
+@on(is_async=True)
 async def test_an_async_connection_is_refused_by_the_blocking_face(way: Way, open_caller: Caller) -> None:
     with pytest.raises(WrongConnection, match=r"async; write `await hf\.start"):
         way.hf.sync.start(greet(name="Ada"), connection=open_caller.connection)
@@ -368,7 +474,7 @@ async def test_an_async_connection_is_refused_by_the_blocking_face(way: Way, ope
     assert await is_usable(open_caller)
 
 
-@pytest.mark.parametrize("way", ["postgres-blocking", "sqlite-blocking"], indirect=True)
+@on(is_async=False)
 async def test_a_blocking_connection_is_refused_by_the_async_face(way: Way, open_caller: Caller) -> None:
     with pytest.raises(WrongConnection, match=r"blocking; write `hf\.sync\.start"):
         await way.hf.start(greet(name="Ada"), connection=open_caller.connection)
@@ -399,7 +505,6 @@ def elsewhere(way: Way, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("other_url") if way.database == "postgres" else str(tmp_path / "other.db")
 
 
-@on_both
 async def test_a_connection_to_the_database_of_another_holdfast_is_refused(
     way: Way, connect: Connect, elsewhere: str
 ) -> None:
@@ -415,7 +520,6 @@ async def test_a_connection_to_the_database_of_another_holdfast_is_refused(
     assert await is_usable(caller)
 
 
-@on_both
 async def test_a_connection_to_a_database_without_our_tables_is_refused(way: Way, connect: Connect, empty: str) -> None:
     caller = await connect(empty)
     await caller.begin()
@@ -426,13 +530,13 @@ async def test_a_connection_to_a_database_without_our_tables_is_refused(way: Way
     assert await is_usable(caller)
 
 
-@on_both
 async def test_a_connection_is_known_after_the_database_was_made_anew(way: Way, connect: Connect) -> None:
     first = await connect()
     await first.begin()
     await way.face.start(greet(name="Ada"), connection=first.connection)
     await first.rollback()
     identity = "holdfast_meta" if way.database == "sqlite" else f"{way.hf.settings.schema_name}.holdfast_meta"
+    await first.begin()
     await first.execute(f"UPDATE {identity} SET value = 'another' WHERE key = 'identity'")
     await first.commit()
     second = await connect()
@@ -441,12 +545,12 @@ async def test_a_connection_is_known_after_the_database_was_made_anew(way: Way, 
     assert (await way.face.start(greet(name="Ada"), connection=second.connection)).task == "greet"
 
 
-@on_postgres
+@on(Can.ENCODING)
 @pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
 async def test_a_connection_that_does_not_know_every_character_is_refused(
     way: Way, connect: Connect, encoding: str
 ) -> None:
-    caller = await connect(client_encoding=encoding)
+    caller = await connect(encoding=encoding)
     await caller.begin()
 
     with pytest.raises(WrongConnection, match='client_encoding="utf8"'):
@@ -469,7 +573,7 @@ async def test_a_connection_that_may_not_read_our_tables_is_refused_and_stays_us
     await open_caller.rollback()
 
 
-@on_sqlite
+@on(Can.THREAD)
 async def test_a_connection_of_another_thread_is_refused(way: Way, open_caller: Caller) -> None:
     def start_elsewhere() -> None:
         way.hf.sync.start(greet(name="Ada"), connection=open_caller.connection)
@@ -492,19 +596,20 @@ async def test_a_connection_may_look_at_another_schema_for_ours_is_named_in_ever
     assert (await way.face.get_job(chain)).task == "greet"
 
 
-@pytest.mark.parametrize("way", ["postgres-blocking"], indirect=True)
-async def test_a_connection_to_the_other_kind_of_database_is_refused(way: Way, tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / "other.db", isolation_level=None)
-    connection.execute("BEGIN")
+async def test_a_connection_to_the_other_kind_of_database_is_refused(
+    way: Way, open_caller: Caller, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    other = "sqlite" if way.database == "postgres" else "postgres"
+    theirs = Way(new_holdfast(other, tasks=[TASKS]), is_async=way.is_async)
 
     with pytest.raises(WrongConnection, match="another database"):
-        way.hf.sync.start(greet(name="Ada"), connection=connection)
+        await theirs.face.start(greet(name="Ada"), connection=open_caller.connection)
 
-    assert connection.execute("SELECT 7").fetchall() == [(7,)]
-    connection.close()
+    assert await is_usable(open_caller)
+    await theirs.close()
 
 
-@on_both
+@on(Can.REFUSE_WITHOUT_TRANSACTION)
 async def test_a_refused_connection_sees_the_calls_as_used(way: Way, caller: Caller) -> None:
     call = greet(name="Ada")
 
@@ -517,62 +622,18 @@ async def test_a_refused_connection_sees_the_calls_as_used(way: Way, caller: Cal
 # ---- the caller's habits change nothing
 
 
-class Shouting(Loader):
-    """A loader of the caller's that makes nonsense of what it reads."""
-
-    def load(self, data: Any) -> str:
-        """Make nonsense."""
-        return "NONSENSE"
-
-
-def _dict_rows(connection: Any) -> None:
-    connection.row_factory = dict_row
+on_every_habit = pytest.mark.parametrize(
+    ("stack", "habit"),
+    [pytest.param(stack, habit, id=f"{stack}-{habit.__name__}") for stack in STACKS for habit in stack.habits],
+    indirect=["stack"],
+)
 
 
-def _own_loaders(connection: Any) -> None:
-    for name in ("text", "varchar", "int8", "int4", "bool"):
-        connection.adapters.register_loader(name, Shouting)
-
-
-def _own_cursors(connection: Any) -> None:
-    connection.cursor_factory = (
-        psycopg.AsyncRawCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.RawCursor
-    )
-
-
-def _prepared_at_once(connection: Any) -> None:
-    connection.prepare_threshold = 0
-
-
-def _never_prepared(connection: Any) -> None:
-    connection.prepare_threshold = None
-
-
-def _sqlite_rows(connection: Any) -> None:
-    connection.row_factory = sqlite3.Row
-
-
-def _sqlite_dicts(connection: Any) -> None:
-    connection.row_factory = lambda cursor, row: {"row": row}
-
-
-def _sqlite_bytes(connection: Any) -> None:
-    connection.text_factory = bytes
-
-
-POSTGRES_HABITS = (_dict_rows, _own_loaders, _own_cursors, _prepared_at_once, _never_prepared)
-SQLITE_HABITS = (_sqlite_rows, _sqlite_dicts, _sqlite_bytes)
-HABITS = [
-    *((way, habit) for way in ONLY_POSTGRES for habit in POSTGRES_HABITS),
-    *(("sqlite-blocking", habit) for habit in SQLITE_HABITS),
-]
-
-
-@pytest.mark.parametrize(("way", "habit"), HABITS, indirect=["way"], ids=lambda each: getattr(each, "__name__", each))
-async def test_the_callers_row_factory_and_codecs_change_no_result(way: Way, caller: Caller, habit: Any) -> None:
+@on_every_habit
+async def test_the_callers_row_factory_and_codecs_change_no_result(way: Way, caller: Caller, habit: Habit) -> None:
     holder = await way.face.start(greet(name="holder"), unique="held", tags=["ü"])
     await caller.begin()
-    habit(caller.connection)
+    await habit(caller)
     calls = [greet(name="ü").options(unique="held"), greet(name="b").options(blockers=[holder], lane="x")]
 
     twin, new = await way.face.start_many(calls, connection=caller.connection)
@@ -582,7 +643,19 @@ async def test_the_callers_row_factory_and_codecs_change_no_result(way: Way, cal
     assert job == await way.face.get_job(holder)
 
 
-@on_sqlite
+@on_every_habit
+async def test_the_callers_row_factory_and_codecs_are_as_they_were_afterwards(
+    way: Way, open_caller: Caller, habit: Habit
+) -> None:
+    await habit(open_caller)
+    before = await open_caller.execute("SELECT 'x' AS one")
+
+    await way.face.start(greet(name="Ada"), connection=open_caller.connection)
+
+    assert await open_caller.execute("SELECT 'x' AS one") == before
+
+
+@on(Can.DETECT_TYPES)
 @pytest.mark.parametrize("kind", ["text", "bigint", "integer"])
 async def test_a_connection_that_converts_what_is_read_is_told_so(
     way: Way, connect: Connect, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -598,7 +671,7 @@ async def test_a_connection_that_converts_what_is_read_is_told_so(
     assert len(await way.face.list_jobs()) == 0
 
 
-@on_sqlite
+@on(Can.DETECT_TYPES)
 async def test_converters_for_other_types_change_nothing(way: Way, connect: Connect) -> None:
     sqlite3.register_converter("holdfast_tests_own", lambda value: ("converted", value))
     caller = await connect(detect_types=sqlite3.PARSE_DECLTYPES | sqlite3.PARSE_COLNAMES)
@@ -613,9 +686,9 @@ async def test_converters_for_other_types_change_nothing(way: Way, connect: Conn
 @on_sqlite
 async def test_a_temporary_table_of_the_callers_does_not_stand_in_for_ours(way: Way, connect: Connect) -> None:
     caller = await connect()
+    await caller.begin()
     await caller.execute("CREATE TEMP TABLE holdfast_job AS SELECT * FROM holdfast_job")
     await caller.execute("CREATE TEMP TABLE holdfast_event AS SELECT * FROM holdfast_event")
-    await caller.begin()
 
     chain = await way.face.start(greet(name="Ada"), connection=caller.connection)
     await way.face.cancel(chain, connection=caller.connection)
@@ -625,30 +698,12 @@ async def test_a_temporary_table_of_the_callers_does_not_stand_in_for_ours(way: 
     assert await caller.execute("SELECT * FROM temp.holdfast_job") == []
 
 
-@on_sqlite
-async def test_the_callers_text_factory_is_as_it_was_afterwards(way: Way, open_caller: Caller) -> None:
-    open_caller.connection.text_factory = bytes
-
-    await way.face.start(greet(name="Ada"), connection=open_caller.connection)
-
-    assert await open_caller.execute("SELECT 'x'") == [(b"x",)]
-
-
-@on_postgres
-async def test_the_callers_own_cursor_is_left_alone(way: Way, open_caller: Caller) -> None:
-    open_caller.connection.row_factory = dict_row
-
-    await way.face.start(greet(name="Ada"), connection=open_caller.connection)
-
-    assert await open_caller.execute("SELECT 1 AS one") == [{"one": 1}]
-
-
 # ---- isolation
 
 
 @on_postgres
 async def test_a_start_works_in_repeatable_read(way: Way, caller: Caller) -> None:
-    await caller.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    await caller.begin_repeatable_read()
 
     chain = await way.face.start(greet(name="Ada"), unique="ada", id=uuid4(), connection=caller.connection)
     await caller.commit()
@@ -657,21 +712,27 @@ async def test_a_start_works_in_repeatable_read(way: Way, caller: Caller) -> Non
 
 
 @on_postgres
-async def test_a_serialisation_failure_is_handed_on_typed_and_once(way: Way, caller: Caller) -> None:
-    await caller.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+async def test_a_serialisation_failure_is_handed_on_typed_and_once(way: Way, wire: Wire, connect: Connect) -> None:
+    caller = await connect(wire.url)
+    await caller.begin_repeatable_read()
     await caller.execute("SELECT 1")
     await way.face.start(greet(name="Bob"), unique="same")
 
-    with Wire(caller.connection) as wire, pytest.raises(Busy) as refused:
+    with wire, pytest.raises(Busy) as refused:
         await way.face.start(greet(name="Ada"), unique="same", connection=caller.connection)
 
-    assert isinstance(refused.value.__cause__, psycopg.errors.SerializationFailure)
+    assert state_of(refused.value.__cause__) == "40001"
     assert wire.verbs.count("INSERT") == 1
     await caller.rollback()
     assert await is_usable(caller)
 
 
-@on_sqlite
+def state_of(error: BaseException | None) -> str | None:
+    """Give the SQLSTATE that a driver's error carries."""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+
+
+@on(Can.BEGIN_BY_HAND, database="sqlite")
 async def test_a_plain_begin_that_has_read_before_another_wrote_is_told_to_begin_immediate(
     way: Way, caller: Caller
 ) -> None:
@@ -682,7 +743,7 @@ async def test_a_plain_begin_that_has_read_before_another_wrote_is_told_to_begin
     with pytest.raises(Busy, match="BEGIN IMMEDIATE"):
         await way.face.start(greet(name="Ada"), connection=caller.connection)
 
-    assert caller.connection.in_transaction
+    assert await caller.in_transaction()
     await caller.rollback()
     assert await is_usable(caller)
 
@@ -690,48 +751,30 @@ async def test_a_plain_begin_that_has_read_before_another_wrote_is_told_to_begin
 # ---- we run statements on it, and nothing else
 
 
-class Wire:
-    """Writes down what goes to PostgreSQL on a connection, as libpq sends it."""
-
-    def __init__(self, connection: Any) -> None:
-        self._pgconn = connection.pgconn
-        self.verbs: list[str] = []
-
-    def __enter__(self) -> Wire:
-        self._file = TemporaryFile("w+b")
-        self._pgconn.trace(self._file.fileno())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pgconn.untrace()
-        self._file.seek(0)
-        self.verbs = SENT.findall(self._file.read().decode(errors="replace"))
-        self._file.close()
-
-
-# a message of ours, with the first word of its statement
-SENT = re.compile(r'^[^\n]*\tF\t\d+\t(?:Parse\t "[^"]*"|Query\t) "\s*(\w+)', re.MULTILINE)
-
-
 @on_postgres
 async def test_no_transaction_is_begun_or_ended_on_a_callers_postgresql_connection(
-    way: Way, open_caller: Caller
+    way: Way, wire: Wire, connect: Connect
 ) -> None:
     known = await make_job(way)
+    caller = await connect(wire.url)
+    await caller.begin()
+    await caller.execute("SELECT 7")
 
-    with Wire(open_caller.connection) as wire:
-        chain = await way.face.start(greet(name="Ada"), unique="a", connection=open_caller.connection)
-        await way.face.delete(chain, connection=open_caller.connection)
-        await _is_of_another_task(way, open_caller.connection, known)
+    with wire:
+        chain = await way.face.start(greet(name="Ada"), unique="a", connection=caller.connection)
+        await way.face.delete(chain, connection=caller.connection)
+        await _is_of_another_task(way, caller.connection, known)
 
     assert set(wire.verbs) == {"SELECT", "INSERT", "UPDATE", "DELETE"}
+    await caller.rollback()
+    assert await way.rows("SELECT id FROM holdfast_job") == [(str(known),)]
 
 
 @on_sqlite
 async def test_no_transaction_is_begun_or_ended_on_a_callers_sqlite_connection(way: Way, open_caller: Caller) -> None:
     sent: list[str] = []
     known = UUID(int=1)
-    open_caller.connection.set_trace_callback(sent.append)
+    await open_caller.trace(sent.append)
 
     chain = await way.face.start(greet(name="Ada"), id=known, unique="a", connection=open_caller.connection)
     await _is_of_another_task(way, open_caller.connection, known)
@@ -739,7 +782,77 @@ async def test_no_transaction_is_begun_or_ended_on_a_callers_sqlite_connection(w
 
     assert sent
     assert not [each for each in sent if each.lstrip().upper().startswith(("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT"))]
-    assert open_caller.connection.in_transaction
+    assert await open_caller.in_transaction()
+
+
+# ---- half an operation is none
+
+
+@on(database="postgres", is_async=True)
+@pytest.mark.parametrize("error", [asyncio.CancelledError, TimeoutError])
+async def test_an_operation_that_breaks_off_half_way_cannot_be_committed(
+    way: Way, open_caller: Caller, error: type[BaseException]
+) -> None:
+    borrowed = await way.hf._lender.borrow(open_caller.connection, is_async=True, identity=way.hf._identity)
+
+    with pytest.raises((error, Unavailable)):
+        await borrowed.run(_make_lane_and_break_off, "half", error)
+    with pytest.raises(TransactionRequired, match="has failed; roll it back"):
+        await way.face.start(greet(name="Ada"), connection=open_caller.connection)
+
+    await open_caller.rollback()
+    assert await is_usable(open_caller)
+    assert await way.rows("SELECT key FROM holdfast_lane") == []
+
+
+@on(database="postgres", is_async=True)
+async def test_a_read_that_is_cancelled_leaves_the_transaction_usable(way: Way, open_caller: Caller) -> None:
+    borrowed = await way.hf._lender.borrow(open_caller.connection, is_async=True, identity=way.hf._identity)
+
+    with pytest.raises(asyncio.CancelledError):
+        await borrowed.read(_read_and_be_cancelled)
+
+    assert await is_usable(open_caller)
+
+
+async def _make_lane_and_break_off(tx: Tx, key: str, error: type[BaseException]) -> None:
+    await _make_lane(tx, key)
+    raise error  # as it comes when the server had answered by then
+
+
+async def _read_and_be_cancelled(tx: Tx) -> None:
+    await tx.fetch_all("SELECT 1")
+    raise asyncio.CancelledError
+
+
+@on(database="postgres", is_async=True)
+async def test_a_start_that_is_cancelled_while_it_waits_leaves_nothing_behind(
+    way: Way, open_caller: Caller, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    with psycopg.connect(way.hf.settings.database) as stranger:
+        stranger.execute("SELECT 1")
+        way.hf.sync.start(greet(name="Bob"), unique="same", connection=stranger)
+        starting = asyncio.ensure_future(
+            way.face.start(greet(name="Ada"), unique="same", connection=open_caller.connection)
+        )
+        await until(lambda: _waits_for_a_lock(way), "the start waits for the key")
+
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        stranger.rollback()
+
+    with pytest.raises(TransactionRequired, match="has failed; roll it back"):
+        await way.face.start(greet(name="Ada"), connection=open_caller.connection)
+    await open_caller.rollback()
+    assert await is_usable(open_caller)
+    assert not any((await whole_store(way)).values())
+
+
+async def _waits_for_a_lock(way: Way) -> bool:
+    waiting = """SELECT 1 AS one FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'"""
+    return bool(await way.rows(waiting))
 
 
 # ---- an open transaction of a caller's is in nobody's way
@@ -799,5 +912,5 @@ async def test_who_wants_a_key_that_an_open_transaction_has_taken_waits_alone_an
     await hurried.close()
 
 
-async def _make_lane(tx: Any, key: str) -> None:
+async def _make_lane(tx: Tx, key: str) -> None:
     await tx.execute("INSERT INTO holdfast_lane (key) VALUES (:key)", key=key)

@@ -20,12 +20,12 @@ from holdfast.store.postgres.tx import PostgresTx
 from holdfast.store.sqlite.tx import SqliteTx
 from holdfast.store.tx import drive
 from tests.store.crowd import Regime, bring_into
-from tests.store.plans import BIG, Plan, PlanKind, PostgresPlanner, Probe, SqlitePlanner
+from tests.store.plans import BIG, AsyncpgPlanner, Plan, PlanKind, PostgresPlanner, Probe, SqlitePlanner
 from tests.store.probes import probes
 
 
 @contextmanager
-def postgres_planner(url: str, regime: Regime) -> Iterator[PostgresPlanner]:
+def postgres_planners(url: str, regime: Regime) -> Iterator[tuple[PostgresPlanner, PostgresPlanner]]:
     """Bring a schema of its own into *regime*, with nobody analysing it behind our back."""
     dialect = PostgresDialect(f"plans_{regime.name.lower()}")
     tables = [dialect.table(each) for each in BIG]
@@ -46,7 +46,7 @@ def postgres_planner(url: str, regime: Regime) -> Iterator[PostgresPlanner]:
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
         connection.execute(f"ALTER TABLE {tables[0]} ALTER seq RESTART WITH 1000000000")
         bring_into(regime, tx, analyze, prepare)
-        yield planner
+        yield planner, AsyncpgPlanner(connection, dialect)
         connection.execute(f"DROP SCHEMA {dialect.schema} CASCADE")
 
 
@@ -76,10 +76,13 @@ def sqlite_planner(regime: Regime, is_upkept: bool = True) -> Iterator[SqlitePla
 def test_every_statement_keeps_its_index_on_postgres(regime: Regime, postgres_url: str) -> None:
     faults = []
 
-    with postgres_planner(postgres_url, regime) as planner:
+    with postgres_planners(postgres_url, regime) as (planner, asyncpgs):
         for probe in probes("postgres"):
             for kind in kinds_of_plan(probe, regime):
                 faults += named_faults(f"{probe.name}, {kind} plan", probe, planner.explain(probe, kind), regime)
+                if probe.on_borrowed:
+                    name = f"{probe.name}, {kind} plan, by asyncpg"
+                    faults += named_faults(name, probe, asyncpgs.explain(probe, kind), regime)
 
     assert faults == []
 

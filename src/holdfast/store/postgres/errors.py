@@ -55,17 +55,25 @@ BY_CLASS = {
 # A connection that is refused has no SQLSTATE, only a text. If the server speaks another language, we try until
 # the deadline and then show what it said.
 REFUSAL = re.compile(
-    r"password|does not exist|pg_hba\.conf|not permitted|permission denied|unsupported startup parameter"
+    r"password|authentication failed|does not exist|no such (?:user|database)|pg_hba\.conf|not permitted"
+    r"|permission denied|unsupported startup parameter"
 )
 
 
 def diagnose(error: psycopg.Error) -> Trouble:
     """Find the kind of trouble that *error* is."""
     if state := error.sqlstate:
-        return BY_STATE.get(state) or BY_CLASS.get(state[:2], Trouble.OTHER)
+        return diagnose_state(state)
     if isinstance(error, psycopg.OperationalError):
         return Trouble.REFUSED if REFUSAL.search(str(error)) else Trouble.LOST
+    if isinstance(error, psycopg.InternalError):  # two answers to one COMMIT: the server's farewell, and a pooler's
+        return Trouble.LOST
     return Trouble.MISTAKE if isinstance(error, psycopg.ProgrammingError) else Trouble.OTHER
+
+
+def diagnose_state(state: str) -> Trouble:
+    """Find the kind of trouble that an SQLSTATE stands for, whichever driver has told it."""
+    return BY_STATE.get(state) or BY_CLASS.get(state[:2], Trouble.OTHER)
 
 
 def failure(trouble: Trouble, text: str) -> StoreError:
