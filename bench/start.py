@@ -27,6 +27,7 @@ from bench.peers.process import HUEY, PGQUEUER, Peer, PeerProcess, PeerUnavailab
 from bench.places import both, database
 from bench.report import Comparison, table
 from bench.rounds import Entrant, take_turns, timed, timed_async
+from bench.stacks import STACKS
 from holdfast import Holdfast, Tasks
 
 TASK = "ours"
@@ -93,12 +94,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", action="store_true", help="also huey and pgqueuer, installed on first use")
     parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the stores")
+    parser.add_argument(
+        "--stack", choices=("all", *STACKS), help="instead, in a transaction of this library, or of each of them"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print; the exit code says whether it could be measured, not whether targets are met."""
     sizes = QUICK if arguments.quick else Sizes()
     with both(is_quick=arguments.quick) as places:
+        if arguments.stack is not None:
+            from bench.stack_starts import measure  # it stands upon this module
+
+            names = list(STACKS) if arguments.stack == "all" else [arguments.stack]
+            print(measure(places, sizes, names), flush=True)
+            return 0
         if arguments.only != "postgres":
             print(measure_sqlite(places.directory, sizes, arguments.peers), end="\n\n", flush=True)
         if arguments.only != "sqlite":
@@ -343,12 +353,17 @@ STORED_AS = {"SQLite:": TASK, "PostgreSQL:": TASK, "SQLite": "by hand", "psycopg
 
 
 def check_rows(entrants: Sequence[Entrant], rounds: int, counted: dict[str, int]) -> str:
-    """Say how many rows there are; raise if it is not what the rounds should have left."""
+    """Compare the rows with what the rounds should have left."""
     expected: dict[str, int] = {}
     for each in entrants:
         word = each.name.split()[0].rstrip(",")
         name = STORED_AS.get(word, word)
         expected[name] = expected.get(name, 0) + each.count * (rounds + 1)
+    return check_counts(expected, counted)
+
+
+def check_counts(expected: dict[str, int], counted: dict[str, int]) -> str:
+    """Say how many rows there are; raise if it is not what there should be."""
     if counted != expected:
         raise machine.Unsuited(f"the work was not done: there should be {expected}, there are {counted}")
     return f"rows found: {', '.join(f'{name} {number:,}' for name, number in sorted(counted.items()))}"

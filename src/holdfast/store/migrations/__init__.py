@@ -17,10 +17,13 @@ from importlib.resources import files
 
 from holdfast.crashpoints import reach
 from holdfast.errors import NotMigrated, WrongConnection
-from holdfast.store.dialect import Dialect
+from holdfast.store.dialect import TABLES, Dialect
 from holdfast.store.tx import Database, Standing, Tx
 
-__all__ = ["Standing", "check", "code_number", "identity", "judge", "pending_sql", "standing", "step", "steps"]
+__all__ = [
+    "Standing", "check", "code_number", "drop", "identity", "judge", "pending_sql", "sql_of", "standing", "step",
+    "steps",
+]  # fmt: skip
 
 HEADER = re.compile(r"-- oldest_code: (\d+)\n")
 
@@ -50,17 +53,15 @@ def code_number(database: Database) -> int:
 
 def pending_sql(database: Database, dialect: Dialect, schema: int) -> str:
     """Write out what a database that stands at *schema* still needs, as a script to read or to run by hand."""
-    todo = [each for each in steps(database) if each.number > schema]
-    if not todo:
-        return ""
-    statements = [CREATE_META, FIRST_ROWS] if schema == 0 else []
-    if schema == 0 and database == "postgres" and dialect.fragments["schema"] != "'public'":
-        statements.insert(0, CREATE_SCHEMA)
-    for each in todo:
-        statements += each.statements
-    statements.append(f"UPDATE holdfast_meta SET value = '{todo[-1].number}' WHERE key = 'schema'")
-    statements.append(f"UPDATE holdfast_meta SET value = '{todo[-1].oldest_code}' WHERE key = 'oldest_code'")
-    return "\n".join(["BEGIN;", *(f"{dialect.compile(each).text};" for each in statements), "COMMIT;"])
+    statements = [text for each in steps(database) if each.number > schema for text in sql_of(each, dialect)]
+    return "\n".join(["BEGIN;", *(f"{each};" for each in statements), "COMMIT;"]) if statements else ""
+
+
+def sql_of(step: Step, dialect: Dialect) -> list[str]:
+    """Write *step* out as statements for one transaction; the first step also makes the row that steps are kept in."""
+    first = [CREATE_SCHEMA] if dialect.fragments["schema"] not in ("'public'", "'main'") else []
+    before = [*first, CREATE_META, FIRST_ROWS] if step.number == 1 else []
+    return [dialect.compile(each).text for each in (*before, *step.statements, _record(step))]
 
 
 FIND_SCHEMA = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $schema"
@@ -69,13 +70,13 @@ CREATE_META = """CREATE TABLE IF NOT EXISTS holdfast_meta (key text PRIMARY KEY,
 FIRST_ROWS = """INSERT INTO holdfast_meta (key, value) VALUES ('schema', '0'), ('oldest_code', '0')
     ON CONFLICT DO NOTHING"""
 LOCK = """SELECT CAST(value AS bigint) FROM holdfast_meta WHERE key = 'schema' $locked"""
-RECORD = """
-    UPDATE holdfast_meta SET value = CASE key WHEN 'schema' THEN :schema ELSE :oldest_code END
-    WHERE key IN ('schema', 'oldest_code')"""
 
 
-async def step(tx: Tx, database: Database) -> str | None:
-    """Take the next step and name it; None when there is none to take. Run it in a transaction of its own."""
+async def step(tx: Tx, database: Database, last: int | None = None) -> str | None:
+    """Take the next step, up to number *last*, and name it; None when there is none to take.
+
+    Run it in a transaction of its own. Its statements carry no values, so that they can also be written out.
+    """
     if (await standing(tx, database)).schema == 0:
         if database == "postgres" and not await tx.fetch_all(FIND_SCHEMA):
             await tx.execute(CREATE_SCHEMA)
@@ -83,13 +84,30 @@ async def step(tx: Tx, database: Database) -> str | None:
         await tx.execute(FIRST_ROWS)
     ((number,),) = await tx.fetch_all(LOCK)
     todo = next((each for each in steps(database) if each.number > number), None)
-    if todo is None:
+    if todo is None or (last is not None and todo.number > last):
         return None
-    for statement in todo.statements:
+    for statement in (*todo.statements, _record(todo)):
         await tx.execute(statement)
-    await tx.execute(RECORD, schema=str(todo.number), oldest_code=str(todo.oldest_code))
     reach("migrate.step")
     return todo.name
+
+
+def _record(step: Step) -> str:
+    return f"""UPDATE holdfast_meta
+        SET value = CASE key WHEN 'schema' THEN '{step.number}' ELSE '{step.oldest_code}' END
+        WHERE key IN ('schema', 'oldest_code')"""
+
+
+DROPS = (
+    "DROP VIEW IF EXISTS holdfast_jobs",
+    *(f"DROP TABLE IF EXISTS holdfast_{name}" for name in TABLES if name != "jobs"),
+)
+
+
+async def drop(tx: Tx) -> None:
+    """Drop every table of ours, and all jobs with them."""
+    for each in DROPS:
+        await tx.execute(each)
 
 
 FIND_META = {
@@ -105,7 +123,9 @@ async def standing(tx: Tx, database: Database) -> Standing:
     """Tell how far the database has been brought, with statements that cannot fail on an empty one."""
     if not await tx.fetch_all(FIND_META[database]):
         return Standing(0, 0)
-    return Standing(**dict(await tx.fetch_all(STANDING)))
+    # no rows, if a migration of the user's was undone whose driver had made the table before it began a transaction
+    found: dict[str, int] = dict(await tx.fetch_all(STANDING))
+    return Standing(found.get("schema", 0), found.get("oldest_code", 0))
 
 
 FIND_READABLE_META = {  # on a caller's connection not even a missing right may break the transaction

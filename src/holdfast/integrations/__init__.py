@@ -1,0 +1,1 @@
+"""Holdfast beside other libraries: one module for each, which imports its library; nothing else here does."""
