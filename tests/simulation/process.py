@@ -154,6 +154,7 @@ class Process:
         self.worker: Worker | None = None
         self._look: Callable[[], float | None] | None = None
         self.surroundings = Surroundings(
+            has_file_alarms=False,
             wall_ms=lambda: disk.clock() + wall_offset_ms,
             monotonic=self.loop.time,
             chance=Random(machine.chance.getrandbits(64)),

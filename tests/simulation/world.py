@@ -582,7 +582,10 @@ class World:
         return [self.chance.choice(found)] if found and self.chance.random() < 0.8 else self._some()
 
     async def _skip(self) -> None:
-        if await self.people.store.run(holds.skip, self.chance.choice(LANES), OPERATOR) is not None:
+        sql = "SELECT lane FROM holdfast_job WHERE head = 1 AND status IN ('failed', 'paused') ORDER BY lane"
+        halted = [lane for (lane,) in self.checker.ask(sql)]
+        lane = self.chance.choice(halted if halted and self.chance.random() < 0.8 else LANES)
+        if await self.people.store.run(holds.skip, lane, OPERATOR) is not None:
             self._reach("skipped")
 
     async def _pause_lane(self) -> None:

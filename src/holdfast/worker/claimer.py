@@ -3,6 +3,10 @@
 Two loops overlap. Each takes whatever attempts have ended, writes them down and claims for the free slots in the same
 transaction, so that handlers of one batch run while the other's commit is under way. A loop with nothing to settle
 sleeps until it is woken by a hint, by the next arrival that becomes due, or by the poll, the net below both.
+
+Handlers that end their jobs by blocks leave nothing to settle, and end one by one: to claim for each would be a
+transaction for each. So while most slots are at work, the next claim waits as long as the last one took: meanwhile more
+slots come free, and at most half of the time goes by in claims.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ from holdfast.worker.settle import Ended, Settler
 LOOPS = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 BUSY_SECONDS = 0.025  # until a settlement is tried again whose row somebody has locked
+MOST_AT_WORK = 0.75  # of the slots; if fewer are, nothing is waited for
+LONGEST_REST = 0.01
 AGAIN_SECONDS = 1.0  # until a claim in doubt is looked for again, and whether the last moment is over
 
 logger = logging.getLogger(__name__)
@@ -50,8 +56,9 @@ async def exchange(
     reports: Sequence[Report] = (),
 ) -> tuple[Settled, Claims]:
     """Write the last reports, settle, then claim, in one transaction."""
-    await jobs.progress(tx, reports)
-    settled = await settling.settle(tx, settlements)
+    passed_over = await jobs.report(tx, reports)
+    settled = await settling.settle(tx, [each for each in settlements if each.token not in passed_over])
+    settled.busy.extend(each for each in settlements if each.token in passed_over)  # or the report would be lost
     if most == 0:
         return settled, Claims([], more=False)
     return settled, await jobs.admit_and_claim(tx, wants, most, worker, nonce, floor)
@@ -92,18 +99,29 @@ class Claimer:
         self._progress = progress
         self._hearing = hearing
         self._woken = woken
-        self._settler = Settler(store, ended, leases, worker)
+        self._settler = Settler(store, ended, leases, progress, worker)
         self._doubts = Doubts(store, worker, surroundings.monotonic)
         self._floor = Floor(surroundings.monotonic)
         self._reserved = 0
+        self._listening = 0
         self._is_hungry = True
+        self._rests_until = 0.0
         self.trouble_since: float | None = None
+        self._answered_at = 0.0
         self.claimed: float | None = None
 
     @property
     def is_quiet(self) -> bool:
         """Tell whether no claim is under way and none is wanted before a hint, or the next look."""
         return not self._is_hungry and not self._reserved
+
+    def note_hint(self) -> bool:
+        """Take note of a hint, in any thread; tell whether a loop waits for it, and is to be woken.
+
+        Without a free slot, and before a claim that comes anyway, nobody does.
+        """
+        self._hearing.note_hint()
+        return self._listening > 0
 
     def wake(self) -> None:
         """Look for work soon; a hint, which may be lost, doubled or wrong."""
@@ -120,13 +138,14 @@ class Claimer:
         """Go round, as one of the loops, until the worker has drained."""
         failures = 0
         while not self._is_done():
+            began = self._surroundings.monotonic()
             try:
                 await self._doubts.resolve(self._begin)  # first: what is taken below must not be lost if this fails
                 batch = self._ended.take(self._leases)
                 most = self._free_slots()
-                if batch or (most and self._is_hungry):
+                if batch or (most and self._is_hungry and self._resting_seconds(most) <= 0):
                     await self._exchange(batch, most)
-                elif most and self._hearing.is_due:
+                elif most and (self.is_quiet or self._hearing.is_disturbed) and self._hearing.is_due:
                     await self._claim_for_hint(most)
                     self._is_hungry |= await self._hearing.look()
                     self.claimed = self._surroundings.monotonic()
@@ -137,7 +156,7 @@ class Claimer:
                 self._after_success()
             except Exception as error:  # noqa: BLE001 - whatever it is, the worker lives on
                 failures += 1
-                await self._after_trouble(error, failures)
+                await self._after_trouble(error, failures, began)
         self._woken.set()
 
     def _is_done(self) -> bool:
@@ -149,6 +168,12 @@ class Claimer:
         if self._ending.is_draining:
             return 0
         return self._intake.room(max(0, self._options.concurrency - len(self._running) - self._reserved))
+
+    def _resting_seconds(self, most: int) -> float:
+        """Say how long to wait until more slots than *most* are free to be claimed for."""
+        if most > self._options.concurrency * (1 - MOST_AT_WORK):
+            return 0.0
+        return self._rests_until - self._surroundings.monotonic()
 
     async def _exchange(self, batch: list[Settlement], most: int) -> None:
         """Settle *batch* and claim up to *most*; whatever happens, nothing that ended is forgotten."""
@@ -183,6 +208,7 @@ class Claimer:
         if most:
             self._floor.note(floor, sent, claims.jobs, most)
             self._is_hungry |= claims.more
+            self._rests_until = self.claimed + min(LONGEST_REST, self.claimed - sent)
             self._hearing.plan(claims.next_ms)
         else:
             self._is_hungry = True  # nobody has looked for what these ends let run
@@ -229,25 +255,36 @@ class Claimer:
 
     async def _sleep(self, most: int) -> None:
         """Wait until an attempt has ended, a hint has come, or it is time to look; without a free slot it never is."""
-        seconds = self._hearing.seconds() if most else self._options.poll
+        is_listening = bool(most) and self.is_quiet  # else the other loop claims, and looks when it has
+        seconds = self._options.poll
+        if is_listening:
+            seconds = self._hearing.seconds()
+        elif most and self._is_hungry:
+            seconds = self._resting_seconds(most)
         if self._doubts or self._ending.is_draining:
             seconds = min(seconds, self._options.poll, AGAIN_SECONDS)
         self._woken.clear()
+        self._listening += is_listening
         try:
+            if is_listening and self._hearing.is_due:  # by a hint that came just before we listened
+                return
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         except TimeoutError:
             self._is_hungry |= bool(self._doubts)
+        finally:
+            self._listening -= is_listening
 
     def _after_success(self) -> None:
         if self.trouble_since is not None:
             seconds = self._surroundings.monotonic() - self.trouble_since
             logger.warning("worker_store_answers", extra={"seconds": round(seconds, 1)})
-            self.trouble_since = None
+            self.trouble_since, self._answered_at = None, self._surroundings.monotonic()
 
-    async def _after_trouble(self, error: Exception, failures: int) -> None:
+    async def _after_trouble(self, error: Exception, failures: int, began: float) -> None:
         self._is_hungry = True
-        if self.trouble_since is None:
+        # the other loop may have had its answer while this call, which is as old as that trouble, still waited
+        if self.trouble_since is None and began >= self._answered_at:
             self.trouble_since = self._surroundings.monotonic()
             unexpected = None if isinstance(error, HoldfastError) else error
             logger.warning("worker_store_trouble", extra={"reason": str(error)}, exc_info=unexpected)

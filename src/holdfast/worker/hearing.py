@@ -61,15 +61,22 @@ class Hearing:
         """Say how long the worker may wait for a hint."""
         return self._look_at - self._monotonic()
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Tell whether there are so many hints that it is better to say that none are wanted."""
+        return self._rest.wants_to_wake
+
     def note_hint(self) -> None:
-        """Look soon."""
+        """Look soon; called in any thread."""
         self._rest.hear()
         self._is_hinted = True
 
     def take_hint(self) -> bool:
         """Tell whether a hint has come since this was asked last."""
-        is_hinted, self._is_hinted = self._is_hinted, False
-        return is_hinted
+        if not self._is_hinted:  # and leave it at that: one that comes just now is for the next time
+            return False
+        self._is_hinted = False
+        return True
 
     def plan(self, next_ms: int | None) -> None:
         """Look again when the next arrival is due, in *next_ms*, or at the next poll."""

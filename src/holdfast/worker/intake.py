@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.outcomes import MOST_CRASHES, Kind, Outcome
 from holdfast.store import jobs
-from holdfast.store.jobs import Claimed
+from holdfast.store.jobs import Claimed, Token
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Store
 from holdfast.worker.aborts import AbortReason
@@ -58,6 +58,8 @@ class Intake:
         self._ended = ended
         self._ending = ending
         self._suspect: Claimed | None = None
+        self._alone: Token | None = None
+        """The suspect that was started last."""
         self._timer: asyncio.TimerHandle | None = None
         self._patience = ALONE_SECONDS
         self._suspects_from = monotonic()
@@ -101,7 +103,7 @@ class Intake:
     @property
     def _runs_suspect(self) -> bool:
         """Tell whether a suspect runs, or is about to: what the other loop has claimed meanwhile must not join it."""
-        return self._is_trying or any(is_suspect(each.job) for each in self._running)
+        return self._is_trying or (self._alone is not None and self._alone in self._running)
 
     def _start(self, job: Claimed) -> None:
         self._handlers.start(job, self._group, self._after_attempt)
@@ -152,6 +154,7 @@ class Intake:
         self._drop(job)
         if is_ours:
             self._patience = ALONE_SECONDS
+            self._alone = job.token
             self._start(job)
         else:
             self._give_back(job)

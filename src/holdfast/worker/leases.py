@@ -102,6 +102,8 @@ class Leases:
         self._is_queueing = False
         self._is_renewing = False
         self._fencing = threading.Lock()
+        self._looks_at: float | None = None
+        """When the first thread will look, without being woken."""
         self._fences_at: float | None = None
         """When the second thread will look, without being woken."""
         self._shell: Shell = surroundings.shell(self.step, "holdfast-leases")
@@ -117,12 +119,12 @@ class Leases:
             lease.spare(now)
         self._held |= leases
         self._fence_in_time(leases.values())
-        self._shell.wake()
+        self._look_by(min(now + LOOK_SECONDS, _due_at(leases.values())))
 
     def hint(self) -> None:
         """Look soon: something may be asked of a handler that runs here."""
         if self._held:
-            self._shell.wake()
+            self._look_by(max(self._monotonic(), self._looked + HINTED_SECONDS) + SHORTEST_SECONDS)
 
     def drop(self, token: Token) -> None:
         """Keep a lease no longer."""
@@ -143,6 +145,22 @@ class Leases:
 
     def step(self) -> float | None:
         """Renew what is due, read what is asked, stop what is late; answer when to look again."""
+        with self._fencing:
+            self._looks_at = None  # what comes from now on may be too late for this look: it wakes us for the next
+        seconds = self._step()
+        if seconds is not None:
+            with self._fencing:
+                self._looks_at = self._monotonic() + seconds
+        return seconds
+
+    def _look_by(self, at: float) -> None:
+        """Have the first thread look by *at*; while jobs come and go it mostly will, and to wake it costs a switch."""
+        with self._fencing:
+            is_known = self._looks_at is not None and self._looks_at <= at
+        if not is_known:
+            self._shell.wake()
+
+    def _step(self) -> float | None:
         held = dict(self._held)
         self._watcher.looked()
         if not held:

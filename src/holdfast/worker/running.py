@@ -51,6 +51,9 @@ class Running:
         """The jobs whose handlers were told to stop long ago and have not."""
         return [each.job.id for each in list(self._attempts.values()) if each.is_stubborn]
 
+    def __contains__(self, token: Token) -> bool:
+        return token in self._attempts
+
     def __iter__(self) -> Iterator[Attempt]:
         return iter(self._attempts.values())
 

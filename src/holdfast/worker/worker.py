@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.errors import HoldfastError, Misuse
+from holdfast.providers import Opener
 from holdfast.starting import Starting
 from holdfast.store.jobs import Hold, Token
 from holdfast.store.tx import Store
@@ -48,6 +49,7 @@ class Worker:
         self,
         store: Store,
         lease_store: Store,
+        opener: Opener,
         starting: Starting,
         surroundings: Surroundings,
         options: WorkerOptions,
@@ -55,6 +57,7 @@ class Worker:
     ) -> None:
         self._store = store
         self._lease_store = lease_store
+        self._opener = opener
         self._starting = starting
         self._surroundings = surroundings
         self._options = options
@@ -64,6 +67,7 @@ class Worker:
         self._ended = Ended()
         self._ending = Ending(surroundings.monotonic)
         self._woken = asyncio.Event()
+        self._is_waking = False
         self._all_written = asyncio.Event()
         self._upkeep: Upkeep | None = None
         self._main: asyncio.Task[None] | None = None
@@ -87,6 +91,7 @@ class Worker:
         )
         self._handlers = Handlers(
             self._store,
+            self._opener,
             self._starting,
             self._surroundings,
             self._options,
@@ -175,13 +180,16 @@ class Worker:
     def _hear(self) -> None:
         """Take a hint; called in any thread."""
         self._leases.hint()
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._note_hint)
-
-    def _note_hint(self) -> None:
-        self._hearing.note_hint()
         if self._upkeep is not None:
             self._upkeep.hint()
+        claimer = self._claimer  # until there is one, nothing was claimed, and all will be looked at
+        if claimer is not None and claimer.note_hint() and not self._is_waking:
+            self._is_waking = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_waking = False
         self._woken.set()
 
     async def stop(self) -> None:
@@ -275,7 +283,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def fenced(self, tokens: list[Token]) -> None:
-        """Stop handlers whose leases may be over soon; called in the leases' thread."""
+        """Stop handlers whose leases may be over soon; called in either of the leases' threads."""
         self._loop.call_soon_threadsafe(self._running.abort, dict.fromkeys(tokens, AbortReason.ERROR))
 
     def looked(self) -> None:

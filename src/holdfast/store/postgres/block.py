@@ -1,14 +1,17 @@
 """A block: an open transaction, in the hands of a user's code, on a connection that is lent for as long.
 
 Written once for both colours, like an operation: over the blocking side its awaits never suspend. Whoever ends a block
-may be another than who uses it: a worker that must stop a handler does not wait for the handler's statement. It shuts
-the connection's socket, which ends whatever the driver waits for, and the statement's own thread or task, when it has
-noticed, gives the connection back: nobody closes one that somebody else is using.
+may be another than who uses it, and does not wait for a statement under way. It shuts the connection's socket, which
+ends whatever the driver waits for, and the statement's own thread or task, when it has noticed, gives the connection
+back: nobody closes one that somebody else is using. An async handler that must stop is cancelled, so its statement is
+broken off; a plain one has its thread to itself, and learns it when its statement has ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,9 +27,11 @@ from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_lin
 from holdfast.store.postgres.execution import IN_DOUBT, is_rolled_back
 from holdfast.store.postgres.pool import Lent
 from holdfast.store.statements import Record, in_postgres
-from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx
+from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, no_session
 
 if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
+
     from holdfast.store.postgres.side import Side
 
 SAT_TOO_LONG = "25P03"  # idle_in_transaction_session_timeout
@@ -50,13 +55,20 @@ class Block:
         self._over: Callable[[], HoldfastError] | None = None
         self._is_ending = False
         self._is_broken_off = False
+        lent.tx.hasten_by(self._break_off)
 
     @property
     def connection(self) -> Any:
         """The driver's own connection, psycopg's of the block's colour."""
         self.refuse_unusable()
         self._is_handed_out = True
+        self._lent.tx.give_away()
         return self._lent.tx.connection
+
+    @property
+    def session(self) -> Any:
+        """Refuse: it has none."""
+        raise no_session()
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in the block's transaction, by our deadline."""
@@ -77,7 +89,7 @@ class Block:
         self._enter()
         self._is_as_lent &= not statement.stays
         try:
-            return await self._side.apart(self._lent.tx.query(statement.text, given), self._break_off)
+            return await self._under_way(self._lent.tx.query(statement.text, given))
         except psycopg.Error as error:
             if (lost := self._lost(error)) is None:
                 raise
@@ -133,7 +145,10 @@ class Block:
         except HoldfastError:
             await self.roll_back()
             raise
-        await self._side.apart(self._commit(), lambda: None)
+        if self._is_handed_out:
+            await self._side.apart(self._commit(), lambda: None)
+        else:
+            await self._lent.tx.patiently(self._commit())
 
     async def roll_back(self) -> None:
         """Undo everything and give the connection back; a statement under way is broken off."""
@@ -147,8 +162,10 @@ class Block:
             self._is_ending = not is_used
         if is_used:
             self._break_off()
-        else:
+        elif self._is_handed_out:
             await self._side.apart(self._roll_back(), self._break_off)
+        else:
+            await self._roll_back()
 
     async def do(self, work: Callable[[Tx], Coroutine[Any, Any, R]], *, mends: bool = False) -> R:
         """Run *work* of ours, by our deadline, with our errors."""
@@ -156,13 +173,24 @@ class Block:
         alarm: Alarm | None = None
         try:
             alarm = self._arm()
-            return await self._side.apart(work(self._lent.tx), self._break_off)
+            return await self._under_way(work(self._lent.tx))
         except psycopg.Error as error:
             raise self._of_ours(error, alarm) from error
         finally:
             if alarm is not None:
                 alarm.disarm()
             self._leave()
+
+    async def _under_way(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run *work* to its end; a caller who is cancelled has it broken off, and waits for that."""
+        if self._is_handed_out:  # the connection waits as its user expects, who may have to wait long
+            return await self._side.apart(work, self._break_off)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._is_broken_off:  # it waited for another statement of the block
+                self._break_off()
+            raise
 
     def _enter(self, *, mends: bool = False) -> None:
         self._refuse_child()
@@ -186,6 +214,8 @@ class Block:
             alarm = self._arm()
             if self._is_handed_out and await self._lent.tx.fetch_all(READ_MARK) != [("open",)]:
                 raise _ended_by_user()
+            if has_spoken(self._lent.pgconn):  # to COMMIT there would be two answers, if a pooler says farewell too
+                await self._lent.tx.fetch_all("SELECT 1")
             is_sent = True
             await self._lent.tx.commit()
             self.is_committed = is_clean = True
@@ -217,6 +247,7 @@ class Block:
     def _give_back(self, *, is_clean: bool) -> None:
         # whoever was given the connection may still have it when another block has, and say COMMIT there
         is_as_lent = self._is_as_lent and not self._is_handed_out
+        self._lent.tx.hasten_by(None)
         self._side.blocks.give_back(self._lent, is_clean=is_clean and is_as_lent)
 
     def _break_off(self) -> None:
@@ -269,6 +300,13 @@ class BlockTx:
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
         """Run *sql* and return all of its rows."""
         return await self._block.do(lambda tx: tx.fetch_all(sql, **values))
+
+
+def has_spoken(pgconn: PGconn) -> bool:
+    """Tell whether the server has said something unasked, as one does that has ended the transaction."""
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _ended() -> HoldfastError:

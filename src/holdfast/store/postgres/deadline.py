@@ -7,11 +7,13 @@ sees the end at once, whatever it was doing, and fails by itself. Such a connect
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -67,6 +69,36 @@ class Alarm:
             # a copy of the descriptor, for the driver's own is the driver's to close
             with socket.socket(fileno=os.dup(self._pgconn.socket)) as line:
                 line.shutdown(socket.SHUT_RDWR)
+
+
+class LoopAlarms:
+    """Rings the alarms of one event *loop*, by one timer; like `Watch`, it does not look when one is disarmed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._armed: dict[Alarm, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arm(self, alarm: Alarm, seconds: float) -> None:
+        """Have *alarm* ring in *seconds*, unless it is disarmed before."""
+        at = self._armed[alarm] = self._loop.time() + seconds
+        if self._timer is None or at < self._timer.when():
+            self._look_at(at)
+        alarm.disarm = partial(self._armed.pop, alarm, None)
+
+    def _look_at(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for alarm in [alarm for alarm, at in self._armed.items() if at <= now]:
+            del self._armed[alarm]
+            alarm.ring()
+        if self._armed:
+            self._look_at(min(self._armed.values()))
 
 
 class Watch:

@@ -13,6 +13,7 @@ from holdfast.store.dialect import Dialect
 from holdfast.store.postgres import connecting
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.deadline import Deadline
+from holdfast.store.postgres.line import Line
 from holdfast.store.postgres.pool import Lent
 from holdfast.store.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 
@@ -47,7 +48,7 @@ class AsyncDoors:
         """Make a connection."""
         try:
             async with asyncio.timeout(deadline.remaining()):
-                connection = await psycopg.AsyncConnection.connect(
+                connection = await Line.connect(
                     **self._address.parameters,
                     autocommit=True,
                     prepare_threshold=self._address.prepare_threshold,

@@ -216,6 +216,7 @@ class Opening(Execution[Lent]):
         alarm: Alarm | None = None
         try:
             alarm = self._alarm = self._side.arm(lent.pgconn, self._deadline)
+            lent.tx.hasten_by(alarm.ring)  # who is cancelled waits for nothing
             await self._begin(lent)
             is_open = True
             return lent
@@ -224,6 +225,7 @@ class Opening(Execution[Lent]):
             raise
         finally:
             self._alarm = None
+            lent.tx.hasten_by(None)
             if alarm is not None:
                 alarm.disarm()
             if not is_open:

@@ -1,9 +1,13 @@
 """Hints on PostgreSQL: one connection that LISTENs, in a thread of its own, and hears itself or is not trusted.
 
-Behind a transaction pooler LISTEN succeeds and nothing ever comes. So the listener also listens on a channel that only
-it knows, and sends itself a word there: at the beginning, and every ten seconds. Unless it hears that within five it is
-deaf, those who listen go back to their short poll, and it connects anew. A line that is back is told as a hint, so
-that everybody reads once more *after* the LISTEN.
+Behind a transaction pooler LISTEN succeeds and what others send never comes. So the listener also listens on a channel
+that only it knows, and sends itself a word there: at the beginning, and every ten seconds. Unless it hears that within
+five it is deaf, those who listen go back to their short poll, and it connects anew. A line that is back is told as a
+hint, so that everybody reads once more *after* the LISTEN.
+
+A pooler does pass on what a server connection tells itself, for it is the answer to a statement. Where one stands
+between (the server's process is another than the one we were told of when we connected), the first word that counts is
+sent from elsewhere: one that pools sessions lets it through.
 
 The connection is used as libpq gives it, without blocking: the one wait is the select below.
 """
@@ -18,11 +22,11 @@ from contextlib import suppress
 from functools import partial
 
 import psycopg
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from holdfast.store.hints import Hear
 from holdfast.store.postgres.address import Address
-from holdfast.store.postgres.connecting import connect
+from holdfast.store.postgres.connecting import connect, wait
 from holdfast.store.postgres.deadline import Deadline
 from holdfast.store.postgres.errors import first_line
 from holdfast.surroundings import Shell, Surroundings
@@ -32,6 +36,8 @@ BEAT_SECONDS = 10.0
 DEAF_SECONDS = 5.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 10.0
 DEAF_PAUSE = 60.0  # a pooler stays one
+WHO_IS_THERE = "SELECT pg_backend_pid()"
+ELSEWHERE = "elsewhere"
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +51,16 @@ class Line:
 
     def __init__(self, address: Address, channel: str, surroundings: Surroundings) -> None:
         self._monotonic = surroundings.monotonic
+        self._hosts = address.hosts()
         self._channel = channel
         self._own = f"holdfast_{surroundings.chance.getrandbits(64):016x}"  # a channel has at most 63 characters
-        self._connection = connect(address.hosts(), Deadline(self._monotonic, CONNECT_SECONDS))
+        self._connection = connect(self._hosts, Deadline(self._monotonic, CONNECT_SECONDS))
         self.pgconn = self._connection.pgconn
         self._asked: float | None = None
         self._heard = self._monotonic()
         self.is_proven = False
-        self._send(f'LISTEN "{self._channel}"; LISTEN "{self._own}"; NOTIFY "{self._own}"')
+        self._is_indirect = self._is_sent_from_elsewhere = False
+        self._send(f'LISTEN "{self._channel}"; LISTEN "{self._own}"; {WHO_IS_THERE}; NOTIFY "{self._own}"')
 
     def due(self) -> float:
         """Say in how many seconds there is something to do, if nothing comes."""
@@ -62,14 +70,12 @@ class Line:
     def hear(self) -> bool:
         """Take in what has come; tell whether a hint was among it. Raise `Deaf` if our own word is overdue."""
         self.pgconn.consume_input()
-        while not self.pgconn.is_busy() and (result := self.pgconn.get_result()) is not None:
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise psycopg.OperationalError(result.get_error_message())
+        self._read_answers()
         is_hint = False
         while (notification := self.pgconn.notifies()) is not None:
             is_own = notification.relname.decode() == self._own
             is_hint |= not is_own
-            if is_own:
+            if is_own and (self.is_proven or not self._is_indirect or notification.extra.decode() == ELSEWHERE):
                 self._asked, self._heard, self.is_proven = None, self._monotonic(), True
         self._keep_alive()
         return is_hint
@@ -78,12 +84,35 @@ class Line:
         """Say goodbye."""
         self._connection.close()
 
+    def _read_answers(self) -> None:
+        while not self.pgconn.is_busy() and (result := self.pgconn.get_result()) is not None:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise psycopg.OperationalError(result.get_error_message())
+            if result.status == ExecStatus.TUPLES_OK:
+                self._is_indirect = result.get_value(0, 0) != b"%d" % self.pgconn.backend_pid
+        has_ended = self.pgconn.transaction_status == TransactionStatus.IDLE  # now a pooler hears for itself
+        if self._is_indirect and has_ended and not self._is_sent_from_elsewhere:
+            self._send_from_elsewhere()
+
     def _keep_alive(self) -> None:
         if self.due() > 0:
             return
         if self._asked is not None:
             raise Deaf
         self._send(f'NOTIFY "{self._own}"')
+
+    def _send_from_elsewhere(self) -> None:
+        self._asked, self._is_sent_from_elsewhere = self._monotonic(), True
+        deadline = Deadline(self._monotonic, CONNECT_SECONDS)
+        other = connect(self._hosts, deadline)
+        try:
+            other.pgconn.send_query(f"NOTIFY \"{self._own}\", '{ELSEWHERE}'".encode())
+            other.pgconn.flush()
+            while other.pgconn.is_busy():  # a pooler drops what a client has sent that is gone
+                wait(other.pgconn.socket, selectors.EVENT_READ, deadline)
+                other.pgconn.consume_input()
+        finally:
+            other.close()
 
     def _send(self, text: str) -> None:
         self._asked = self._monotonic()

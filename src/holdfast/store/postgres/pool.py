@@ -119,6 +119,7 @@ class Pool:
 
     def _finish(self, lent: Lent) -> None:
         self._all.discard(lent)
+        lent.tx.let_go()
         lent.pgconn.finish()
 
     def _drop_old(self, now: float) -> None:

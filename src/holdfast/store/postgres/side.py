@@ -1,7 +1,8 @@
 """The two sides of a store, async and blocking: the few things that they do differently, each with its pools.
 
 Everything above is written once, as coroutines that await nothing but their side. On the blocking side these
-awaits never suspend, so that `drive()` finishes them; on the async one they are awaited, in a task of their own.
+awaits never suspend, so that `drive()` finishes them; on the async one they are awaited, whole operations in a task of
+their own, the statements of a block in that of its user (see `line`).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from holdfast.errors import StoreError
 from holdfast.store.dialect import Dialect
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.cancels import Cancels, Cut
-from holdfast.store.postgres.deadline import Alarm, Deadline, Watch
+from holdfast.store.postgres.deadline import Alarm, Deadline, LoopAlarms, Watch
 from holdfast.store.postgres.doors import AsyncDoors, BlockingDoors
-from holdfast.store.postgres.execution import Execution, Opening
+from holdfast.store.postgres.execution import Execution
 from holdfast.store.postgres.group import AsyncGroup, BlockingGroup
-from holdfast.store.postgres.pool import Doors, Lent, Pool
+from holdfast.store.postgres.pool import Doors, Pool
 from holdfast.store.tx import R, drive
 from holdfast.surroundings import Surroundings
 
@@ -125,6 +126,7 @@ class AsyncSide(Side):
         super().__init__(means, AsyncDoors)
         self.groups: dict[Callable[..., Any], AsyncGroup[Any, Any]] = {}
         self._loop = asyncio.get_running_loop()
+        self._alarms = LoopAlarms(self._loop)
         self._sleep = means.surroundings.sleep
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -136,18 +138,6 @@ class AsyncSide(Side):
         except asyncio.CancelledError:
             if not task.done():
                 execution.abandon(task)
-                await asyncio.wait((task,))
-            raise
-
-    async def open(self, opening: Opening) -> Lent:
-        """Run *opening* likewise; what nobody is there any more to be lent goes back to its pool."""
-        task = self.spawn(opening.run())
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._take_back)
-            if not task.done():
-                opening.abandon(task)
                 await asyncio.wait((task,))
             raise
 
@@ -179,7 +169,7 @@ class AsyncSide(Side):
 
     def set(self, alarm: Alarm, deadline: Deadline) -> None:
         """Have *alarm* ring when *deadline* passes."""
-        alarm.disarm = self._loop.call_later(deadline.remaining(), alarm.ring).cancel
+        self._alarms.arm(alarm, deadline.remaining())
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -189,10 +179,6 @@ class AsyncSide(Side):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever still waits for it is told; nobody else need be
-
-    def _take_back(self, task: asyncio.Task[Lent]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self.blocks.give_back(task.result(), is_clean=False)
 
 
 class BlockingSide(Side):

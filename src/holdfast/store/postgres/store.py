@@ -114,7 +114,7 @@ class PostgresStore:
         await self._check()
         side = self._async_side()
         opening = Opening(side, first, block_plan(self._block_address, lease_seconds), self._deadline())
-        return Block(side, await side.open(opening), self._settings.deadline_seconds)
+        return Block(side, await opening.run(), self._settings.deadline_seconds)
 
     def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Open a transaction around a user's code, blocking."""

@@ -7,16 +7,18 @@ None, in tuples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import psycopg
 from psycopg import adapt
+from psycopg.pq import ExecStatus
 from psycopg.rows import tuple_row
 from psycopg.types import bool as booleans
 from psycopg.types import numeric, string
 
 from holdfast.store.dialect import Dialect
+from holdfast.store.postgres.line import Line
 from holdfast.store.statements import Record, records
 from holdfast.store.tx import Database, Row
 
@@ -144,7 +146,7 @@ class PostgresTx:
 class OwnAsyncPostgresTx(AsyncPostgresTx):
     """The same on a connection of ours, with what only its store may do."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], dialect: Dialect) -> None:
+    def __init__(self, connection: Line, dialect: Dialect) -> None:
         super().__init__(connection, dialect)
         self.connection = connection
         self._users_cursor = UsersAsyncCursor(connection, row_factory=tuple_row)
@@ -153,9 +155,9 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""
         await self._users_cursor.execute(text, values)
-        if self._users_cursor.description is None:
+        if not _gives_rows(self._users_cursor):
             return []
-        return records((each.name for each in self._users_cursor.description), await self._users_cursor.fetchall())
+        return records(_names(self._users_cursor), await self._users_cursor.fetchall())
 
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
@@ -167,7 +169,23 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
         await self._whole_cursor.execute(f"{text}; {statement.text}", self._dialect.bind(statement, values))
         while self._whole_cursor.nextset():
             pass
-        return await self._whole_cursor.fetchall() if self._whole_cursor.description else []
+        return await self._whole_cursor.fetchall() if _gives_rows(self._whole_cursor) else []
+
+    def give_away(self) -> None:
+        """Let a user have the connection itself."""
+        self.connection.give_away()
+
+    def hasten_by(self, break_off: Callable[[], object] | None) -> None:
+        """Have *break_off* called when who waits for a statement is cancelled, so that it ends soon."""
+        self.connection.break_off = break_off
+
+    async def patiently(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work*, which waits for nothing but this connection, to its end; a cancelled caller waits for that."""
+        await self.connection.patiently(work)
+
+    def let_go(self) -> None:
+        """Prepare for the connection's end."""
+        self.connection.unwatch()
 
     async def commit(self) -> None:
         """End the transaction; a driver's own way, half the client time of a statement."""
@@ -190,9 +208,9 @@ class OwnPostgresTx(PostgresTx):
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""
         self._users_cursor.execute(text, values)
-        if self._users_cursor.description is None:
+        if not _gives_rows(self._users_cursor):
             return []
-        return records((each.name for each in self._users_cursor.description), self._users_cursor.fetchall())
+        return records(_names(self._users_cursor), self._users_cursor.fetchall())
 
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
@@ -204,7 +222,20 @@ class OwnPostgresTx(PostgresTx):
         self._whole_cursor.execute(f"{text}; {statement.text}", self._dialect.bind(statement, values))
         while self._whole_cursor.nextset():
             pass
-        return self._whole_cursor.fetchall() if self._whole_cursor.description else []
+        return self._whole_cursor.fetchall() if _gives_rows(self._whole_cursor) else []
+
+    def give_away(self) -> None:
+        """Let a user have the connection itself, which waits as ever."""
+
+    def hasten_by(self, break_off: Callable[[], object] | None) -> None:
+        """Do nothing: nobody can cancel a thread."""
+
+    async def patiently(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work*, which nobody can cancel."""
+        await work
+
+    def let_go(self) -> None:
+        """Do nothing: only a loop would look at the socket on its own."""
 
     async def commit(self) -> None:
         """End the transaction; a driver's own way, half the client time of a statement."""
@@ -213,3 +244,12 @@ class OwnPostgresTx(PostgresTx):
     async def roll_back(self) -> None:
         """Undo the transaction, if there is one."""
         self.connection.rollback()
+
+
+def _gives_rows(cursor: psycopg.AsyncCursor[Any] | psycopg.Cursor[Any]) -> bool:
+    """Tell whether a statement gives rows; `description` says the same, and makes an object of each column for it."""
+    return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
+
+
+def _names(cursor: psycopg.AsyncCursor[Any] | psycopg.Cursor[Any]) -> list[str]:
+    return [each.name for each in cursor.description or ()]
