@@ -284,6 +284,9 @@ def run_probes() -> Iterator[Probe]:
     yield on_ours("jobs.RENEW", jobs.RENEW, {"given": TOKENS}, JOB_PKEY)
     yield on_ours("jobs.PROGRESS", jobs.PROGRESS, reports, JOB_PKEY)
     expired = {"quiet_ms": 2**53, "spared": SEQS[:3], "most": 50}
+    for database in ("sqlite", "postgres"):
+        peek = reaping.PEEK[database]
+        yield on_ours("reaping.PEEK", peek, {"after": ""}, LEASED, ARRIVAL, is_ordered=True, only=database)
     yield on_ours("reaping.FIND", reaping.FIND, expired, LEASED, is_ordered=True)
     yield on_ours("reaping.EXPIRED", reaping.EXPIRED, {"seqs": SEQS}, JOB_PKEY)
 

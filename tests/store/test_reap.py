@@ -291,6 +291,16 @@ async def test_a_completion_in_flight_is_never_reaped(postgres: Way) -> None:
     assert await row_of(postgres, chain.id, "status") == ("completed",)
 
 
+async def test_a_look_of_who_is_idle_tells_whether_any_queue_has_arrivals(way: Way) -> None:
+    nothing = await way.read(reaping.peek)
+    await way.face.start(greet(name="Ada"), queue="nobody's", delay=3600)
+    something = await way.read(reaping.peek)
+
+    assert nothing is not None
+    assert something is not None
+    assert (nothing.has_arrivals, something.has_arrivals) == (False, True)
+
+
 async def test_a_renewal_between_the_look_and_the_reap_saves_the_job(postgres: Way) -> None:
     chain = await postgres.face.start(greet(name="Ada"))
     job = await claim_one(postgres)

@@ -26,6 +26,7 @@ class Reaped:
     """How many jobs were taken back, and the leases, in ms, of those that were expired but locked by somebody.
 
     *now_ms* is the database's time. *is_late*: nothing was even looked at, for it was not the time that was expected.
+    *has_arrivals*: a queue may have some; False only if it was seen that none has.
     """
 
     now_ms: int
@@ -33,6 +34,7 @@ class Reaped:
     locked: dict[int, int] = field(default_factory=dict)
     more: bool = False
     is_late: bool = False
+    has_arrivals: bool = True
 
 
 LATE_MS = 5_000
@@ -42,19 +44,22 @@ NOW = {
     SELECT $now, $now - CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000 AS bigint)""",
     "sqlite": """SELECT $now, NULL""",
 }
-# any lease, over or not: who only reads while others hold leases would not notice that nobody can renew them
+# any lease, over or not: who only reads while others hold leases would not notice that nobody can renew them. A
+# statement without parameters keeps the plan that it was prepared with: while the table was tiny, to read all of it
 PEEK = {
     database: f"""{now}, (SELECT leased.seq FROM holdfast_job AS leased
-        WHERE leased.lease_until IS NOT NULL ORDER BY leased.lease_until LIMIT 1)"""
+        WHERE leased.lease_until IS NOT NULL ORDER BY leased.lease_until LIMIT 1),
+        (SELECT arrived.queue FROM holdfast_job AS arrived
+        WHERE arrived.gate = 'arrival' AND arrived.queue > :after ORDER BY arrived.queue LIMIT 1)"""
     for database, now in NOW.items()
 }
 
 
 async def peek(tx: Tx, expected_ms: int | None = None) -> Reaped | None:
     """Look whether any job is leased, in one statement: an idle process has no more to do; None says that one is."""
-    ((now_ms, _, leased),) = await tx.fetch_all(PEEK[tx.database])
+    ((now_ms, _, leased, queue),) = await tx.fetch_all(PEEK[tx.database], after="")
     is_late = expected_ms is not None and now_ms - expected_ms > LATE_MS
-    return Reaped(now_ms, is_late=is_late) if leased is None else None
+    return Reaped(now_ms, is_late=is_late, has_arrivals=queue is not None) if leased is None else None
 
 
 FIND = """

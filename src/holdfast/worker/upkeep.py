@@ -91,9 +91,9 @@ class Upkeep:
         """Go round once."""
         await self._take_over_the_dead()
         await self._spare_the_locked()
-        while (await self._reap()).more:
+        while (reaped := await self._reap()).more:
             pass
-        if self._rounds % UNSERVED_ROUNDS == 0:
+        if reaped.has_arrivals and self._rounds % UNSERVED_ROUNDS == 0:
             for queue in await self._store.read(admission.unserved, sorted(self._served)):
                 await self._store.run(admission.admit, queue)
         if self._rounds % STATISTICS_ROUNDS == 0 and await self._store.read(statistics.are_known):

@@ -21,7 +21,7 @@ from holdfast.store.sqlite.connection import BlockConnection
 from holdfast.store.sqlite.guarded import GuardedConnection
 from holdfast.store.sqlite.readers import INSTRUCTIONS_BETWEEN_LOOKS
 from holdfast.store.statements import Record, in_sqlite, records
-from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, drive
+from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, drive, no_session
 from holdfast.surroundings import Threads
 
 INTERRUPT_SECONDS = 0.05
@@ -292,6 +292,11 @@ class BlockingBlock:
     def connection(self) -> sqlite3.Connection:
         """The driver's own connection; it is closed when the block ends."""
         return self._block.connection
+
+    @property
+    def session(self) -> Any:
+        """Refuse: it has none."""
+        raise no_session()
 
     @property
     def is_committed(self) -> bool:

@@ -1,0 +1,132 @@
+"""The alarm of a file: it rings for what is written after it was set; hints on SQLite come by it, or without it."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.store.sqlite import alarm, watch
+from holdfast.store.sqlite.alarm import FileAlarm, make_alarm
+from holdfast.surroundings import Surroundings
+from tests.conditions import until
+
+only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")
+
+
+class Bell:
+    """An alarm for a file, and how often it has rung."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rung = 0
+        self.alarm = FileAlarm(str(path), Surroundings(), self._ring)
+
+    def _ring(self) -> None:
+        self.rung += 1
+
+    def write(self) -> None:
+        """Write to the file, as SQLite does to its log: over what is there."""
+        with self.path.open("r+b") as file:
+            file.write(b"again")
+
+
+@pytest.fixture
+def bell(tmp_path: Path) -> Iterator[Bell]:
+    """An alarm for a file that is there."""
+    (tmp_path / "log").write_bytes(b"something")
+    bell = Bell(tmp_path / "log")
+    yield bell
+    bell.alarm.stop()
+
+
+@only_on_linux
+async def test_it_rings_once_for_what_is_written_after_it_was_set(bell: Bell) -> None:
+    bell.write()
+    assert bell.alarm.set()
+    assert bell.rung == 0
+
+    bell.write()
+    await until(lambda: bell.rung == 1, "it rings")
+    bell.write()
+    assert bell.alarm.set()  # what was written before is for whoever sets it to look at
+    bell.write()
+
+    await until(lambda: bell.rung == 2, "it rings again")
+
+
+@only_on_linux
+async def test_it_cannot_be_set_for_a_file_that_is_not_there_and_follows_one_that_is_replaced(bell: Bell) -> None:
+    assert bell.alarm.set()
+    bell.path.unlink()
+    assert not bell.alarm.set()
+    bell.path.write_bytes(b"another")
+
+    assert bell.alarm.set()
+    before = bell.rung  # for the end of the first
+    assert bell.alarm.set()
+    bell.write()
+
+    await until(lambda: bell.rung > before, "it rings for the new one")
+
+
+@only_on_linux
+def test_it_leaves_neither_thread_nor_descriptor_behind(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    open_before = descriptors()
+
+    for is_set in (False, True):
+        bell = Bell(tmp_path / "log")
+        if is_set:
+            bell.alarm.set()
+        bell.alarm.stop()
+
+    assert "holdfast-alarm" not in {each.name for each in threading.enumerate()}
+    assert descriptors() == open_before
+
+
+def descriptors() -> int:
+    """Count what this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_where_the_kernel_has_none_left_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("too many")
+
+    monkeypatch.setattr(alarm, "FileAlarm", refuse)
+
+    assert make_alarm(str(tmp_path), Surroundings(), lambda: None) is None
+
+
+@pytest.mark.parametrize("has_alarms", [pytest.param(True, marks=only_on_linux), False])
+async def test_a_commit_of_another_program_is_heard_at_rest(
+    new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch, has_alarms: bool
+) -> None:
+    monkeypatch.setattr(watch, "LIVELY_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "LAST_ECHO_SECONDS", watch.ECHO_SECONDS)
+    monkeypatch.setattr(watch, "LOOK_SECONDS" if has_alarms else "ALARMED_LOOK_SECONDS", 0.02)
+    if has_alarms:
+        monkeypatch.setattr(watch, "ALARMED_LOOK_SECONDS", 60)
+    hf = new_holdfast("sqlite", surroundings=Surroundings(has_file_alarms=has_alarms))
+    heard = threading.Event()
+    await hf.open()
+    with closing(sqlite3.connect(hf.settings.database)) as other:
+        other.execute("CREATE TABLE note (n)")
+        listening = hf.store.watch(heard.set)
+        source = hf.store._here.hints._source  # type: ignore[attr-defined]
+        await until(lambda: not source._is_lively and source._echo_after is None, "the watch is at rest")
+        for n in range(3):
+            heard.clear()
+            other.execute("INSERT INTO note VALUES (?)", [n])
+            other.commit()
+            await until(heard.is_set, "the commit is heard", timeout=5)
+            await until(lambda: not source._is_lively and source._echo_after is None, "the watch is at rest again")
+        listening.stop()
+    await hf.close()
