@@ -321,3 +321,14 @@ def test_a_file_that_is_removed_before_the_first_write_is_named_and_not_its_lock
 
     with pytest.raises(Unavailable, match=r"\.db cannot be opened .*put it back"):
         store.run_sync(add, 1)
+
+
+def test_the_file_can_be_attached_to_another_under_any_name(store: SqliteStore, tmp_path: Path) -> None:
+    store.open_sync()
+    store.close_sync()
+    other = sqlite3.connect(tmp_path / "other.db")
+
+    other.execute("ATTACH ? AS jobs", [str(tmp_path / "jobs.db")])
+
+    assert other.execute("SELECT count(*) FROM jobs.holdfast_jobs").fetchall() == [(0,)]
+    other.close()

@@ -210,7 +210,8 @@ CREATE TABLE holdfast_token (
     revoked_at bigint
 );
 
--- for people at a prompt: the same rows with times that can be read
+-- for people at a prompt: the same rows with times that can be read; quoted, so that no schema is put in front: a view
+-- that names its own could not be attached under another name
 CREATE VIEW holdfast_jobs AS
 SELECT seq, id, chain_id, chain_index, task, queue, lane, priority, status, gate, attempt, used, crashes, worker,
     strftime('%Y-%m-%d %H:%M:%fZ', run_at / 1000.0, 'unixepoch') AS run_at,
@@ -220,7 +221,7 @@ SELECT seq, id, chain_id, chain_index, task, queue, lane, priority, status, gate
     strftime('%Y-%m-%d %H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS finished_at,
     strftime('%Y-%m-%d %H:%M:%fZ', closed_at / 1000.0, 'unixepoch') AS closed_at,
     closed_as, reason, progress, message, input, output, error
-FROM holdfast_job;
+FROM "holdfast_job";
 
 -- by this a caller's connection is known to lead here
 INSERT INTO holdfast_meta (key, value)
