@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store.dialect import TABLES
 from tests.factories import TASKS
+from tests.sweeping import Sweeper
 from tests.ways import WAYS, Way
 
-pytest_plugins = ["tests.postgres"]
+pytest_plugins = ["tests.postgres", "tests.pooled"]
 
 SCHEMA = "contract"
 
@@ -27,14 +27,29 @@ def migrated_url(postgres_url: str) -> str:
     return postgres_url
 
 
+@pytest.fixture(scope="session")
+def sweeper(migrated_url: str) -> Iterator[Sweeper]:
+    """Empties the tables of `contract`."""
+    sweeper = Sweeper(migrated_url, SCHEMA)
+    yield sweeper
+    sweeper.close()
+
+
 @pytest.fixture
-def empty_url(migrated_url: str) -> str:
+def empty_url(migrated_url: str, sweeper: Sweeper) -> str:
     """The same with empty tables; what a test leaves behind, the next one does not see."""
-    with psycopg.connect(migrated_url, autocommit=True) as connection:
-        kept = {"meta", "jobs"}
-        tables = ", ".join(f"{SCHEMA}.holdfast_{name}" for name in TABLES if name not in kept)
-        connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
+    sweeper.sweep()
     return migrated_url
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file whose tables are up to date, to be copied."""
+    path = tmp_path_factory.mktemp("migrated") / "jobs.db"
+    face = Holdfast(str(path)).sync
+    face.migrate()
+    face.close()
+    return path
 
 
 @pytest.fixture
@@ -46,7 +61,9 @@ def new_holdfast(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
         if database == "postgres":
             made.append(Holdfast(request.getfixturevalue("empty_url"), **{"schema_name": SCHEMA, **options}))  # type: ignore[arg-type]
         else:
-            made.append(Holdfast(str(tmp_path / "jobs.db"), **options))  # type: ignore[arg-type]
+            if not (path := tmp_path / "jobs.db").exists():
+                shutil.copy(request.getfixturevalue("migrated_file"), path)
+            made.append(Holdfast(str(path), **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield make

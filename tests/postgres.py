@@ -110,8 +110,16 @@ def is_required() -> bool:
 
 
 @pytest.fixture(scope="session")
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """Answer the URL of a database that only this process uses."""
+def postgres_url(request: pytest.FixtureRequest, direct_url: str) -> str:
+    """Answer the URL of a database that only this process uses; with --pooled it leads through PgBouncer."""
+    if not request.config.getoption("pooled"):
+        return direct_url
+    return str(request.getfixturevalue("pgbouncer").url_of(direct_url))
+
+
+@pytest.fixture(scope="session")
+def direct_url(postgres_server: str) -> Iterator[str]:
+    """Answer the URL by which that database is reached without a pooler."""
     name = f"holdfast_test_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -34,6 +34,15 @@ def run_dev(*arguments: str, script: Path = SCRIPT, cwd: Path = Path("/"), **var
     return done.stdout
 
 
+def test_what_dev_runs_keeps_its_bytecode_in_our_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    given = dev.environment()
+
+    assert "PYTHONDONTWRITEBYTECODE" not in given
+    assert given["PYTHONPYCACHEPREFIX"] == str(dev.CACHE / "bytecode")
+
+
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """A checkout of its own, in which programs are not run but written down."""

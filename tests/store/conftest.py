@@ -20,16 +20,16 @@ MakeStore: TypeAlias = Callable[..., PostgresStore]
 @pytest.fixture(scope="session")
 def samples_url(postgres_url: str) -> str:
     """A database with our schema and the sample table."""
-    store = PostgresStore(Settings(database=postgres_url, schema_name=SCHEMA))
+    store = PostgresStore(Settings.from_environment(database=postgres_url, schema_name=SCHEMA))
     store.migrate_sync()
     store.close_sync()
     return postgres_url
 
 
 @pytest.fixture
-def stranger(samples_url: str) -> Iterator[Stranger]:
-    """Somebody else's connection, and an empty sample table."""
-    with psycopg.connect(samples_url, autocommit=True) as connection:
+def stranger(samples_url: str, direct_url: str) -> Iterator[Stranger]:
+    """Somebody else's connection, past any pooler, and an empty sample table."""
+    with psycopg.connect(direct_url, autocommit=True) as connection:
         connection.execute(CREATE_TABLE)
         yield Stranger(connection)
 
@@ -47,7 +47,7 @@ async def make_store(samples_url: str, stranger: Stranger) -> AsyncIterator[Make
     made: list[PostgresStore] = []
 
     def make(url: str = samples_url, surroundings: Surroundings | None = None, **settings: Any) -> PostgresStore:
-        chosen = Settings.of(database=url, **{"schema_name": SCHEMA, **settings})
+        chosen = Settings.from_environment(database=url, **{"schema_name": SCHEMA, **settings})
         made.append(PostgresStore(chosen, surroundings))
         return made[-1]
 

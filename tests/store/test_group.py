@@ -180,7 +180,7 @@ async def test_an_item_that_may_wait_for_a_stranger_keeps_nobody(
 
 
 async def test_an_item_that_waits_too_long_is_busy(make_caller: MakeCaller, samples_url: str) -> None:
-    caller = make_caller(deadline_seconds=4.0)
+    caller = make_caller(deadline_seconds=2.0)
     await caller.gather(add_items, [Item("first")])
 
     with psycopg.connect(samples_url) as other:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import Busy, InvalidSettings, NotMigrated, StoreError, Unavailable, UnknownOutcome
-from holdfast.store.postgres.errors import diagnose, failure
+from holdfast.store.postgres.errors import Trouble, diagnose, failure
 from holdfast.store.tx import Tx
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
@@ -101,7 +101,7 @@ async def test_a_silent_server_is_unavailable_by_the_deadline(
     started = time.monotonic()
     with pytest.raises(Unavailable):
         await caller.run(add, "a")
-    assert time.monotonic() - started < 1.7
+    assert time.monotonic() - started < 4  # by its own deadline, and not by the usual one of 5 s
 
     proxy.speak()
     await caller.run(add, "b")
@@ -121,7 +121,7 @@ async def test_a_store_closes_in_time_while_the_server_is_silent(make_caller: Ma
     with pytest.raises(Unavailable):
         await call
 
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 4
     assert not [each for each in set(threading.enumerate()) - before if each.name == "holdfast-deadlines"]
 
 
@@ -313,7 +313,7 @@ async def test_a_wrong_password_is_told_at_once_and_not_shown(make_caller: MakeC
     caller = make_caller(parts._replace(netloc=f"postgres:so-secret@{parts.hostname}:{parts.port}").geturl())
 
     started = time.monotonic()
-    with pytest.raises(Unavailable, match="password authentication failed") as caught:
+    with pytest.raises(Unavailable, match="authentication failed") as caught:
         await caller.open()
 
     assert time.monotonic() - started < 3
@@ -451,3 +451,12 @@ def test_a_pooler_that_is_not_told_of_is_named() -> None:
     trouble = diagnose(psycopg.OperationalError("FATAL:  unsupported startup parameter: options"))
 
     assert "transaction_pooler=True" in str(failure(trouble, "unsupported startup parameter"))
+
+
+@pytest.mark.parametrize("text", ["FATAL:  SASL authentication failed", "FATAL:  no such user: app"])
+def test_a_pooler_that_refuses_us_is_not_asked_again(text: str) -> None:
+    assert diagnose(psycopg.OperationalError(f"connection failed: {text}")) is Trouble.REFUSED
+
+
+def test_two_answers_to_one_commit_are_a_connection_that_is_lost() -> None:
+    assert diagnose(psycopg.InternalError("received 2 results from command 'COMMIT'")) is Trouble.LOST

@@ -238,7 +238,7 @@ async def test_a_cancelled_caller_is_free_at_once_and_nothing_happened(
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 3  # and not by the deadline of 5 s
     proxy.speak()
     assert stranger.rows() == {}
 

@@ -93,5 +93,5 @@ async def test_a_drain_in_doubt_ends_with_its_grace(hf: Holdfast, poll: float, m
         await worker.stop()
         took = asyncio.get_running_loop().time() - began
 
-    assert took < 3
+    assert took < 10  # the poll may be 60 s
     assert (await hf.get_job(chain)).status == "pending"

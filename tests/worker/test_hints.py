@@ -22,9 +22,12 @@ from holdfast.store import events, hints, workers
 from holdfast.store.dialect import channel
 from holdfast.store.events import Fact
 from holdfast.store.hints import Hints, Horizon, Rest
+from holdfast.store.postgres import listener
 from holdfast.store.postgres.listener import NoListener
 from holdfast.store.workers import Member
 from holdfast.surroundings import Surroundings
+from holdfast.worker import hearing, upkeep
+from holdfast.worker.options import WorkerOptions
 from tests.conditions import until
 from tests.conftest import SCHEMA
 from tests.factories import TASKS, greet
@@ -208,10 +211,8 @@ async def test_a_terminated_listener_listens_again_before_it_is_read_again(
             await until(lambda: ear.heard >= 2, "its end and its return are told as hints")
             assert ear.is_listening
             before = ear.heard
-            begun = time.monotonic()
             await hf.start(greet(name="Ada"))
-            await until(lambda: ear.heard > before, "a hint after the return")
-            assert time.monotonic() - begun < 1
+            await until(lambda: ear.heard > before, "a hint after the return", timeout=5)
     assert [record.message for record in caplog.records] == ["hints_lost", "hints_again"]
 
 
@@ -482,8 +483,9 @@ async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: N
 
 
 async def test_a_job_whose_caller_commits_after_the_worker_fell_asleep_is_found_within_the_short_poll(
-    empty_url: str, new_holdfast: NewHoldfast
+    empty_url: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)
     ran: list[int] = []
     tasks = handlers(ran)
     hf = new_holdfast("postgres", tasks=[tasks])
@@ -549,16 +551,20 @@ async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_
             await chain.result(timeout=10)
 
 
+@pytest.mark.parametrize("pace", [4, pytest.param(1, marks=pytest.mark.long)], ids=["four times as fast", "as it is"])
 async def test_an_idle_process_issues_less_than_one_statement_a_second(
-    empty_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, pace: int
 ) -> None:
     """With a line to hear hints by and without: two processes' worth, watched in the same seconds to save time."""
     seconds = 12
     monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)
+    for module, name in ((hints, "SELDOM"), (hearing, "BEAT"), (listener, "BEAT"), (upkeep, "PERIOD")):
+        monkeypatch.setattr(module, f"{name}_SECONDS", getattr(module, f"{name}_SECONDS") / pace)
+    poll = WorkerOptions().poll / pace
     with FaultProxy(empty_url) as on_line, FaultProxy(empty_url) as off_line:
         hears, polls = (Holdfast(proxy.url, schema_name=SCHEMA, tasks=[TASKS]) for proxy in (on_line, off_line))
         polls.store._source = polls.store._hints._source = NoListener()  # type: ignore[attr-defined]
-        async with hears, polls, hears.worker() as one, polls.worker() as other:
+        async with hears, polls, hears.worker(poll=poll) as one, polls.worker(poll=poll) as other:
             await until(
                 lambda: has_looked(one, has_line=True) and has_looked(other, has_line=False),
                 "the workers sleep",
@@ -566,14 +572,14 @@ async def test_an_idle_process_issues_less_than_one_statement_a_second(
             )
             await asyncio.sleep(0.5)  # what belongs to the beginning
             on_line.round_trips = off_line.round_trips = 0
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds / pace)
             assert on_line.round_trips < seconds
             assert off_line.round_trips < seconds
 
 
 def has_looked(worker: Any, has_line: bool) -> bool:
     if has_line:
-        return is_asleep(worker) and bool(worker._hearing._rest.seconds() == 30)
+        return is_asleep(worker) and bool(worker._hearing._rest.seconds() == hints.SELDOM_SECONDS)
     return has_claimed(worker)
 
 

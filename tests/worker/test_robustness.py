@@ -15,10 +15,10 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Tasks
-from holdfast.errors import Misuse, UnknownOutcome, UsageError
+from holdfast.errors import Misuse, Unavailable, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
 from holdfast.store import jobs, settling, workers
-from holdfast.worker import claimer, doubts, running
+from holdfast.worker import claimer, doubts, progress, running
 from holdfast.worker.context import BlockingContext
 from tests.conditions import until
 
@@ -310,8 +310,13 @@ async def test_a_handler_that_ignores_a_cancel_keeps_lease_slot_and_lane(
         other = await hf.start(next_in_lane(), lane="a")
         await hf.cancel(one)
         await until(lambda: worker.stubborn == [str(one.id)], "the worker says that it does not stop", 6)
-        began = time.monotonic()
-        await until(lambda: time.monotonic() - began > 2.5, "two leases pass")
+        ((told,),) = await rows(hf, "SELECT $now")
+
+        async def is_renewed() -> bool:
+            leases = await rows(hf, "SELECT lease_until FROM holdfast_job WHERE id = :id", id=str(one.id))
+            return bool(leases[0][0] > told + 2000)
+
+        await until(is_renewed, "it is leased longer than two leases from then")
         standing = (await status_of(hf, one), await status_of(hf, other))
         gate.set()
         await other.result(timeout=10)
@@ -486,8 +491,8 @@ async def test_what_goes_wrong_beside_the_jobs_does_not_end_the_worker(
 
     write = jobs.progress
 
-    async def refuse_reports(tx: Any, reports: Any) -> None:
-        await (refuse(tx) if reports and not reports[0].percent else write(tx, reports))
+    async def refuse_reports(tx: Any, reports: Any) -> Any:
+        return await (refuse(tx) if reports and not reports[0].percent else write(tx, reports))
 
     monkeypatch.setattr(workers, "beat", refuse)
     monkeypatch.setattr(jobs, "progress", refuse_reports)
@@ -503,6 +508,95 @@ async def test_what_goes_wrong_beside_the_jobs_does_not_end_the_worker(
         chain = await hf.start(chatty())
         assert await chain.result(timeout=10) == "done"
         assert not worker.ended.done()
+
+
+async def test_a_call_that_fails_after_the_store_has_answered_again_is_no_new_trouble(
+    new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = new_holdfast("sqlite")
+    run = hf.store.run
+    is_away, hangs, is_over = False, asyncio.Event(), asyncio.Event()
+
+    async def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        if operation is claimer.exchange and is_away:
+            if not hangs.is_set():
+                hangs.set()
+                await is_over.wait()
+            raise Unavailable("the database cannot be reached; try again")
+        return await run(operation, *args, **kwargs)
+
+    gate = asyncio.Event()
+
+    @hf.task(name="gated")
+    async def gated() -> None:
+        await gate.wait()
+
+    def said(word: str) -> int:
+        return [each.message for each in caplog.records].count(word)
+
+    async with hf, hf.worker(concurrency=2) as worker:
+        first = await hf.start(gated())
+        await until_status(hf, first, "running")
+        is_away = True
+        monkeypatch.setattr(hf.store, "run", call)
+        second = await hf.start(gated())
+        await asyncio.wait_for(hangs.wait(), 10)  # one loop claims it, and the other is to settle the first
+        gate.set()
+        await until(lambda: said("worker_store_trouble") == 1, "the trouble is told")
+        is_away = False
+        await until(lambda: said("worker_store_answers") == 1, "its end is told")
+        is_over.set()
+        await second.result(timeout=10)
+        assert worker.health().trouble_since is None
+
+    assert (said("worker_store_trouble"), said("worker_store_answers")) == (1, 1)
+
+
+@pytest.mark.parametrize("rests", [False, True], ids=["with the settlement", "while it runs"])
+async def test_a_report_is_not_lost_because_a_stranger_has_the_row_locked(
+    new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch, rests: bool
+) -> None:
+    hf = new_holdfast("postgres")
+    monkeypatch.setattr(progress, "TROUBLE_SECONDS", 0.02)
+    gate, end = asyncio.Event(), asyncio.Event()
+    passed_over: list[str] = []
+    write = jobs.progress
+
+    async def noted(tx: Any, reports: Any) -> Any:
+        written = await write(tx, reports)
+        passed_over.extend(each.message for each in reports if each.token not in written)
+        return written
+
+    @hf.task(name="chatty")
+    async def chatty(ctx: Context) -> str:
+        await gate.wait()
+        ctx.progress(90, "nearly")
+        if rests:
+            await end.wait()
+        return "done"
+
+    async with hf, hf.worker(), await psycopg.AsyncConnection.connect(hf.settings.database) as stranger:
+        chain = await hf.start(chatty())
+        await until_status(hf, chain, "running")
+        await stranger.execute(f'SELECT seq FROM "{hf.settings.schema_name}".holdfast_job FOR NO KEY UPDATE')
+        monkeypatch.setattr(jobs, "progress", noted)
+        gate.set()
+        await until(lambda: "nearly" in passed_over, "the report was passed over")
+        await stranger.rollback()
+        if rests:
+            await until_progress(hf, chain, 90)
+        end.set()
+        assert await chain.result(timeout=10) == "done"
+        job = await hf.get_job(chain)
+
+    assert (job.progress, job.message) == (90, "nearly")
+
+
+async def until_progress(hf: Holdfast, job: Any, percent: int) -> None:
+    async def holds() -> bool:
+        return (await hf.get_job(job)).progress == percent
+
+    await until(holds, f"the job is at {percent} %")
 
 
 async def test_a_row_that_a_stranger_has_locked_is_not_asked_for_without_pause(

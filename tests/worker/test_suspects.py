@@ -97,13 +97,13 @@ async def _is(number: Any, at_least: int) -> bool:
 
 
 async def test_a_suspect_is_not_starved_by_handlers_that_overlap(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "ALONE_SECONDS", 0.03)
+    monkeypatch.setattr(intake, "ALONE_SECONDS", 0.01)
     stage = Stage(hf)
 
     @hf.task(name="timed")
     async def timed(n: int) -> None:
         stage.running.add(f"timed {n}")
-        await asyncio.sleep(0.3 + n % 7 / 10)
+        await asyncio.sleep(0.1 + n % 7 / 30)
         stage.running.discard(f"timed {n}")
 
     async with hf.worker(concurrency=6, poll=0.1, grace=0):

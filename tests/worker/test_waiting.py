@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from holdfast import (
 )
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import glances, hints
+from holdfast.store.hints import Rest
 from holdfast.surroundings import Surroundings
 from tests.conditions import until
 from tests.factories import TASKS, add, continue_chain, greet
@@ -313,7 +315,10 @@ async def test_a_result_comes_from_a_worker_of_another_face(
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-async def test_without_a_hint_the_poll_finds_the_end(database: str, new_holdfast: Callable[..., Holdfast]) -> None:
+async def test_without_a_hint_the_poll_finds_the_end(
+    database: str, new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.waiting.Rest", partial(Rest, poll=0.2))
     deaf = Surroundings(file_mark=lambda path: None)
     waits = new_holdfast(database, tasks=[TASKS], surroundings=deaf, transaction_pooler=True)
     works = new_holdfast(database, tasks=[TASKS])
