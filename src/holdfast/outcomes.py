@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from holdfast.codec import clean_text
 from holdfast.errors import InvalidSettings
 from holdfast.models import Continuation
 
-Backoff: TypeAlias = Literal["fixed", "linear", "exponential"] | Callable[[int, BaseException], float]
+Growth: TypeAlias = Literal["fixed", "linear", "exponential"]
+Backoff: TypeAlias = Growth | Callable[[int, BaseException], float]
 Verdict: TypeAlias = Literal["retry", "fail", "pause"]
 Match: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
 
@@ -87,10 +88,21 @@ class Retry:
     pause_on: Match | Sequence[Match] = ()
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
+        if self.attempts is not None and not (is_number(self.attempts, int) and self.attempts >= 1):
             raise InvalidSettings("Retry takes attempts of at least 1 (the first run counts), or None for no limit")
-        if not 0 <= self.first <= self.maximum or self.factor < 1 or not 0 <= self.jitter <= 1:
+        if not callable(self.backoff) and self.backoff not in get_args(Growth):
+            raise InvalidSettings(
+                "Retry takes a backoff of 'fixed', 'linear' or 'exponential', or a function of (attempt, error)"
+            )
+        if not all(map(is_number, (self.first, self.factor, self.maximum, self.jitter))):
+            raise InvalidSettings("Retry takes first, factor, maximum and jitter as numbers, times in seconds")
+        if not (0 <= self.first <= self.maximum and self.factor >= 1 and 0 <= self.jitter <= 1):
             raise InvalidSettings("Retry takes 0 <= first <= maximum, a factor of at least 1 and a jitter of 0 to 1")
+        for patterns in (self.retry_on or (), self.fail_on, self.pause_on):
+            if not all(map(_is_match, _several(patterns))):
+                raise InvalidSettings(
+                    "retry_on, fail_on and pause_on take exception types or functions of an error, one or a list"
+                )
 
     @classmethod
     def never(cls) -> Retry:
@@ -125,9 +137,21 @@ class Retry:
         return "retry"
 
 
+def is_number(value: object, kind: type[int | float] = float) -> bool:
+    """Tell whether *value* is a number, of whole ones only if *kind* is int; True and False are none."""
+    return isinstance(value, int | kind) and not isinstance(value, bool)
+
+
 def _matches(patterns: Match | Sequence[Match], error: BaseException) -> bool:
-    several: Sequence[Match] = patterns if isinstance(patterns, Sequence) else (patterns,)
-    return any(isinstance(error, each) if isinstance(each, type) else each(error) for each in several)
+    return any(isinstance(error, each) if isinstance(each, type) else each(error) for each in _several(patterns))
+
+
+def _several(patterns: Match | Sequence[Match]) -> Sequence[Match]:
+    return patterns if isinstance(patterns, Sequence) else (patterns,)
+
+
+def _is_match(pattern: object) -> bool:
+    return issubclass(pattern, BaseException) if isinstance(pattern, type) else callable(pattern)
 
 
 class Kind(StrEnum):

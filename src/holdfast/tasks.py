@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    get_args,
     overload,
 )
 
@@ -33,7 +34,7 @@ from holdfast.calls import Call, Options, check_priority, check_queue, refuse_un
 from holdfast.codec import Codec
 from holdfast.errors import DuplicateTask, InvalidInput, InvalidOutput, Misuse, UnknownTask
 from holdfast.models import TaskRecord
-from holdfast.outcomes import Retry
+from holdfast.outcomes import Retry, is_number
 from holdfast.signatures import Signature, read_fields, read_signature
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ OnInterrupt: TypeAlias = Literal["give_back", "pause"]
 CancelRunning: TypeAlias = Literal["cancel", "pause"]
 Middleware: TypeAlias = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
+CHOICES = {"on_lost": OnLost, "on_interrupt": OnInterrupt, "cancel_running": CancelRunning}
 PLACED = frozenset({"queue", "priority"})
 """The options of a task that say where its jobs stand, unless a call says otherwise."""
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
@@ -95,15 +97,33 @@ class Policy:
     def __post_init__(self) -> None:
         check_queue(self.queue)
         check_priority(self.priority)
-        if not 1 <= self.lease <= 86400:
-            raise InvalidInput("a lease lasts from 1 second to a day", "options.lease")
-        if self.timeout is not None and self.timeout <= 0:
+        if not (is_number(self.lease) and 1 <= self.lease <= 86400):
+            raise InvalidInput("a lease is a number of seconds, from 1 second to a day", "options.lease")
+        if self.timeout is not None and not (is_number(self.timeout) and self.timeout > 0):
             raise InvalidInput("a time-out is a number of seconds above 0, or None", "options.timeout")
+        if not isinstance(self.retry, Retry):
+            raise InvalidInput("it is a Retry; write retry=Retry(attempts=3)", "options.retry")
+        for name, kind in CHOICES.items():
+            _check_choice(name, getattr(self, name), get_args(kind))
 
     def record(self) -> dict[str, object]:
         """Tell what those must know who do not have the code: callers, reapers, people."""
         known = ("queue", "priority", "lease", "timeout", "on_lost", "on_interrupt", "cancel_running", "halts_lane")
         return {name: getattr(self, name) for name in known} | {"attempts": self.retry.attempts}
+
+
+def require_task(task: object, verb: str) -> None:
+    """Raise `Misuse` unless *task*, which *verb* was given, is a task and not its name."""
+    if not isinstance(task, Task):
+        raise Misuse(
+            f"{verb}() takes the task itself, whose output it checks, and not {str(task)[:60]!r}; "
+            "write the decorated function, or what hf.declare(…) gave"
+        )
+
+
+def _check_choice(option: str, value: object, words: Sequence[str]) -> None:
+    if value not in words:
+        raise InvalidInput(f"it is {' or '.join(map(repr, words))}", f"options.{option}")
 
 
 class Task(Generic[P, R]):
@@ -183,7 +203,11 @@ class Task(Generic[P, R]):
         return self._output.decode(text)
 
     def record(self) -> TaskRecord:
-        """Tell what a stranger to the code must know; takes milliseconds."""
+        """Tell what a stranger to the code must know; takes milliseconds, the first time."""
+        return self._record
+
+    @cached_property
+    def _record(self) -> TaskRecord:
         policy = _canonical(self.policy.record())
         inputs, outputs = _schema(self._input, "validation"), _schema(self._output, "serialization")
         version = sha256("\n".join((policy, inputs, outputs)).encode()).hexdigest()[:12]

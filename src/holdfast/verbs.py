@@ -6,7 +6,7 @@ verb; over a blocking runner nothing suspends, so the blocking face finishes the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_args
 from uuid import UUID
@@ -26,7 +26,7 @@ from holdfast.store import chains, deletes, glances, reads, steering
 from holdfast.store.borrowed import Borrowed
 from holdfast.store.steering import Asked
 from holdfast.store.tx import Operation, Runner
-from holdfast.tasks import Task
+from holdfast.tasks import Task, require_task
 from holdfast.transactions import InBlock
 from holdfast.waiting import Until, Waits
 
@@ -148,6 +148,7 @@ class Verbs:
 
     async def complete(self, at: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
         """Complete a job without a worker."""
+        require_task(task, "hf.complete")
         refuse_in_block(at, completing.complete)
         operation = completing.complete if isinstance(at, Borrowed | InBlock) else completing.complete_at_once
         job = await at.run(operation, target_id(target), task.names, task.encode_output(output), asked)
@@ -192,7 +193,16 @@ def target_id(target: Target) -> UUID:
 
 
 def _target_ids(targets: Targets) -> list[UUID]:
-    return [target_id(each) for each in (targets if isinstance(targets, list | tuple) else [targets])]
+    if isinstance(targets, list | tuple):
+        return [target_id(each) for each in targets]
+    if _is_without_order(targets):
+        raise InvalidInput("several are given as a list or a tuple, for the answers have their order; write list(…)")
+    return [target_id(targets)]
+
+
+def _is_without_order(targets: object) -> bool:
+    """Tell whether these are several, as a set or a generator has them."""
+    return isinstance(targets, Iterable) and not isinstance(targets, str | bytes) and not hasattr(targets, "id")
 
 
 def one_or_all(targets: Targets, answers: list[R]) -> R | list[R]:
@@ -233,7 +243,15 @@ def pass_commit(at: Runner, operation: Callable[..., Any]) -> None:
 
 def asked_by(by: str | None, why: str | None) -> Asked:
     """Say who asks and why, in texts that can be stored."""
-    return Asked(by and clean_text(by, WORDS_LENGTH), why and clean_text(why, WORDS_LENGTH))
+    return Asked(_words(by, "by"), _words(why, "why"))
+
+
+def _words(value: object, name: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(
+            f"it is a text, not {type(value).__name__}; write {name}=str(…), or what it stands for", name
+        )
+    return value and clean_text(value, WORDS_LENGTH)
 
 
 def when_of(at: datetime | None, after: float | timedelta | None) -> When:

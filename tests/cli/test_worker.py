@@ -17,6 +17,19 @@ def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
     )
 
 
+def test_python_m_stands_for_the_command(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+
+    assert (told.returncode, told.stdout) == (0, holdfast("--version", cwd=tmp_path).stdout)
+
+
 APP = """
 from holdfast import Holdfast
 jobs = Holdfast({database!r})

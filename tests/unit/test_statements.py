@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from holdfast.errors import InvalidInput, Misuse
-from holdfast.store.statements import ends_transaction, in_postgres, in_sqlite, record_type, records
+from holdfast.store.statements import ends_transaction, in_postgres, in_sqlite, in_text, record_type, records
 
 ALIKE = [
     ("SELECT :a", "SELECT {a}", "a"),
@@ -161,3 +161,22 @@ def test_a_record_can_be_copied_and_pickled() -> None:
     assert copy.deepcopy(record) == record
     assert pickle.loads(pickle.dumps(record)).id == 1
     assert record["_hidden"] == 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT :n::int, '12:30', \"a:b\" /* :c */ -- :d",
+        r"SELECT :n, 'a\:b', \:kept",
+        "SELECT :n, '5 %', x[1:2], $$:q$$",
+    ],
+)
+def test_what_sqlalchemy_reads_has_the_same_parameters_and_the_same_text(sql: str) -> None:
+    from sqlalchemy import text
+    from sqlalchemy.dialects import postgresql
+
+    read = in_text(sql, "postgres")
+    compiled = text(read.text).compile(dialect=postgresql.psycopg.dialect())  # type: ignore[no-untyped-call]
+
+    assert set(compiled.params) == read.names == {"n"}
+    assert str(compiled) == in_postgres(sql).text

@@ -429,6 +429,30 @@ def test_a_declared_task_takes_every_option_of_a_task() -> None:
     assert charge(order_id=1).consume().chosen.priority is None
 
 
+@pytest.mark.parametrize(
+    ("option", "wrong", "says"),
+    [
+        ("lease", "3", "a number of seconds"),
+        ("lease", None, "a number of seconds"),
+        ("lease", True, "a number of seconds"),
+        ("lease", 0.5, "a number of seconds"),
+        ("lease", float("nan"), "a number of seconds"),
+        ("timeout", "3", "a number of seconds above 0, or None"),
+        ("timeout", 0, "a number of seconds above 0, or None"),
+        ("retry", 3, "write retry=Retry(attempts=3)"),
+        ("on_lost", "fial", "'retry' or 'fail' or 'pause'"),
+        ("on_interrupt", "retry", "'give_back' or 'pause'"),
+        ("cancel_running", True, "'cancel' or 'pause'"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_with_what_to_write(option: str, wrong: Any, says: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        Tasks().declare("billing.charge", ChargeFields, int, **{option: wrong})
+
+    assert says in str(refusal.value)
+    assert refusal.value.path == f"options.{option}"
+
+
 @dataclass
 class ChargeFields:
     order_id: int

@@ -70,8 +70,9 @@ async def _make(tx: Tx, asked: Mapping[UUID, Start], made: _Made) -> None:
         inserted = await rows.insert(tx, new, _tell if made.are_told else None)
         made.inserted = {each.id: each for each in inserted}
     if len(made.inserted) < len(new):
-        found = await _existing(tx, [each for each in new if each.id not in made.inserted])
-        made.met |= await _read(tx, set(found.values()))
+        there = [each for each in new if each.id not in made.inserted]
+        found = await _existing(tx, there)
+        made.met |= await _read(tx, {found.get(each.id, each.id) for each in there})
         made.twins |= found
     if made.handed_over:
         await _give_back(tx, asked, made)

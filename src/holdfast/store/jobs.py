@@ -327,15 +327,27 @@ PROGRESS = f"""
     RETURNING holdfast_job.seq, holdfast_job.version"""
 
 
-async def progress(tx: Tx, reports: Sequence[Report]) -> None:
-    """Write down how far jobs are, each under its token; those whose token is lost, or row locked, are passed over."""
+async def progress(tx: Tx, reports: Sequence[Report]) -> set[Token]:
+    """Write down how far jobs are, each under its token, and give the tokens of those that were.
+
+    Those whose token is lost, or whose row somebody has locked, are passed over.
+    """
     if not reports:
-        return
+        return set()
     given = [(*each.token.values(), each.percent, each.message) for each in reports]
     rows = await tx.fetch_all(PROGRESS, given=given, seqs=[each.token.seq for each in reports])
     versions: dict[int, int] = dict(rows)
     written = [each for each in reports if each.token.seq in versions]
     await events.append(tx, [_progressed(each, versions[each.token.seq]) for each in written])
+    return {each.token for each in written}
+
+
+async def report(tx: Tx, reports: Sequence[Report]) -> set[Token]:
+    """Write down how far jobs are; give the tokens that hold although somebody has their row locked."""
+    written = await progress(tx, reports)
+    missed = [each.token for each in reports if each.token not in written]
+    held = (Hold.HELD, Hold.CANCEL, Hold.PAUSE)
+    return {token for token, hold in (await look(tx, missed)).items() if hold in held}
 
 
 def _progressed(report: Report, version: int) -> events.Fact:

@@ -63,9 +63,13 @@ class Progress:
         return [] if last is None or last.report is None or last.is_written else [last.report]
 
     def rest(self, tokens: Iterable[Token]) -> list[Report]:
-        """Give what is still to be written of attempts that have ended, and forget them."""
-        ended = [last for token in tokens if (last := self._last.pop(token, None)) is not None]
-        return [last.report for last in ended if last.report is not None and not last.is_taken]
+        """Give what may still have to be written of attempts that have ended; `forget` them once that is done."""
+        return [report for token in tokens for report in self.unwritten(token)]
+
+    def forget(self, tokens: Iterable[Token]) -> None:
+        """Forget attempts whose end is written down, or somebody else's by now."""
+        for token in tokens:
+            self._last.pop(token, None)
 
     async def run(self) -> None:
         """Write what is due, until cancelled."""
@@ -83,13 +87,15 @@ class Progress:
     async def _write(self, due: list[_Last], now: float) -> None:
         for last in due:
             last.is_taken, last.due = True, now + INTERVAL_SECONDS
+        written: set[Token] = set()
+        reports = [last.report for last in due if last.report is not None]
         try:
-            await self._store.run(jobs.progress, [last.report for last in due if last.report is not None])
+            written = await self._store.run(jobs.progress, reports)
+            reach("progress.after_commit")
         except Exception:
             logger.debug("progress_not_written", exc_info=True)
-            for last in due:
-                last.is_taken, last.due = False, now + TROUBLE_SECONDS
-        else:
-            for last in due:
+        for last in due:
+            if last.report is not None and last.report.token in written:
                 last.is_written = last.is_taken
-            reach("progress.after_commit")
+            else:  # the database is away, or somebody has the row locked; with a lost token this ends with the attempt
+                last.is_taken, last.due = False, now + TROUBLE_SECONDS

@@ -13,6 +13,7 @@ from holdfast.store.jobs import Token
 from holdfast.store.settling import Settled, Settlement
 from holdfast.store.tx import Store
 from holdfast.worker.leases import Leases
+from holdfast.worker.progress import Progress
 
 UNWRITABLE = "its outcome could not be written"
 
@@ -62,10 +63,11 @@ def _may_settle(settlement: Settlement, leases: Leases) -> bool:
 class Settler:
     """Takes in what the store says of a batch."""
 
-    def __init__(self, store: Store, ended: Ended, leases: Leases, worker: str) -> None:
+    def __init__(self, store: Store, ended: Ended, leases: Leases, progress: Progress, worker: str) -> None:
         self._store = store
         self._ended = ended
         self._leases = leases
+        self._progress = progress
         self._worker = worker
 
     def note(self, batch: Sequence[Settlement], settled: Settled) -> None:
@@ -73,6 +75,7 @@ class Settler:
         for token in (*settled.done, *settled.lost):
             self._leases.drop(token)
             self._ended.forget(token)
+        self._progress.forget((*settled.done, *settled.lost))
         self._ended.add(*settled.busy)
         if settled.refused:
             for each in batch:
@@ -95,6 +98,7 @@ class Settler:
         token = settlement.token
         if settlement.outcome.reason == UNWRITABLE:
             self._leases.drop(token)
+            self._progress.forget([token])
             return
         failed = Outcome(Kind.FAIL, error=describe(error, Facts(token.attempt, 0, self._worker)), reason=UNWRITABLE)
         self._ended.add(Settlement(token, failed, settlement.halts_lane))

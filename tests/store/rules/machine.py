@@ -371,7 +371,7 @@ class JobsMachine(RuleBasedStateMachine):
         """Write progress under a token."""
         token = self.tokens[claim]
         self.ask(
-            lambda side: side.call(engine.progress, [engine.Report(side.tokens[token], percent, message)]),
+            lambda side: bool(side.call(engine.progress, [engine.Report(side.tokens[token], percent, message)])),
             lambda world: running.progress(world, token, percent, message),
         )
 

@@ -64,11 +64,13 @@ def renew(world: World, tokens: Iterable[Token]) -> dict[Token, str]:
     return {token: hold(world, token) for token in tokens}
 
 
-def progress(world: World, token: Token, percent: int, message: str | None) -> None:
-    """Write down how far a job is, if the token holds."""
-    if (job := held_by(world, token)) is not None:
-        job.progress = (percent, message)
-        world.say(job, "job:progress")
+def progress(world: World, token: Token, percent: int, message: str | None) -> bool:
+    """Write down how far a job is, if the token holds; tell whether that was done."""
+    if (job := held_by(world, token)) is None:
+        return False
+    job.progress = (percent, message)
+    world.say(job, "job:progress")
+    return True
 
 
 def begin(world: World, token: Token) -> bool:

@@ -1,0 +1,48 @@
+"""What a verb refuses before it asks the database anything, in words that say what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.errors import InvalidInput, Misuse
+from holdfast.sync import BlockingHoldfast
+
+IDS = [uuid4(), uuid4()]
+
+
+@pytest.fixture
+def face(tmp_path: Path) -> BlockingHoldfast:
+    """A face whose database is never opened."""
+    return Holdfast(str(tmp_path / "jobs.db")).sync
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume", "retry", "start_again"])
+@pytest.mark.parametrize("several", [lambda: iter(IDS), lambda: set(IDS), lambda: dict.fromkeys(IDS)])
+def test_several_without_an_order_are_refused(face: BlockingHoldfast, verb: str, several: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"write list\(…\)"):
+        getattr(face, verb)(several())
+
+
+@pytest.mark.parametrize("said", [{"by": b"ada"}, {"why": b""}, {"by": 7}, {"why": ["late"]}])
+def test_who_asks_and_why_are_texts(face: BlockingHoldfast, said: Any) -> None:
+    with pytest.raises(InvalidInput, match="it is a text, not") as refusal:
+        face.cancel(uuid4(), **said)
+
+    assert refusal.value.path in said
+
+
+def test_a_job_is_completed_by_its_task_and_not_by_the_name_of_it(face: BlockingHoldfast, tmp_path: Path) -> None:
+    by_name: Any = "approve"
+
+    with pytest.raises(Misuse, match=r"hf\.complete\(\) takes the task itself"):
+        face.complete(by_name, uuid4(), True)
+    with pytest.raises(Misuse, match=r"hf\.completing\(\) takes the task itself"):
+        face.completing(by_name, uuid4()).__enter__()
+
+    assert not list(tmp_path.iterdir())
