@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 Cut: TypeAlias = Literal["before", "after"]
 
-COMMIT = b"COMMIT\0"  # with its end, for every BEGIN says READ COMMITTED
+COMMITS = (b"COMMIT\0", b"COMMIT;\0")  # with their end, for every BEGIN says READ COMMITTED; the second is asyncpg's
 TERMINATE = b"X\0\0\0\4"
 
 
@@ -163,7 +163,7 @@ class Line:
         while data := await self._from_client.read(65536):
             self._count(data)
             await self._proxy.hold()
-            if COMMIT in data and (cut := self._proxy.cut_at_commit) is not None:
+            if any(each in data for each in COMMITS) and (cut := self._proxy.cut_at_commit) is not None:
                 self._proxy.cut_at_commit = None
                 self._proxy.cuts += 1
                 self._is_to_be_cut = True

@@ -9,12 +9,13 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from bench import backlog, drain, lanes, latency, start, throughput, transactions
+from bench import backlog, drain, lanes, latency, stack_starts, start, throughput, transactions
 from bench.__main__ import COMMANDS, main
 from bench.everything import Everything
 from bench.limits.sqlite import SqliteByHand
@@ -24,6 +25,7 @@ from bench.places import database
 from bench.report import Comparison, table
 from bench.rounds import Dropout, Entrant, ratios, spread, take_turns
 from bench.shapes import Shape
+from bench.stacks import STACKS
 from holdfast import Holdfast
 from holdfast.testing import temporary_postgres
 
@@ -64,6 +66,61 @@ def test_start_measures_both_stores_and_finds_the_rows(benchmarked: str, capsys:
         for hands, ours in (((1, 1), (3, 1)), ((2, 2), (4, 2)))
     ]
     assert "commits per second" in shown
+
+
+def test_start_measures_every_stack_beside_itself_by_hand(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", "--quick", "--stack", "all"]) == 0
+
+    shown = capsys.readouterr().out
+    lines = [line.split("|") for line in shown.splitlines() if " by hand, " in line]
+    assert [(line[1].strip(), line[3].strip()) for line in lines] == [
+        (f"{name}: {many}", f"{name} by hand, {many}") for name in STACKS for many in ("one", "100 in one")
+    ]
+    rows = [stack_rows(name) for name in ("SQLite", "PostgreSQL")]
+    assert re.findall(r"rows found: (.*)", shown) == [f"by hand {each}, ours {each}" for each in rows]
+    assert "sqlalchemy 2" in shown
+
+
+def stack_rows(store: str) -> int:
+    """Count the rows of one side, over all stacks of a store."""
+    stacks = [each for each in STACKS.values() if each.store == store]
+    return len(stacks) * (start.QUICK.singles + start.QUICK.together) * (start.QUICK.rounds + 1)
+
+
+def test_start_measures_one_stack_alone(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", "--quick", "--stack", "session-aiosqlite"]) == 0
+
+    lines = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if " by hand, " in line]
+    assert lines == ["session-aiosqlite: one", "session-aiosqlite: 100 in one"]
+
+
+def test_a_stack_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["start", "--stack", "fortran"])
+
+    assert "asyncpg" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("store", ["SQLite", "PostgreSQL"])
+def test_a_row_by_hand_in_a_stack_is_the_row_that_ours_leaves_there(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    stacks = [each for each in STACKS.values() if each.store == store]
+    with ExitStack() as resources:
+        address = str(tmp_path / "jobs.db")
+        if store == "PostgreSQL":
+            address = resources.enter_context(database(request.getfixturevalue("postgres_server"), "rows_by_hand"))
+        runner = resources.enter_context(asyncio.Runner())
+        hf = resources.enter_context(drain.opened(address, runner, start.TASKS))
+        for stack in stacks:
+            for each in stack_starts.entrants_of(stack, address, hf, start.QUICK, runner, resources):
+                each.run(1)
+        jobs = runner.run(hf.list_jobs(limit=100)).items
+
+    own = {"id", "seq", "chain_id", "task", "created_at", "run_at", "input"}
+    facts = [{field: getattr(job, field) for field in job.__slots__ if field not in own} for job in jobs]
+    assert Counter(job.task for job in jobs) == {"by hand": 2 * len(stacks), start.TASK: 2 * len(stacks)}
+    assert all(each == facts[0] for each in facts)
 
 
 def test_throughput_runs_every_job_on_both_stores(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:

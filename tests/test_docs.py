@@ -43,10 +43,11 @@ from holdfast.settings import Settings
 from holdfast.states import MOVES, State, Status
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks import TaskOptions
+from tests import django_project
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+EXAMPLES = [each for each in sorted(ROOT.glob("examples/*.py")) if each.name != "__init__.py"]
 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -99,12 +100,15 @@ def database_url(postgres_server: str) -> Iterator[str]:
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Run a program in a directory of its own and give what it printed; one that asks for it gets a PostgreSQL."""
 
-    def run(path: Path, **variables: str) -> str:
-        if "HOLDFAST_DATABASE" in path.read_text(encoding="utf-8"):
+    def run(program: Path | str, *arguments: str, **variables: str) -> str:
+        if isinstance(program, Path) and "HOLDFAST_DATABASE" in program.read_text(encoding="utf-8"):
             variables["HOLDFAST_DATABASE"] = request.getfixturevalue("database_url")
+        named = [program] if isinstance(program, Path) else ["-m", program]
+        if isinstance(program, str):
+            variables["PYTHONPATH"] = str(ROOT)
         # what a warning is to our own tests, it is to what we show
         done = subprocess.run(
-            [sys.executable, "-W", "error", path],
+            [sys.executable, "-W", "error", *named, *arguments],
             check=False,
             cwd=tmp_path,
             env={**os.environ, "TMPDIR": str(tmp_path), **variables},
@@ -152,11 +156,6 @@ def test_an_excerpt_stands_in_its_file(page: Path, source: str, body: str) -> No
     assert body in (ROOT / source).read_text(encoding="utf-8"), name_of(page)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_an_example_runs(example: Path, run: Callable[..., str]) -> None:
-    assert run(example)
-
-
 SAID = {
     "approval.py": ("approved by ada", "bob is too late: it is completed", "(review continued, publish completed)"),
     "charge.py": ("charge, continued in attempt 2", "7 shipped", "asked 2 times, charged [995]"),
@@ -165,18 +164,39 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_an_example_says_what_came_of_it(name: str, run: Callable[..., str]) -> None:
-    printed = run(ROOT / "examples" / name)
-
-    assert [words for words in SAID[name] if words not in printed] == [], printed
+def test_what_is_said_belongs_to_an_example() -> None:
+    assert SAID.keys() <= {example.name for example in EXAMPLES}
 
 
-def test_the_demo_is_plain_without_a_terminal_and_colours(run: Callable[..., str]) -> None:
-    assert "\x1b" not in run(ROOT / "examples" / "demo.py", NO_COLOR="1")
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_an_example_runs_and_says_what_came_of_it(example: Path, run: Callable[..., str]) -> None:
+    printed = run(example, **({"NO_COLOR": "1"} if example.name == "demo.py" else {}))
+
+    assert printed
+    assert "\x1b" not in printed  # plain without a terminal, and without colours
+    assert [words for words in SAID.get(example.name, ()) if words not in printed] == [], printed
+
+
+APPLICATIONS = ("orders_django", "orders_fastapi", "orders_flask")
+ORDERED = ("kettle:   ordered as number 1", "jobs:     [1]", "kettle is paid, job completed in attempt 2")
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_an_application_runs_on_a_file(name: str, run: Callable[..., str]) -> None:
+    printed = run(f"examples.{name}")
+
+    assert [words for words in ORDERED if words not in printed] == [], printed
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_an_application_runs_on_a_server(name: str, run: Callable[..., str], database_url: str) -> None:
+    printed = run(f"examples.{name}", database_url)
+
+    assert [words for words in ORDERED if words not in printed] == [], printed
 
 
 def modules() -> list[str]:
+    django_project.configure()  # the models of our app can be imported in a project only
     found = pkgutil.walk_packages(holdfast.__path__, "holdfast.")
     return ["holdfast", *(each.name for each in found if not each.name.endswith("__main__"))]
 
@@ -286,7 +306,7 @@ def test_classes_that_are_named_exist(page: Path) -> None:
     assert set(named) <= known | OTHER_CLASSES
 
 
-OTHER_CLASSES = {"AsyncConnection", "RuntimeError"}
+OTHER_CLASSES = {"AsyncConnection", "AsyncSession", "RuntimeError", "TestCase", "TransactionTestCase"}
 
 
 # what exists is documented: the tables are made from the code

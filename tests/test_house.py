@@ -26,12 +26,13 @@ STOREYS = (
     ("calls", "signatures", "tasks", "lists", "open_blocks"),
     ("typed",),
     ("starting", "results", "waiting"),
-    ("transactions",),
+    ("transactions", "providers"),
     ("worker",),
     ("completing",),
     ("completing_blocks", "verbs", "lane_handles"),
     ("app", "sync"),
     ("cli", "integrations"),
+    ("__main__",),
     ("testing",),
 )
 STORE_STOREYS = (

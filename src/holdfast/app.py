@@ -16,6 +16,7 @@ from holdfast.errors import Misuse
 from holdfast.lane_handles import LaneHandle, QueueHandle
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
 from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
+from holdfast.providers import HasUrl, Opener, address_of, as_provider
 from holdfast.results import Chain, Seconds
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.starting import Starting
@@ -60,14 +61,17 @@ class Holdfast:
 
     def __init__(
         self,
-        database: str | None = None,
+        database: str | HasUrl | None = None,
         *,
         tasks: Iterable[Tasks] = (),
         settings: Settings | None = None,
+        transactions: object = None,
         store: Store | None = None,
         surroundings: Surroundings | None = None,
         **options: Unpack[SettingsOptions],
     ) -> None:
+        if not (database is None or isinstance(database, str)):
+            database, transactions = address_of(database), transactions or database
         self.settings = _settings(database, settings, options)
         self.tasks = Tasks()
         self.tasks.merge(*tasks)
@@ -76,11 +80,18 @@ class Holdfast:
         self._surroundings = surroundings or Surroundings()
         self.store = store or make_store(self.settings, self._surroundings)
         self._lender = Lender(self.store)
+        self._opener = Opener(
+            self.store,
+            self._lender,
+            self._surroundings.monotonic,
+            self.settings.transaction_seconds,
+            None if transactions is None else as_provider(transactions),
+        )
         self._starting = Starting(self.tasks, self.settings, self._surroundings)
         self._verbs = Verbs(self._starting)
         self._waiter = Waiter(self.store, self._surroundings)
         self._get_result = partial(self._verbs.result, self.store, self._waiter)
-        self.sync = BlockingHoldfast(self.store, self._lender, self._starting, self._verbs, self._waiter)
+        self.sync = BlockingHoldfast(self.store, self._lender, self._opener, self._starting, self._verbs, self._waiter)
         """The same face for blocking code; it opens itself and closes at exit."""
 
     async def open(self) -> Self:
@@ -129,7 +140,15 @@ class Holdfast:
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
         lease_store = make_lease_store(self.store, self.settings, self._surroundings, seconds)
         prove = partial(make_proof, self.store)
-        return Worker(self.store, lease_store, self._starting, self._surroundings, WorkerOptions(**options), prove)
+        return Worker(
+            self.store,
+            lease_store,
+            self._opener,
+            self._starting,
+            self._surroundings,
+            WorkerOptions(**options),
+            prove,
+        )
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -389,14 +408,16 @@ class Holdfast:
         by: str | None = None,
         why: str | None = None,
         connection: object = None,
+        using: object = None,
     ) -> AsyncCompletingBlock[R]:
         """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
 
         Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
         inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
+        *using* has that transaction be one of your own library's, as in `ctx.complete`.
         """
         borrow = None if connection is None else partial(self._at, connection)
-        block = Block(self.store.begin, borrow, self._starting, asked_by(by, why))
+        block = Block(self._opener.begin, borrow, using, self._starting, asked_by(by, why))
         return AsyncCompletingBlock(block, task, target_id(job))
 
     async def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:

@@ -36,6 +36,7 @@ POINTS = (
     "complete.after_check", "complete.after_update", "complete.after_successor", "complete.after_promote",
     "complete.after_unblock", "complete.after_event", "complete.before_commit", "complete.after_commit",
     "outside.after_lock", "outside.before_commit",
+    "provided.before_commit", "provided.after_commit",
     "error.after_update", "error.after_commit",
     "snooze.after_update", "snooze.after_commit",
     "pause.after_update", "pause.after_commit",

@@ -18,12 +18,13 @@ from holdfast.completing_blocks import Block, BlockingCompletingBlock
 from holdfast.lane_handles import BlockingLaneHandle, BlockingQueueHandle
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
 from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
+from holdfast.providers import Opener
 from holdfast.results import BlockingChain as Chain
 from holdfast.results import Seconds
 from holdfast.starting import Starting
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
-from holdfast.store.tx import Blocking, OpenTx, Runner, Store, drive
+from holdfast.store.tx import Blocking, Runner, Store, drive
 from holdfast.tasks import Task
 from holdfast.transactions import BlockingTransaction as Transaction
 from holdfast.transactions import BlockTransaction
@@ -39,10 +40,19 @@ from holdfast.verbs import (
     when_of,
 )
 from holdfast.waiting import Until, Waiter
+from holdfast.worker.attempt import in_thread as middleware
 from holdfast.worker.block_faces import BlockingCompletingTransaction as CompletingTransaction
 from holdfast.worker.context import BlockingContext as Context
 
-__all__ = ["BlockingHoldfast", "Chain", "Completing", "CompletingTransaction", "Context", "Transaction"]
+__all__ = [
+    "BlockingHoldfast",
+    "Chain",
+    "Completing",
+    "CompletingTransaction",
+    "Context",
+    "Transaction",
+    "middleware",
+]
 
 R = TypeVar("R")
 
@@ -50,10 +60,13 @@ R = TypeVar("R")
 class BlockingHoldfast:
     """The blocking face of a `Holdfast`, as `hf.sync`: opens itself when first used, closes at exit."""
 
-    def __init__(self, store: Store, lender: Lender, starting: Starting, verbs: Verbs, waiter: Waiter) -> None:
+    def __init__(
+        self, store: Store, lender: Lender, opener: Opener, starting: Starting, verbs: Verbs, waiter: Waiter
+    ) -> None:
         self.store = store
         self._blocking = Blocking(store)
         self._lender = lender
+        self._opener = opener
         self._starting = starting
         self._verbs = verbs
         self._waiter = waiter
@@ -352,14 +365,16 @@ class BlockingHoldfast:
         by: str | None = None,
         why: str | None = None,
         connection: object = None,
+        using: object = None,
     ) -> BlockingCompletingBlock[R]:
         """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
 
         Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
         inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
+        *using* has that transaction be one of your own library's, as in `ctx.complete`.
         """
         borrow = None if connection is None else partial(self._borrow, connection)
-        block = Block(self._begin, borrow, self._starting, asked_by(by, why))
+        block = Block(self._opener.begin_blocking, borrow, using, self._starting, asked_by(by, why))
         return BlockingCompletingBlock(block, task, target_id(job))
 
     def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
@@ -391,9 +406,6 @@ class BlockingHoldfast:
 
     async def _borrow(self, connection: object) -> Runner:
         return self._at(connection)
-
-    async def _begin(self, seconds: float) -> OpenTx:
-        return self.store.begin_sync(seconds)
 
     async def _identity(self) -> str | None:
         return self.store.read_sync(migrations.identity, self.store.database)

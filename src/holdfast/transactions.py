@@ -77,8 +77,13 @@ class BlockTransaction:
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection: a psycopg connection of this colour, or a `sqlite3.Connection`."""
+        """The driver's own connection: psycopg's of this colour, or sqlite3's; or that behind the `session`."""
         return self._statements.open_tx.connection
+
+    @property
+    def session(self) -> Any:
+        """The session of your own library that this transaction is, with `using=` or `transactions=`; else `Misuse`."""
+        return self._statements.open_tx.session
 
     def runner(self, *, is_async: bool) -> InBlock:
         """Give the transaction for a verb with `connection=tx`, of a face of this colour."""

@@ -74,10 +74,10 @@ class Scene:
         """The blocking face."""
         return self.hf.sync
 
-    def worker(self, *options: str, waits: bool = True, **environment: str) -> WorkerProcess:
+    def worker(self, *options: str, waits: bool = True, app: str = APP, **environment: str) -> WorkerProcess:
         """Start a worker; unless told otherwise, wait until it says that it works."""
         log = self.directory / f"worker-{len(self.workers)}.log"
-        command = [str(Path(sys.executable).with_name("holdfast")), "worker", APP, *options]
+        command = [str(Path(sys.executable).with_name("holdfast")), "worker", app, *options]
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 command, cwd=ROOT, stdout=stream, stderr=stream, env={**self.environment, **environment}

@@ -68,7 +68,7 @@ def shop(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) 
     url = address.replace("postgresql://", "postgresql+psycopg://") if "://" in address else f"sqlite:///{address}"
     engine = create_engine(url)
     sessions = scoped_session(sessionmaker(engine))
-    hf = new_holdfast(request.param, tasks=[tasks], transactions=SQLAlchemy(sessions))
+    hf = new_holdfast(request.param, tasks=[tasks], transactions=SQLAlchemy(engine))
     hf.sync.open()
     Base.metadata.create_all(engine)
     yield Shop(make_app(hf, sessions), hf, sessions)

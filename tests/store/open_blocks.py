@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.store.tx import OpenTx, Store, Tx
+from holdfast.store.tx import First, OpenTx, Store, Tx
 from tests.ways import Way
 
 LEASE = 30.0
@@ -41,10 +41,16 @@ async def begin(store: Store, *, is_async: bool, lease: float = LEASE) -> OpenTx
     return await store.begin(lease) if is_async else store.begin_sync(lease)
 
 
+async def begin_with(way: Way, first: First | None, lease: float = LEASE) -> OpenTx:
+    """Open a block, ours or a provider's, in which *first* is run before anybody has it."""
+    opener = way.hf._opener
+    return await (opener.begin(lease, first) if way.is_async else opener.begin_blocking(lease, first))
+
+
 @asynccontextmanager
 async def opened(way: Way, lease: float = LEASE) -> AsyncIterator[OpenTx]:
     """Open a block that is rolled back at the end, unless it has ended."""
-    block = await begin(way.hf.store, is_async=way.is_async, lease=lease)
+    block = await begin_with(way, None, lease)
     try:
         yield block
     finally:
@@ -52,8 +58,15 @@ async def opened(way: Way, lease: float = LEASE) -> AsyncIterator[OpenTx]:
 
 
 async def on_connection(block: OpenTx, sql: str) -> list[Any]:
-    """Run *sql* on the driver's own connection, whatever its colour; fetch what it gives."""
-    cursor: Any = block.connection.execute(sql)
+    """Run *sql* on the driver's own connection, whatever its kind; fetch what it gives."""
+    connection = block.connection
+    if hasattr(connection, "fetchrow"):  # asyncpg's has no cursors like the others'
+        return [tuple(row) for row in await connection.fetch(sql)]
+    if hasattr(connection, "execute"):
+        cursor: Any = connection.execute(sql)
+    else:  # psycopg2's
+        cursor = connection.cursor()
+        cursor.execute(sql)
     if hasattr(cursor, "__await__"):
         cursor = await cursor
     if cursor.description is None:

@@ -7,6 +7,7 @@ import inspect
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from holdfast import (
     JobNotFound,
     Status,
     StillReferenced,
+    StoreError,
     TransactionRequired,
     Unavailable,
     Unique,
@@ -31,6 +33,7 @@ from holdfast import (
     WrongTask,
 )
 from holdfast.store import hints
+from holdfast.store.borrowed import Borrowed
 from holdfast.store.dialect import TABLES
 from holdfast.store.tx import Tx
 from tests.conditions import until
@@ -42,21 +45,26 @@ from tests.ways import Way
 from tests.worker.test_hints import has_looked, is_asleep
 
 
+def param(stack: Stack, *more: Any, name: str | None = None) -> Any:
+    """Make a parameter of a test; one over a twin is for the long run."""
+    return pytest.param(stack, *more, id=name or str(stack), marks=[pytest.mark.long] if stack.is_twin else [])
+
+
 def on(*needed: Can, database: str | None = None, is_async: bool | None = None) -> pytest.MarkDecorator:
     """Run a test over the stacks that have what it needs, and none but those."""
     chosen = [
-        each
+        param(each)
         for each in STACKS
         if each.can.issuperset(needed) and database in (None, each.database) and is_async in (None, each.is_async)
     ]
-    return pytest.mark.parametrize("stack", chosen, indirect=True, ids=str)
+    return pytest.mark.parametrize("stack", chosen, indirect=True)
 
 
 on_postgres = on(database="postgres")
 on_sqlite = on(database="sqlite")
 
 
-@pytest.fixture(params=STACKS, ids=str)
+@pytest.fixture(params=map(param, STACKS))
 def stack(request: pytest.FixtureRequest) -> Stack:
     """One kind of connection."""
     chosen: Stack = request.param
@@ -278,6 +286,68 @@ async def finish(way: Way, job_id: UUID, connection: Any) -> None:
     else:
         with way.hf.sync.completing(greet, job_id, connection=connection) as job:
             job.finish("finished")
+
+
+@asynccontextmanager
+async def in_hand(way: Way, job_id: UUID, connection: Any) -> AsyncIterator[Callable[[str], Coroutine[Any, Any, None]]]:
+    """Take a job in the hand in the caller's transaction; give what finishes it."""
+    if way.is_async:
+        async with way.hf.completing(greet, job_id, connection=connection) as held:
+            yield held.finish
+    else:
+        with way.hf.sync.completing(greet, job_id, connection=connection) as job:
+
+            async def finish(output: str) -> None:
+                job.finish(output)
+
+            yield finish
+
+
+async def test_a_completion_is_refused_once_the_caller_has_ended_the_transaction_of_its_block(
+    way: Way, caller: Caller
+) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    before = await whole_store(way)
+    await caller.begin()
+
+    async with in_hand(way, chain.id, caller.connection) as finish:
+        await caller.commit()
+        with pytest.raises(TransactionRequired, match="stays open around it"):
+            await finish("done")
+
+    await caller.begin()
+    await caller.commit()
+    assert await whole_store(way) == before
+
+
+async def test_a_completion_is_refused_in_the_callers_next_transaction(way: Way, caller: Caller) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    await caller.begin()
+
+    async with in_hand(way, chain.id, caller.connection) as finish:
+        await caller.commit()
+        await way.face.start(greet(name="Bob"))
+        await caller.begin()
+        await caller.execute("SELECT 7")
+        with pytest.raises(TransactionRequired, match="stays open around it"):
+            await finish("done")
+
+    assert await is_usable(caller)
+    await caller.commit()
+    assert (await way.face.get_job(chain)).status is Status.PENDING
+
+
+async def test_a_completion_in_a_savepoint_of_the_callers_vanishes_with_it(way: Way, caller: Caller) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    await caller.begin()
+
+    async with in_hand(way, chain.id, caller.connection) as finish:
+        await caller.savepoint()
+        await finish("done")
+        await caller.rollback_to_savepoint()
+    await caller.commit()
+
+    assert (await way.face.get_job(chain)).status is Status.PENDING
 
 
 def test_every_verb_that_takes_a_connection_is_used_with_one() -> None:
@@ -624,7 +694,7 @@ async def test_a_refused_connection_sees_the_calls_as_used(way: Way, caller: Cal
 
 on_every_habit = pytest.mark.parametrize(
     ("stack", "habit"),
-    [pytest.param(stack, habit, id=f"{stack}-{habit.__name__}") for stack in STACKS for habit in stack.habits],
+    [param(stack, habit, name=f"{stack}-{habit.__name__}") for stack in STACKS for habit in stack.habits],
     indirect=["stack"],
 )
 
@@ -780,20 +850,25 @@ async def test_no_transaction_is_begun_or_ended_on_a_callers_sqlite_connection(w
     await _is_of_another_task(way, open_caller.connection, known)
     await way.face.delete(chain, connection=open_caller.connection)
 
-    assert sent
-    assert not [each for each in sent if each.lstrip().upper().startswith(("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT"))]
+    verbs = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE")
+    ended = [each for each in sent if each.lstrip().upper().startswith(verbs)]
+    save, undo, release = (f"{verb} holdfast_whole" for verb in ("SAVEPOINT", "ROLLBACK TO", "RELEASE"))
+    assert ended == [save, release, save, undo, release, save, release]  # a savepoint of ours for each operation
     assert await open_caller.in_transaction()
 
 
 # ---- half an operation is none
 
 
-@on(database="postgres", is_async=True)
-@pytest.mark.parametrize("error", [asyncio.CancelledError, TimeoutError])
+on_every_breach = pytest.mark.parametrize("error", [asyncio.CancelledError, TimeoutError, KeyboardInterrupt])
+
+
+@on_postgres
+@on_every_breach
 async def test_an_operation_that_breaks_off_half_way_cannot_be_committed(
     way: Way, open_caller: Caller, error: type[BaseException]
 ) -> None:
-    borrowed = await way.hf._lender.borrow(open_caller.connection, is_async=True, identity=way.hf._identity)
+    borrowed = await borrow(way, open_caller)
 
     with pytest.raises((error, Unavailable)):
         await borrowed.run(_make_lane_and_break_off, "half", error)
@@ -805,9 +880,45 @@ async def test_an_operation_that_breaks_off_half_way_cannot_be_committed(
     assert await way.rows("SELECT key FROM holdfast_lane") == []
 
 
+@on_sqlite
+@on_every_breach
+async def test_an_operation_that_breaks_off_half_way_is_undone_and_the_rest_is_kept(
+    way: Way, open_caller: Caller, error: type[BaseException]
+) -> None:
+    kept = await way.face.start(greet(name="kept"), connection=open_caller.connection)
+    borrowed = await borrow(way, open_caller)
+
+    with pytest.raises(error):
+        await borrowed.run(_make_lane_and_break_off, "half", error)
+    await open_caller.commit()
+
+    assert await way.rows("SELECT key FROM holdfast_lane") == []
+    assert [job.id for job in await way.face.list_jobs()] == [kept.id]
+
+
+@on_sqlite
+async def test_a_start_that_sqlite_refuses_half_way_is_undone(way: Way, caller: Caller) -> None:
+    with closing(sqlite3.connect(way.hf.settings.database)) as stranger:
+        stranger.execute(
+            "CREATE TRIGGER refusing BEFORE INSERT ON holdfast_event BEGIN SELECT RAISE(ABORT, 'no events'); END"
+        )
+    await caller.begin()
+
+    with pytest.raises(StoreError, match="no events"):
+        await way.face.start(greet(name="Ada"), unique="ada", connection=caller.connection)
+    await caller.commit()
+
+    assert not any((await whole_store(way)).values())
+
+
+async def borrow(way: Way, caller: Caller) -> Borrowed:
+    """Borrow the caller's transaction, as a face does."""
+    return await way.hf._lender.borrow(caller.connection, is_async=way.is_async, identity=way.hf._identity)
+
+
 @on(database="postgres", is_async=True)
 async def test_a_read_that_is_cancelled_leaves_the_transaction_usable(way: Way, open_caller: Caller) -> None:
-    borrowed = await way.hf._lender.borrow(open_caller.connection, is_async=True, identity=way.hf._identity)
+    borrowed = await borrow(way, open_caller)
 
     with pytest.raises(asyncio.CancelledError):
         await borrowed.read(_read_and_be_cancelled)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from typing import Any
 
 import aiosqlite
@@ -17,6 +18,7 @@ import pytest
 from psycopg2 import extensions, extras
 
 from holdfast import Busy, Holdfast, TransactionRequired, Unavailable, WrongConnection
+from holdfast.store.borrowed import drivers
 from holdfast.store.borrowed.asyncpg import number
 from tests.conditions import until
 from tests.factories import TASKS, events_of, greet, whole_store
@@ -104,6 +106,122 @@ async def test_a_connection_that_the_server_has_ended_is_unavailable_or_closed(c
 
     with pytest.raises((Unavailable, WrongConnection), match=r"cannot be reached|is closed"):
         await way.face.start(greet(name="Ada"), connection=theirs.connection)
+
+
+async def test_a_transaction_that_is_read_only_is_told_so(caller: tuple[Way, Caller]) -> None:
+    way, theirs = caller
+    await theirs.execute("SET TRANSACTION READ ONLY")
+
+    with pytest.raises(WrongConnection, match="SET TRANSACTION READ WRITE"):
+        await way.face.start(greet(name="Ada"), connection=theirs.connection)
+
+    await theirs.rollback()
+
+
+# ---- the caller is in the middle of something
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nobody's turn for long."""
+    monkeypatch.setattr(drivers, "TURN_SECONDS", 0.1)
+
+
+def refuse_start(way: Way, connection: Any) -> None:
+    with pytest.raises(WrongConnection, match="end it first"):
+        way.hf.sync.start(greet(name="Ada"), connection=connection)
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_connection_of_psycopg_in_the_middle_of_a_stream_or_a_copy_is_refused(postgres: Way) -> None:
+    with psycopg.connect(postgres.hf.settings.database) as connection:
+        for _ in connection.cursor().stream("SELECT generate_series(1, 3)"):
+            refuse_start(postgres, connection)
+        with connection.cursor().copy("COPY (SELECT 1) TO STDOUT") as copy:
+            refuse_start(postgres, connection)
+            assert list(copy.rows()) == [("1",)]
+        chain = postgres.hf.sync.start(greet(name="Ada"), connection=connection)
+
+    assert [job.id for job in await postgres.face.list_jobs()] == [chain.id]
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_an_async_connection_of_psycopg_in_the_middle_of_a_stream_is_refused(postgres: Way) -> None:
+    async with await psycopg.AsyncConnection.connect(postgres.hf.settings.database) as connection:
+        async for _ in connection.cursor().stream("SELECT generate_series(1, 3)"):
+            with pytest.raises(WrongConnection, match="end it first"):
+                await postgres.hf.start(greet(name="Ada"), connection=connection)
+        chain = await postgres.hf.start(greet(name="Ada"), connection=connection)
+
+    assert [job.id for job in await postgres.face.list_jobs()] == [chain.id]
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_connection_of_psycopg2_in_the_middle_of_a_copy_is_refused(postgres: Way) -> None:
+    class Reader:
+        def write(self, text: str) -> None:
+            refuse_start(postgres, connection)
+
+    with closing(psycopg2.connect(postgres.hf.settings.database)) as connection, connection:
+        connection.cursor().copy_expert("COPY (SELECT 1) TO STDOUT", Reader())
+        chain = postgres.hf.sync.start(greet(name="Ada"), connection=connection)
+
+    assert [job.id for job in await postgres.face.list_jobs()] == [chain.id]
+
+
+@pytest.mark.parametrize("caller", [each for each in DRIVERS if each.name != "asyncpg"], indirect=True, ids=str)
+async def test_a_start_takes_its_turn_after_a_statement_of_another_task_or_thread(caller: tuple[Way, Caller]) -> None:
+    way, theirs = caller
+
+    def is_under_way() -> bool:
+        return bool(theirs.connection.info.transaction_status == drivers.ACTIVE)
+
+    async def apart(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return await (work() if way.is_async else asyncio.to_thread(lambda: asyncio.run(work())))
+
+    with psycopg.connect(way.hf.settings.database) as stranger:
+        stranger.execute("SELECT pg_advisory_xact_lock(7)")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(apart(lambda: theirs.execute("SELECT 1 FROM pg_advisory_xact_lock(7)")))
+            await until(is_under_way, "a statement is under way")
+            start = partial(way.face.start, greet(name="Ada"), connection=theirs.connection)
+            starting = tasks.create_task(apart(start))
+            stranger.commit()
+    await theirs.commit()
+
+    assert [job.id for job in await way.face.list_jobs()] == [starting.result().id]
+
+
+async def test_a_pipeline_of_psycopg_takes_a_start(postgres: Way) -> None:
+    with psycopg.connect(postgres.hf.settings.database) as connection:
+        connection.execute("SELECT 1")
+        with connection.pipeline():
+            connection.execute("SELECT 2")
+            chain = postgres.hf.sync.start(greet(name="Ada"), connection=connection)
+            connection.execute("SELECT 3")
+
+    assert [job.id for job in await postgres.face.list_jobs()] == [chain.id]
+
+
+# ---- sqlite3
+
+
+class OwnCursors(sqlite3.Connection):
+    """A connection that makes cursors in its own way."""
+
+    def cursor(self) -> sqlite3.Cursor:  # type: ignore[override]
+        """Make a cursor."""
+        return super().cursor()
+
+
+async def test_a_subclass_of_sqlite3s_connection_may_make_cursors_in_its_own_way(sqlite: Way) -> None:
+    address = sqlite.hf.settings.database
+    with closing(sqlite3.connect(address, factory=OwnCursors, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        chain = sqlite.hf.sync.start(greet(name="Ada"), connection=connection)
+        connection.execute("COMMIT")
+
+    assert [job.id for job in await sqlite.face.list_jobs()] == [chain.id]
 
 
 # ---- asyncpg

@@ -11,14 +11,14 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import event, exc, select, text
+from sqlalchemy import create_engine, event, exc, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from holdfast import Busy, Status, TransactionRequired, Unavailable, WrongConnection
 from tests.factories import greet, whole_store
 from tests.store.callers import Stack
-from tests.store.callers.sqlalchemy import BRIEFLY, finished, make_async_engine, make_engine
+from tests.store.callers.sqlalchemy import BRIEFLY, finished, make_async_engine, make_engine, url_of
 from tests.ways import Way
 
 DRIVERS = {
@@ -786,3 +786,27 @@ async def test_an_expected_outcome_leaves_the_session_active(way: Way, session: 
     assert (twin.deduplicated, session.is_active) == (True, True)
     await finished(session.commit())
     assert await started(way) == 1
+
+
+# ---- a block in which the caller lets go of its connection
+
+
+@blocking
+async def test_a_completion_is_refused_when_the_connection_of_its_block_went_to_another_session(way: Way) -> None:
+    chain = way.hf.sync.start(greet(name="Ada"))
+    engine = create_engine(url_of(DRIVERS[way.database, way.is_async], way.hf.settings.database))
+    begin = text("BEGIN" if way.database == "sqlite" else "SELECT 1")
+
+    with Session(engine) as first, Session(engine) as other:
+        first.execute(begin)
+        with way.hf.sync.completing(greet, chain, connection=first) as job:
+            first.commit()  # so that its pool gives it to the next who asks
+            other.execute(begin)
+            first.execute(begin)
+            with pytest.raises(TransactionRequired, match="stays open around it"):
+                job.finish("done")
+        first.rollback()
+        other.commit()
+    engine.dispose()
+
+    assert way.hf.sync.get_job(chain).status is Status.PENDING

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from holdfast import Chain, ChainNotFound, Holdfast, Unique, WrongTask
+from holdfast import Busy, Chain, ChainNotFound, Holdfast, Unique, WrongTask
 from holdfast.store import chains, reads, unique
 from holdfast.store.postgres import AsyncPostgresTx
 from holdfast.store.tx import Row, Tx
@@ -356,6 +356,21 @@ async def test_an_id_that_is_deleted_while_it_is_read_can_be_used_again(way: Way
 
     assert (given.id, given.deduplicated) == (old.id, False)
     assert [job.input.name for job in await way.face.list_jobs()] == ["Ada"]
+
+
+async def test_a_start_that_is_repeated_while_its_chain_is_deleted_is_told_to_try_again(way: Way) -> None:
+    start, beside = a_start(), a_start()
+    await way.call(chains.start, [start])
+
+    async def interrupted(tx: Tx) -> list[Chain[Any]]:
+        return await chains.start(Interrupted(tx, chains.EXISTING, lambda: way.face.delete(start.id)), [start, beside])
+
+    with pytest.raises(Busy, match="try again"):
+        await way.call(interrupted)
+    assert len(await way.face.list_jobs()) == 0
+
+    again = await way.call(chains.start, [start, beside])
+    assert [(chain.id, chain.deduplicated) for chain in again] == [(start.id, False), (beside.id, False)]
 
 
 async def test_who_takes_several_keys_lets_them_go_before_it_takes_one_that_has_come_free(way: Way, begin: Any) -> None:

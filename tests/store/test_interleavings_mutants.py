@@ -19,9 +19,9 @@ from holdfast.store import admission, chains, jobs, settling, unique
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Tx
 from tests.factories import TASKS, a_start, greet
+from tests.store.callers.psycopg import connect_async, connect_blocking
 from tests.store.engine import DONE, GIVE_BACK, WANTS, claim, claim_one, settle
 from tests.store.test_admission import Half, settle_down
-from tests.store.test_borrowed import Caller
 from tests.store.test_chain_races import Actor, next_id, then
 from tests.store.test_interleavings import Interrupted
 from tests.ways import Way
@@ -165,7 +165,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 async def test_a_wrong_engine_turns_its_test_red(
     race: Race, way_pg: Way, begin: Any, actor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caller = await Caller.connect(way_pg)
+    connect = connect_async if way_pg.is_async else connect_blocking
+    caller = await connect(way_pg.hf.settings.database)
     ways = {"way_pg": way_pg, "way": way_pg, "postgres": way_pg}
     given = {**ways, "begin": begin, "actor": actor, "caller": caller, **race.given}
     arguments = {name: given[name] for name in inspect.signature(race.test).parameters}

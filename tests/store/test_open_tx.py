@@ -1,22 +1,47 @@
-"""A transaction that stays open around a user's code: one contract, four ways."""
+"""A transaction that stays open around a user's code: one contract, four ways, and over every provider's too."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
+import django.db
 import psycopg
 import pytest
+from sqlalchemy import exc
 
+from holdfast import Holdfast
 from holdfast.errors import InvalidInput, Misuse, TransactionBroken, WrongTask
 from holdfast.store import chains, reads
-from holdfast.store.tx import First, OpenTx, Tx
-from tests.factories import a_start
-from tests.store.open_blocks import LEASE, add_bill, bills, insert, make_table, on_connection, opened
-from tests.ways import Way
+from holdfast.store.tx import Tx
+from tests.factories import TASKS, a_start
+from tests.store.open_blocks import add_bill, begin_with, bills, insert, make_table, on_connection, opened
+from tests.ways import WAYS, Way
+from tests.worker.providers import Often, database_and_options, provided
 
-DriverError = (sqlite3.Error, psycopg.Error)
-IntegrityError = (sqlite3.IntegrityError, psycopg.IntegrityError)
+DriverError = (sqlite3.Error, psycopg.Error, exc.StatementError, django.db.Error)
+IntegrityError = (
+    sqlite3.IntegrityError,
+    psycopg.IntegrityError,
+    exc.IntegrityError,
+    django.db.IntegrityError,
+)
+
+
+@pytest.fixture(params=[*WAYS, *provided(None, Often.EVERYWHERE, Often.CHEAP)])
+async def way(
+    request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast], tmp_path: Path
+) -> AsyncIterator[Way]:
+    """One of the four ways, or the transactions of a library; open and empty."""
+    async with AsyncExitStack() as at_end:
+        database, is_async, options = await database_and_options(request, tmp_path, at_end)
+        way = Way(new_holdfast(database, tasks=[TASKS], **options), is_async=is_async)
+        await way.face.open()
+        yield way
+        await way.close()
 
 
 @pytest.fixture(autouse=True)
@@ -191,11 +216,6 @@ async def test_a_block_is_not_ended_by_a_statement(way: Way, sql: str) -> None:
     assert await way.read(bills) == [1]
 
 
-async def begin_with(way: Way, first: First) -> OpenTx:
-    """Open a block in which *first* is run before anybody has it."""
-    return await way.hf.store.begin(LEASE, first) if way.is_async else way.hf.store.begin_sync(LEASE, first)
-
-
 async def add_two_bills(tx: Tx) -> None:
     """Write, by two statements."""
     await add_bill(tx, 1)
@@ -263,6 +283,7 @@ async def test_the_driver_s_own_connection_is_in_the_same_transaction(way: Way) 
     assert await way.read(bills) == [1, 2]
 
 
+@pytest.mark.parametrize("way", WAYS, indirect=True)  # a provider's connection is the user's own
 async def test_what_a_user_sets_on_the_connection_troubles_nobody(way: Way) -> None:
     async with opened(way) as block:
         block.connection.row_factory = sqlite3.Row if way.database == "sqlite" else psycopg.rows.dict_row
@@ -282,6 +303,7 @@ LEFT = {"sqlite": ["CREATE TEMP TABLE bill (id int, amount int)", "PRAGMA case_s
         "postgres": ["CREATE TEMP TABLE bill (id int, amount int)", "SET search_path TO nowhere"]}  # fmt: skip
 
 
+@pytest.mark.parametrize("way", WAYS, indirect=True)
 @pytest.mark.parametrize("which", [0, 1])
 async def test_what_a_statement_leaves_on_its_connection_the_next_block_does_not_find(way: Way, which: int) -> None:
     async with opened(way) as block:

@@ -63,12 +63,15 @@ async def test_behind_a_pooler_the_settings_travel_with_a_begin(new_holdfast: Ca
 
 async def test_the_isolation_is_ours_whatever_the_database_has(new_holdfast: Callable[..., Holdfast]) -> None:
     async with new_holdfast("postgres") as hf:
-        await hf.store.run(serializable_by_default)
+        await hf.store.run(set_isolation, "SET default_transaction_isolation = serializable")
 
     async with new_holdfast("postgres") as hf:
-        assert await hf.store.gather(isolation, [PLAIN]) == ["read committed"]
+        found = await hf.store.gather(isolation, [PLAIN])
+        await hf.store.run(set_isolation, "RESET default_transaction_isolation")  # other tests have the same database
+
+    assert found == ["read committed"]
 
 
-async def serializable_by_default(tx: Tx) -> None:
+async def set_isolation(tx: Tx, change: str) -> None:
     ((name,),) = await tx.fetch_all("SELECT current_database()")
-    await tx.execute(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
+    await tx.execute(f'ALTER DATABASE "{name}" {change}')

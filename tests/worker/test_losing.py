@@ -16,10 +16,11 @@ from holdfast.worker.aborts import AbortReason
 from holdfast.worker.leases import Leases
 from tests.conditions import until
 from tests.worker.colours import Colour, Witness, let_others_run
+from tests.worker.providers import Often, provided
 
 ONCE = Retry.never()
 # while a block is open on SQLite nobody else writes, so that nothing can be lost or asked for
-ON_POSTGRES = ("postgres-async", "postgres-plain")
+ON_POSTGRES = ("postgres-async", "postgres-plain", *provided("postgres", Often.EVERYWHERE))
 PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
 
 
@@ -265,8 +266,7 @@ class LostAnswers:
 
     def __init__(self, colour: Colour, monkeypatch: pytest.MonkeyPatch, *, happens: bool) -> None:
         self.commits = 0
-        store, lost = colour.hf.store, self
-        begin, begin_sync = store.begin, store.begin_sync
+        lost = self
 
         def broken(open_tx: Any) -> Any:
             commit, roll_back = open_tx.commit, open_tx.roll_back
@@ -278,11 +278,21 @@ class LostAnswers:
 
             return Substitute(open_tx, lose)
 
-        async def begin_broken(*given: Any) -> Any:
-            return broken(await begin(*given))
+        change_blocks(colour, monkeypatch, broken)
 
-        monkeypatch.setattr(store, "begin", begin_broken)
-        monkeypatch.setattr(store, "begin_sync", lambda *given: broken(begin_sync(*given)))
+
+def change_blocks(colour: Colour, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """Have every block's transaction, whosever it is, put through *change*."""
+
+    def changed(begin: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def begin_changed(*given: Any) -> Any:
+            return change(await begin(*given))
+
+        return begin_changed
+
+    opener = colour.hf._opener
+    monkeypatch.setattr(opener, "begin", changed(opener.begin))
+    monkeypatch.setattr(opener, "begin_blocking", changed(opener.begin_blocking))
 
 
 class Substitute:
@@ -423,8 +433,7 @@ class AtCommit:
     """Has something happen in the loop while a block's COMMIT is under way."""
 
     def __init__(self, colour: Colour, monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], None]) -> None:
-        store, loop = colour.hf.store, asyncio.get_running_loop()
-        begin, begin_sync = store.begin, store.begin_sync
+        loop = asyncio.get_running_loop()
 
         def watched(open_tx: Any) -> Any:
             commit = open_tx.commit
@@ -440,8 +449,4 @@ class AtCommit:
 
             return Substitute(open_tx, commit_later, lambda: open_tx.is_committed)
 
-        async def begin_watched(*given: Any) -> Any:
-            return watched(await begin(*given))
-
-        monkeypatch.setattr(store, "begin", begin_watched)
-        monkeypatch.setattr(store, "begin_sync", lambda *given: watched(begin_sync(*given)))
+        change_blocks(colour, monkeypatch, watched)

@@ -51,16 +51,28 @@ def worker(app: str, queues: str | None, concurrency: int, name: str | None, gra
 
     from holdfast.cli.serving import serve
 
+    sys.exit(serve(load(app), keywords(queues=queues, concurrency=concurrency, name=name, grace=grace, poll=poll)))
+
+
+def keywords(*, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float) -> WorkerKeywords:
+    """Make the keywords of `hf.worker()` of the options of this command."""
     options: WorkerKeywords = {"concurrency": concurrency, "name": name, "grace": grace, "poll": poll}
     if queues is not None:
         options["queues"] = [each.strip() for each in queues.split(",") if each.strip()]
-    sys.exit(serve(load(app), options))
+    return options
 
 
 def load(place: str) -> Holdfast:
+    """Import the Holdfast object at *place*, which may be in this directory, as `find` does."""
+    import sys
+
+    sys.path.insert(0, "")
+    return find(place)
+
+
+def find(place: str) -> Holdfast:
     """Import the Holdfast object at *place*, or raise `Misuse` that says what is wrong with it."""
     import importlib
-    import sys
 
     from holdfast.app import Holdfast
     from holdfast.errors import Misuse
@@ -68,7 +80,6 @@ def load(place: str) -> Holdfast:
     module_name, colon, attribute = place.partition(":")
     if not colon or not module_name or not attribute:
         raise Misuse(f"{place!r} is no place of an object; write module:attribute, such as shop.jobs:hf")
-    sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

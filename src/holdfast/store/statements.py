@@ -99,6 +99,20 @@ def in_sqlite(sql: str) -> UserStatement:
     return _rewritten(sql, IN_SQLITE, lambda name: f":{name}", lambda text: text)
 
 
+@lru_cache(MOST_REMEMBERED)
+def in_text(sql: str, database: str) -> UserStatement:
+    """Write *sql* as SQLAlchemy's `text()` reads it: every colon that names no parameter with a backslash before it."""
+    token = IN_SQLITE if database == "sqlite" else IN_POSTGRES
+    return _rewritten(sql, token, lambda name: f":{name}", lambda text: text.replace(":", r"\:"), colon=r"\:")
+
+
+@lru_cache(MOST_REMEMBERED)
+def in_format(sql: str, database: str) -> UserStatement:
+    """Write *sql* as Django's cursors read it: with `%(name)s`, whichever driver is behind them."""
+    token = IN_SQLITE if database == "sqlite" else IN_POSTGRES
+    return _rewritten(sql, token, lambda name: f"%({name})s", lambda text: text.replace("%", "%%"))
+
+
 def ends_transaction(sql: str) -> bool:
     """Tell whether *sql* begins or ends a transaction, by its first words; savepoints do not."""
     return ENDS.match(sql) is not None
@@ -122,7 +136,11 @@ def _refuse(sql: str, plain: str) -> None:
 
 
 def _rewritten(
-    sql: str, token: re.Pattern[str], parameter: Callable[[str], str], verbatim: Callable[[str], str]
+    sql: str,
+    token: re.Pattern[str],
+    parameter: Callable[[str], str],
+    verbatim: Callable[[str], str],
+    colon: str = ":",
 ) -> UserStatement:
     parts: list[str] = []
     plain: list[str] = []
@@ -136,7 +154,7 @@ def _rewritten(
             names.add(found["name"])
             parts.append(parameter(found["name"]))
         elif found["escaped"]:
-            parts.append(":")
+            parts.append(colon)
         else:
             if found["remark"]:
                 at = _end_of_remark(sql, at)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
+from holdfast.errors import Misuse
 from holdfast.store.dialect import Dialect
 from holdfast.store.hints import Hear, Watch
 from holdfast.store.statements import Record
@@ -89,7 +90,7 @@ class Runner(Protocol):
 
 
 class OpenTx(Runner, Protocol):
-    """A write transaction of ours that stays open around a user's code.
+    """A write transaction, ours or of the user's own kind, that stays open around a user's code.
 
     It is also a `Runner`: operations of ours run in it, a whole one in a single hop where there are threads, with our
     deadline, and the driver's errors come out as ours. The user's statements have no deadline but the one of the block,
@@ -104,6 +105,10 @@ class OpenTx(Runner, Protocol):
     @property
     def connection(self) -> Any:
         """The driver's own connection, of the block's colour; sqlite3's is always blocking."""
+
+    @property
+    def session(self) -> Any:
+        """The object of the user's own library that is the transaction; `Misuse` where the transaction is ours."""
 
     @property
     def is_committed(self) -> bool:
@@ -135,6 +140,14 @@ class OpenTx(Runner, Protocol):
 
         It may be called from any thread or task, also while a statement is under way, which then fails at once.
         """
+
+
+def no_session() -> Misuse:
+    """Make the error for who asks for the session of a block whose transaction is ours."""
+    return Misuse(
+        "this block's transaction is Holdfast's own, without a session: give `using=` or `transactions=` of this "
+        "handler's colour, such as SQLAlchemy(engine) for a plain handler and SQLAlchemy(async_engine) for an async one"
+    )
 
 
 class Store(Runner, Protocol):

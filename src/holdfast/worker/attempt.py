@@ -12,8 +12,9 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from holdfast.calls import Call
@@ -45,6 +46,25 @@ Next: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[AnyContext, Next], Awaitable[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadMiddleware:
+    """Middleware around plain handlers, in the thread that each runs in; handlers that are async it lets pass."""
+
+    around: Callable[[BlockingContext, Callable[[], Any]], Any]
+
+    async def __call__(self, context: AnyContext, inner: Next) -> Any:
+        """Do nothing in the event loop."""
+        return await inner()
+
+
+def in_thread(function: Callable[[BlockingContext, Callable[[], Any]], Any]) -> ThreadMiddleware:
+    """Make middleware of a plain function `(ctx, next)`, which runs in the thread of each plain handler, around it.
+
+    It is for what belongs to a thread, such as a library's connections; public as `holdfast.sync.middleware`.
+    """
+    return ThreadMiddleware(function)
+
+
 @dataclass(slots=True)
 class Attempt:
     """An attempt under way; *desk* is its worker's, in the colour of the handler."""
@@ -64,6 +84,7 @@ class Attempt:
     _failed: str | None = field(default=None, init=False)
     _blocks: Blocks | None = field(default=None, init=False)
     _continued: Continued | None = field(default=None, init=False)
+    _has_ended: bool = field(default=False, init=False)
     _loop: asyncio.AbstractEventLoop = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,13 +98,17 @@ class Attempt:
             outcome = await self._returned(await self._within_time())
         except BaseException as error:  # noqa: BLE001 - whatever user code raises ends its own attempt only
             outcome = self._raised(error)
+        self._has_ended = True
         await self._let_go()
         return outcome if self._failed is None or outcome is None else self.judge(Fail(self._failed))
 
     async def _let_go(self) -> None:
         """Roll back a block that its handler never left: its connection, or right to write, is for others to have."""
         blocks = self._blocks
-        if blocks is None or (left := blocks.left_open) is None:
+        if blocks is None:
+            return
+        blocks.end()
+        if (left := blocks.left_open) is None:
             return
         if self.task.signature.is_async:
             await left.roll_back()
@@ -195,7 +220,7 @@ class Attempt:
 
     async def _call(self) -> Any:
         call: Next = self._run_handler
-        for layer in reversed((*self.middleware, *self.task.middleware)):
+        for layer in reversed(self._layers):
             call = _wrapped(layer, self.context, call)
         return await call()
 
@@ -205,10 +230,18 @@ class Attempt:
         function = self.task.function
         assert function is not None  # noqa: S101 - a worker claims only tasks whose code it has
         context = (self.context,) if self.task.signature.takes_context else ()
+        call = partial(function, *context, **arguments)
         reach("claim.before_handler")
         if self.task.signature.is_async:
-            return await function(*context, **arguments)
-        return await self._in_thread(lambda: function(*context, **arguments))
+            return await call()
+        for layer in reversed(self._layers):
+            if isinstance(layer, ThreadMiddleware):
+                call = partial(layer.around, cast("BlockingContext", self.context), call)
+        return await self._in_thread(call)
+
+    @property
+    def _layers(self) -> tuple[Middleware, ...]:
+        return (*self.middleware, *self.task.middleware)
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         """Call in a thread, which cannot be ended: whoever cancels waits until it comes back by itself."""
@@ -260,6 +293,8 @@ class Attempt:
         """Give the blocks of this attempt."""
         if self._blocks is None:
             self._blocks = Blocks(self.job, self.task, self.desk, lambda: self.context.abort_reason, self._abort_soon)
+            if self._has_ended:
+                self._blocks.end()
         return self._blocks
 
     def continue_with(self, call: Call[Any]) -> Continued:

@@ -108,23 +108,25 @@ class BlockingBlock(Generic[T]):
         async def __aexit__(self, *_: object) -> None: ...
 
 
-def prepare(blocks: Blocks) -> AsyncBlock[Transaction]:
+def prepare(blocks: Blocks, using: object) -> AsyncBlock[Transaction]:
     """Make the block of `ctx.prepare()`."""
-    return AsyncBlock(Block(blocks, BlockKind.PREPARE), lambda statements, _: Transaction(statements))
+    return AsyncBlock(Block(blocks, BlockKind.PREPARE, using), lambda statements, _: Transaction(statements))
 
 
-def blocking_prepare(blocks: Blocks) -> BlockingBlock[BlockingTransaction]:
+def blocking_prepare(blocks: Blocks, using: object) -> BlockingBlock[BlockingTransaction]:
     """Make the blocking block of `ctx.prepare()`."""
-    return BlockingBlock(Block(blocks, BlockKind.PREPARE), lambda statements, _: BlockingTransaction(statements))
+    return BlockingBlock(Block(blocks, BlockKind.PREPARE, using), lambda statements, _: BlockingTransaction(statements))
 
 
-def completing(blocks: Blocks, kind: BlockKind) -> AsyncBlock[CompletingTransaction]:
+def completing(blocks: Blocks, kind: BlockKind, using: object) -> AsyncBlock[CompletingTransaction]:
     """Make the block of `ctx.complete()` or `ctx.atomic()`."""
-    return AsyncBlock(Block(blocks, kind), lambda statements, block: CompletingTransaction(statements, block, blocks))
+    return AsyncBlock(
+        Block(blocks, kind, using), lambda statements, block: CompletingTransaction(statements, block, blocks)
+    )
 
 
-def blocking_completing(blocks: Blocks, kind: BlockKind) -> BlockingBlock[BlockingCompletingTransaction]:
+def blocking_completing(blocks: Blocks, kind: BlockKind, using: object) -> BlockingBlock[BlockingCompletingTransaction]:
     """Make the blocking block of `ctx.complete()` or `ctx.atomic()`."""
     return BlockingBlock(
-        Block(blocks, kind), lambda statements, block: BlockingCompletingTransaction(statements, block, blocks)
+        Block(blocks, kind, using), lambda statements, block: BlockingCompletingTransaction(statements, block, blocks)
     )

@@ -1,4 +1,4 @@
-"""Blocks: transactions of ours that a handler opens around its own statements, fenced by its token.
+"""Blocks: transactions, ours or a provider's, that a handler opens around its own statements, fenced by its token.
 
 `prepare` reads and writes before the work and commits by itself. `complete` writes the results, the output or the
 successor, and the completion in one commit; `atomic` is both in one. Each is opened at most once, in this order. The
@@ -20,6 +20,7 @@ from typing import Any
 from holdfast.calls import Call
 from holdfast.errors import Misuse
 from holdfast.outcomes import Outcome
+from holdfast.providers import Opener
 from holdfast.starting import Starting
 from holdfast.store.jobs import Claimed
 from holdfast.store.tx import Blocking, First, OpenTx, Runner, Store
@@ -72,7 +73,8 @@ FROM_LEASES = (*ABORTS.values(), AbortReason.ERROR)
 class Desk:
     """What blocks need of their worker, in the colour of the handler: nothing here suspends on the blocking side."""
 
-    begin: Callable[[float, First], Awaitable[OpenTx]]
+    begin: Callable[[float, First, object], Awaitable[OpenTx]]
+    """Opens a block's transaction, by the lease, what is run first, and `using=`."""
     runner: Runner
     pause: Callable[[float], Awaitable[None]]
     starting: Starting
@@ -82,19 +84,22 @@ class Desk:
 
 
 def make_desks(
-    store: Store, surroundings: Surroundings, starting: Starting, leases: Leases, progress: Progress, worker: str
+    store: Store,
+    opener: Opener,
+    surroundings: Surroundings,
+    starting: Starting,
+    leases: Leases,
+    progress: Progress,
+    worker: str,
 ) -> dict[bool, Desk]:
     """Make the desks of one worker: True for handlers that are async, False for plain ones."""
-
-    async def begin_blocking(lease_seconds: float, first: First) -> OpenTx:
-        return store.begin_sync(lease_seconds, first)
 
     async def pause_blocking(seconds: float) -> None:
         surroundings.sleep_blocking(seconds)
 
     return {
-        True: Desk(store.begin, store, surroundings.sleep, starting, leases, progress, worker),
-        False: Desk(begin_blocking, Blocking(store), pause_blocking, starting, leases, progress, worker),
+        True: Desk(opener.begin, store, surroundings.sleep, starting, leases, progress, worker),
+        False: Desk(opener.begin_blocking, Blocking(store), pause_blocking, starting, leases, progress, worker),
     }
 
 
@@ -123,6 +128,7 @@ class Blocks:
         self._abort = abort
         self._stage = Stage.FRESH
         self._is_committing = False
+        self._has_ended = False
         self._deferred: AbortReason | None = None
         self.found: AbortReason | None = None
         """What a block itself has found of the claim, before anybody told the attempt."""
@@ -155,11 +161,17 @@ class Blocks:
 
     def open(self, kind: BlockKind) -> None:
         """Move on to a block of *kind*, or raise `Misuse` and say why not."""
+        if self._has_ended:
+            raise Misuse(f"{kind}() cannot be opened now: the handler has ended; let it await whatever it has begun")
         stage = OPENS.get((self._stage, kind))
         if stage is None:
             raise Misuse(f"{kind}() cannot be opened now: {REFUSALS[self._stage]}")
         self.refuse_aborted()
         self._stage = stage
+
+    def end(self) -> None:
+        """Note that the handler has ended: a task or thread that it has left behind opens nothing any more."""
+        self._has_ended = True
 
     def begin_commit(self) -> None:
         """Note that COMMIT is sent: from now on an abort could only keep us from learning what became of it."""
@@ -184,7 +196,7 @@ class Blocks:
         self.outcome = outcome
         self._stage = Stage.COMPLETED
         self.desk.leases.drop(self.job.token)
-        self.desk.progress.rest([self.job.token])
+        self.desk.progress.forget([self.job.token])
 
     def prepared(self) -> None:
         """Note that the first block is committed."""

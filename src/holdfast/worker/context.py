@@ -148,24 +148,27 @@ class Context(_Base):
 
     __holdfast_context__: ClassVar[str] = "async"
 
-    def prepare(self) -> AsyncBlock[Transaction]:
+    def prepare(self, *, using: object = None) -> AsyncBlock[Transaction]:
         """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
 
-        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's.
+        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's. *using*
+        has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
+        sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
         """
-        return block_faces.prepare(self._host.blocks())
+        return block_faces.prepare(self._host.blocks(), using)
 
-    def complete(self) -> AsyncBlock[CompletingTransaction]:
+    def complete(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
         """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
 
         End it by `return tx.finish(output)` or `return tx.continue_with(call)`. It raises, and all of it rolls back, if
-        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed.
+        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
+        as in `prepare`.
         """
-        return block_faces.completing(self._host.blocks(), BlockKind.COMPLETE)
+        return block_faces.completing(self._host.blocks(), BlockKind.COMPLETE, using)
 
-    def atomic(self) -> AsyncBlock[CompletingTransaction]:
-        """Open one transaction for all that the handler does: `prepare` and `complete` in one."""
-        return block_faces.completing(self._host.blocks(), BlockKind.ATOMIC)
+    def atomic(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
+        """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
+        return block_faces.completing(self._host.blocks(), BlockKind.ATOMIC, using)
 
 
 class BlockingContext(_Base):
@@ -173,21 +176,24 @@ class BlockingContext(_Base):
 
     __holdfast_context__: ClassVar[str] = "blocking"
 
-    def prepare(self) -> BlockingBlock[BlockingTransaction]:
+    def prepare(self, *, using: object = None) -> BlockingBlock[BlockingTransaction]:
         """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
 
-        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's.
+        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's. *using*
+        has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
+        sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
         """
-        return block_faces.blocking_prepare(self._host.blocks())
+        return block_faces.blocking_prepare(self._host.blocks(), using)
 
-    def complete(self) -> BlockingBlock[BlockingCompletingTransaction]:
+    def complete(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
         """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
 
         End it by `return tx.finish(output)` or `return tx.continue_with(call)`. It raises, and all of it rolls back, if
-        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed.
+        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
+        as in `prepare`.
         """
-        return block_faces.blocking_completing(self._host.blocks(), BlockKind.COMPLETE)
+        return block_faces.blocking_completing(self._host.blocks(), BlockKind.COMPLETE, using)
 
-    def atomic(self) -> BlockingBlock[BlockingCompletingTransaction]:
-        """Open one transaction for all that the handler does: `prepare` and `complete` in one."""
-        return block_faces.blocking_completing(self._host.blocks(), BlockKind.ATOMIC)
+    def atomic(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
+        """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
+        return block_faces.blocking_completing(self._host.blocks(), BlockKind.ATOMIC, using)

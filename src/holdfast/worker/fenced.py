@@ -29,9 +29,10 @@ RESOLVE_SECONDS = 0.2
 class Block:
     """One block of an attempt."""
 
-    def __init__(self, blocks: Blocks, kind: BlockKind) -> None:
+    def __init__(self, blocks: Blocks, kind: BlockKind, using: object = None) -> None:
         self._blocks = blocks
         self._kind = kind
+        self._using = using
         self._completes = kind is not BlockKind.PREPARE
         self._output: str | Unset = Unset.UNSET
         self._successor: Call[Any] | None = None
@@ -85,7 +86,8 @@ class Block:
         blocks = self._blocks
         if self._completes:
             blocks.refuse_fenced()
-        self._open_tx = blocks.open_tx = await blocks.desk.begin(blocks.task.policy.lease, self._look)
+        lease = blocks.task.policy.lease
+        self._open_tx = blocks.open_tx = await blocks.desk.begin(lease, self._look, self._using)
 
     async def _look(self, tx: Tx) -> None:
         """Open nothing for a job that is not ours any more."""

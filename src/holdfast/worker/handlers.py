@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.errors import StoreError
 from holdfast.outcomes import Outcome
+from holdfast.providers import Opener
 from holdfast.starting import Starting
 from holdfast.store import warnings
 from holdfast.store.jobs import Claimed
@@ -32,6 +33,7 @@ class Handlers:
     def __init__(
         self,
         store: Store,
+        opener: Opener,
         starting: Starting,
         surroundings: Surroundings,
         options: WorkerOptions,
@@ -51,7 +53,7 @@ class Handlers:
         self._leases = leases
         self._progress = progress
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="holdfast-handler")
-        self._desks = make_desks(store, surroundings, starting, leases, progress, worker)
+        self._desks = make_desks(store, opener, surroundings, starting, leases, progress, worker)
 
     def start(self, job: Claimed, group: asyncio.TaskGroup, then: Callable[[], None]) -> None:
         """Begin an attempt of *job*; *then* is called when it has ended."""
@@ -75,7 +77,7 @@ class Handlers:
         token = attempt.job.token
         if outcome is None:
             self._leases.drop(token)
-            self._progress.rest([token])
+            self._progress.forget([token])
         else:
             if outcome.successor is not None:
                 self._ended.may_be_refused(token, attempt.judge)

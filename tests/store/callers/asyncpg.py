@@ -117,6 +117,6 @@ CAN = frozenset({
 
 STACKS = (
     Stack("asyncpg", "postgres", True, connect, MISSING, HABITS, CAN),
-    Stack("asyncpg-uncached", "postgres", True, connect_without_cache, MISSING, HABITS, CAN),
+    Stack("asyncpg-uncached", "postgres", True, connect_without_cache, MISSING, HABITS, CAN, is_twin=True),
     Stack("asyncpg-pool", "postgres", True, connect_by_pool, MISSING, HABITS, CAN),
 )

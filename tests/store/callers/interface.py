@@ -104,6 +104,8 @@ class Stack:
     habits: tuple[Habit, ...] = ()
     """What a caller may do to its connection, inside a transaction, that may change no result of ours."""
     can: frozenset[Can] = frozenset()
+    is_twin: bool = False
+    """Much like another one, so that it goes through the contract only in the long run."""
 
     def __str__(self) -> str:
         return self.name

@@ -191,7 +191,8 @@ CLOSES = frozenset({Can.CLOSE})  # a session that was closed may be used again
 def postgres(kind: str, driver: str, is_async: bool, connect: Connect, can: frozenset[Can]) -> Stack:
     """List a kind of object over a driver of PostgreSQL."""
     name, habits = f"sqlalchemy-{kind}-{driver}", HABITS.get(driver, ())
-    return Stack(name, "postgres", is_async, connect, exc.ProgrammingError, habits, can)
+    is_twin = (kind, driver) not in (("session", "psycopg"), ("async-session", "asyncpg"))
+    return Stack(name, "postgres", is_async, connect, exc.ProgrammingError, habits, can, is_twin)
 
 
 def sqlite(kind: str, driver: str, is_async: bool, connect: Connect, can: frozenset[Can]) -> Stack:

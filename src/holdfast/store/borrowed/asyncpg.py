@@ -122,7 +122,7 @@ async def _run(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine
     """Run *work* when no other work of ours is under way: asyncpg would refuse the second."""
     async with _turns.setdefault(connection, asyncio.Lock()):
         with _translated():
-            return await run_whole(AsyncpgTx(connection, dialect), work)
+            return await run_whole(AsyncpgTx(connection, dialect), work, is_async=True)
 
 
 @contextmanager

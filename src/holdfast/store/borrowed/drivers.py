@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.errors import TransactionRequired, WrongConnection
-from holdfast.store.borrowed.halves import run_whole
+from holdfast.store.borrowed.halves import run_undoable, run_whole
 from holdfast.store.borrowed.kinds import Driver, R
 from holdfast.store.dialect import Dialect
 from holdfast.store.tx import Tx
 
-IDLE, FAILED, UNKNOWN = 0, 3, 4  # libpq's words for the state of a transaction
+IDLE, ACTIVE, FAILED, UNKNOWN = 0, 1, 3, 4  # libpq's words for the state of a transaction
+
+TURN_SECONDS = 5.0
+"""How long we wait for a statement of the caller's to end, which another thread or task may have under way."""
 
 
 def is_closed() -> WrongConnection:
@@ -36,6 +40,14 @@ def has_failed() -> TransactionRequired:
     """Say that a transaction will commit nothing."""
     return TransactionRequired(
         "the transaction on this connection has failed; roll it back, or to a savepoint, and start the job anew"
+    )
+
+
+def is_in_use() -> WrongConnection:
+    """Say that a connection is in the middle of something that we would wait for in vain."""
+    return WrongConnection(
+        "a stream(), a COPY or another statement is under way on this connection; end it first, or do it on a "
+        "connection of its own"
     )
 
 
@@ -70,30 +82,56 @@ def refuse_sqlite(connection: Any) -> None:
 async def _run_async_psycopg(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
     from holdfast.store.postgres import AsyncPostgresTx, translated
 
+    if _is_taken(connection):
+        try:
+            await asyncio.wait_for(connection.lock.acquire(), TURN_SECONDS)
+        except TimeoutError:
+            raise is_in_use() from None
+        _let_go(connection)
     with translated():
-        return await run_whole(AsyncPostgresTx(connection, dialect), work)
+        return await run_whole(AsyncPostgresTx(connection, dialect), work, is_async=True)
 
 
 async def _run_psycopg(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
     from holdfast.store.postgres import PostgresTx, translated
 
+    if _is_taken(connection):
+        if not connection.lock.acquire(timeout=TURN_SECONDS):
+            raise is_in_use()
+        _let_go(connection)
     with translated():
-        return await work(PostgresTx(connection, dialect))
+        return await run_whole(PostgresTx(connection, dialect), work, is_async=False)
+
+
+def _is_taken(connection: Any) -> bool:
+    """Tell whether a statement is under way, whose end has to be awaited; a pipeline takes ours at any time."""
+    return bool(connection.info.transaction_status == ACTIVE and not connection.pgconn.pipeline_status)
+
+
+def _let_go(connection: Any) -> None:
+    """Give the connection's lock back; what is under way though nobody had the lock is a COPY."""
+    is_taken = _is_taken(connection)
+    connection.lock.release()
+    if is_taken:
+        raise is_in_use()
 
 
 async def run_sqlite(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
     """Run *work* with texts as texts, whatever the caller makes of them."""
     from holdfast.store.sqlite import SqliteTx
+    from holdfast.store.sqlite.tx import raise_ours
 
     try:
-        tx = SqliteTx(connection, dialect)
+        cursor = sqlite3.Cursor(connection)  # `connection.cursor` may be a subclass's own, and take no class
     except sqlite3.ProgrammingError as error:
         raise WrongConnection(
             "this connection belongs to another thread; start the job there, or connect with check_same_thread=False"
         ) from error
     text_factory, connection.text_factory = connection.text_factory, str
     try:
-        return await work(tx)
+        return await run_undoable(cursor, SqliteTx(connection, dialect, cursor), work)
+    except sqlite3.Error as error:
+        raise_ours(error)
     finally:
         connection.text_factory = text_factory
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from holdfast.store.dialect import Dialect
 from holdfast.store.tx import Database, Tx
 
 R = TypeVar("R")
+
+Intent: TypeAlias = Literal["read", "write"]
+"""What work of ours is going to do in the transaction that is opened for it."""
 
 
 class Run(Protocol):
@@ -36,8 +39,10 @@ class Lent:
     """The driver's connection behind a library's object."""
 
     connection: Any
-    opens: Callable[[], AbstractContextManager[object]] | None = None
-    """Opens and ends the library's transaction around a verb of ours, where none is open; None where one is."""
+    opens: Callable[[Intent], AbstractContextManager[object]] | None = None
+    """Opens and ends the library's transaction around work of ours, where the driver is in none; None where it is."""
+    watches: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Is entered around each work of ours, to tell the library of an error that has broken its transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +56,7 @@ class Library:
 
     It never suspends where the object is blocking.
     """
+    is_none: Callable[[Any], str | None] = lambda _: None
+    """Says why an object of this type is none of the library's after all, such as a text that is no alias."""
+    in_async_code: str | None = None
+    """What to write in async code instead, if that is not the usual."""

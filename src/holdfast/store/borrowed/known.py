@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from holdfast.store.borrowed import drivers
+from holdfast.store.borrowed import aiosqlite, asyncpg, django, drivers, psycopg2, sqlalchemy
 from holdfast.store.borrowed.kinds import Driver, Library
 
 KNOWN: dict[str, Driver | Library] = {
-    each.type_name: each for each in (drivers.ASYNC_PSYCOPG, drivers.PSYCOPG, drivers.SQLITE)
+    each.type_name: each
+    for each in (
+        drivers.ASYNC_PSYCOPG,
+        drivers.PSYCOPG,
+        drivers.SQLITE,
+        asyncpg.ASYNCPG,
+        asyncpg.OF_POOL,
+        psycopg2.PSYCOPG2,
+        aiosqlite.AIOSQLITE,
+        sqlalchemy.SESSION,
+        sqlalchemy.SCOPED_SESSION,
+        sqlalchemy.CONNECTION,
+        sqlalchemy.ASYNC_SESSION,
+        sqlalchemy.ASYNC_SCOPED_SESSION,
+        sqlalchemy.ASYNC_CONNECTION,
+        django.ALIAS,
+        django.PROXY,
+        django.WRAPPER,
+    )
 }

@@ -6,23 +6,30 @@ typecasters change what we send or get.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast.errors import TransactionRequired, WrongConnection
+from holdfast.store.borrowed import drivers
 from holdfast.store.borrowed.drivers import (
+    ACTIVE,
     FAILED,
     IDLE,
     UNKNOWN,
     has_failed,
     is_closed,
+    is_in_use,
     is_of_another_encoding,
     knows_every_character,
 )
+from holdfast.store.borrowed.halves import run_whole
 from holdfast.store.borrowed.kinds import Driver, R
 from holdfast.store.dialect import Dialect
 from holdfast.store.tx import Database, Row, Tx
+
+PAUSE_SECONDS = 0.01
 
 
 class Psycopg2Tx:
@@ -80,8 +87,19 @@ def _refuse(connection: Any) -> None:
 
 
 async def _run(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    _wait_for_turn(connection)
     with _translated():
-        return await work(Psycopg2Tx(connection, dialect))
+        return await run_whole(Psycopg2Tx(connection, dialect), work, is_async=False)
+
+
+def _wait_for_turn(connection: Any) -> None:
+    """Wait for a statement of another thread to end, of which psycopg2 tells nobody; a COPY of this one never does."""
+    never = threading.Event()
+    for _ in range(round(drivers.TURN_SECONDS / PAUSE_SECONDS)):
+        if connection.get_transaction_status() != ACTIVE:
+            return
+        never.wait(PAUSE_SECONDS)
+    raise is_in_use()
 
 
 @contextmanager

@@ -1,0 +1,88 @@
+"""The one Holdfast of a Django project, and the registry that its apps put their tasks into.
+
+    HOLDFAST = {"database": "default"}       built here, from DATABASES; more keys are settings of Holdfast
+    HOLDFAST = {"app": "shop.jobs:hf"}       or the project's own object
+
+It is built when it is first asked for, and anew if the database is another by then: a test runner puts its own in the
+place of the project's after all modules have been imported.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from holdfast.app import Holdfast
+from holdfast.cli.worker import find
+from holdfast.errors import Misuse
+from holdfast.integrations.django.addresses import address_of, connection_of
+from holdfast.integrations.django.provider import Django
+from holdfast.settings import Settings
+from holdfast.tasks import Tasks
+
+tasks = Tasks()
+"""The project's tasks: `@tasks.task(name="shop.charge")` in any app's `tasks.py`."""
+
+_LOCK = threading.Lock()
+_BUILT: tuple[dict[str, Any], Holdfast] | None = None
+
+
+def holdfast() -> Holdfast:
+    """Give the project's Holdfast, as `settings.HOLDFAST` says; in a function, not while modules are imported."""
+    global _BUILT
+    options = _options()
+    if "app" in options:
+        return _own(options["app"])
+    if not apps.ready:
+        raise Misuse("holdfast() was called before all tasks are known; call it in a function, when Django is ready")
+    wanted = _wanted(options)
+    with _LOCK:
+        if _BUILT is None or _BUILT[0] != wanted:
+            before = _BUILT
+            _BUILT = (wanted, Holdfast(**wanted, tasks=[tasks], transactions=Django(alias())))
+            if before is not None:
+                before[1].sync.close()
+        return _BUILT[1]
+
+
+def alias() -> str:
+    """Name the database of DATABASES that holds our tables."""
+    return str(_options().get("database", "default"))
+
+
+def schema_name() -> str:
+    """Name the schema that holds our tables, on PostgreSQL; nothing is connected, nor built."""
+    options = _options()
+    return str(options.get("schema_name") or Settings.from_environment().schema_name)
+
+
+def _options() -> dict[str, Any]:
+    options = getattr(settings, "HOLDFAST", {})
+    if not isinstance(options, dict):
+        raise ImproperlyConfigured('HOLDFAST is a dictionary, such as {"database": "default"}')
+    if "app" in options and not options.keys() <= {"app", "database", "schema_name"}:
+        raise ImproperlyConfigured(
+            'HOLDFAST takes "app" with "database" and "schema_name" alone; other settings stand where hf is made'
+        )
+    return options
+
+
+def _own(place: str) -> Holdfast:
+    hf = find(place)
+    if hf.settings.schema_name != schema_name():  # models know their tables before hf can be imported
+        raise ImproperlyConfigured(
+            f'{place} has the schema {hf.settings.schema_name!r}; write HOLDFAST = {{"app": …, "schema_name": …}}, too'
+        )
+    return hf
+
+
+def _wanted(options: dict[str, Any]) -> dict[str, Any]:
+    """Say how the project's Holdfast is to be made; two that are equal are the same one."""
+    name = alias()
+    # Django has this where a pooler hands connections out for a transaction each
+    pooler = bool(connection_of(name).settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"))
+    return {"transaction_pooler": pooler, **options, "database": address_of(name)}

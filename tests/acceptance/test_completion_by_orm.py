@@ -1,0 +1,122 @@
+"""kill -9 at every crash point of a worker whose handlers write by an object mapper inside `complete()`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+
+import pytest
+from pydantic import BaseModel
+
+from holdfast.crashpoints import POINTS, VARIABLE
+from holdfast.store.tx import Tx
+from tests.acceptance.paying.surroundings import CREATE
+from tests.acceptance.processes import until
+from tests.acceptance.scene import Scene, WorkerProcess
+
+PASSED = [each for each in POINTS if each.partition(".")[0] in ("admit", "claim", "prepare", "complete")]
+WHILE_WAITING = ["renew.before", "renew.after", "progress.after_commit"]  # passed while a handler takes its time
+COMMITS = ["provided.before_commit:1", "provided.after_commit:1"]  # of `prepare()`, the first block
+COMPLETIONS = ["provided.before_commit:2", "provided.after_commit:2"]
+AT_THE_END = "shutdown.after_stop_claim"
+ON_THE_WAY = [*PASSED, *WHILE_WAITING, *COMMITS, *COMPLETIONS, AT_THE_END]
+PROGRAMS = (
+    ("postgres", "with_sqlalchemy_async"),
+    ("sqlite", "with_sqlalchemy"),
+    ("postgres", "with_django"),
+    ("sqlite", "with_django"),
+)
+# what takes part in every run, not only in the long one
+ALWAYS = {
+    ("postgres", "with_sqlalchemy_async", "provided.before_commit:2"),
+    ("postgres", "with_sqlalchemy_async", "provided.after_commit:2"),
+    ("sqlite", "with_sqlalchemy", "provided.before_commit:2"),
+    ("sqlite", "with_sqlalchemy", "complete.after_event"),
+    ("postgres", "with_django", "provided.before_commit:2"),
+    ("sqlite", "with_django", "provided.after_commit:2"),
+}
+
+
+class Number(BaseModel):
+    """What `pay` is started with."""
+
+    number: int
+
+
+DROP = "DROP TABLE IF EXISTS shop_order"
+TAKE_ORDERS = "INSERT INTO shop_order (number, amount, times_paid, receipts) VALUES (1, 50, 0, 0), (2, 70, 0, 0)"
+PAID = "SELECT number, times_paid, receipts FROM shop_order ORDER BY number"
+COMPLETED = "SELECT input, task FROM holdfast_job WHERE status = 'completed'"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Orders that are paid by jobs of *program*, each of which leaves the receipt to a second one."""
+
+    stage: Scene
+    program: str
+
+    def open(self) -> None:
+        """Take two orders, and have them paid, one after the other."""
+        pay = self.stage.hf.declare("pay", Number, int)
+        self.stage.hf.store.run_sync(take_orders)
+        (first,) = self.stage.start(pay(number=1).options(lane="till"))
+        self.stage.start(pay(number=2).options(lane="till", blockers=[first]))
+
+    def worker(self, **environment: str) -> WorkerProcess:
+        """Start a worker, which may die at any moment."""
+        return self.stage.worker(waits=False, app=f"tests.acceptance.paying.{self.program}:hf", **environment)
+
+    def paid(self) -> list[tuple[int, int, int]]:
+        """Tell for each order how often it was paid, and how many receipts it has."""
+        return [(number, paid, receipts) for number, paid, receipts in self.stage.rows(PAID)]
+
+    def completed(self) -> list[tuple[int, int, int]]:
+        """Tell the same by the jobs that are completed."""
+        done = [(json.loads(given)["number"], task) for given, task in self.stage.rows(COMPLETED)]
+        return [(number, done.count((number, "pay")), done.count((number, "write_receipt"))) for number in (1, 2)]
+
+
+async def take_orders(tx: Tx) -> None:
+    for sql in (DROP, CREATE, TAKE_ORDERS):
+        await tx.execute(sql)
+
+
+def places() -> list[object]:
+    """Name every (database, program, point)."""
+    return [
+        pytest.param(*case, marks=[] if case in ALWAYS else pytest.mark.long)
+        for case in ((*program, point) for program in PROGRAMS for point in ON_THE_WAY)
+    ]
+
+
+@pytest.mark.parametrize(("stage_database", "program", "point"), places(), indirect=["stage_database"])
+def test_what_the_orm_wrote_and_the_completion_are_there_both_or_neither(
+    stage: Scene, program: str, point: str
+) -> None:
+    """Q-07."""
+    shop = Shop(stage, program)
+    shop.open()
+    if point not in WHILE_WAITING:
+        stage.open()
+
+    trapped = shop.worker(**{VARIABLE: point})
+    if point == AT_THE_END:
+        stop_when_all_is_paid(shop, trapped)
+    assert trapped.exit_code(60) == -signal.SIGKILL, trapped.said
+
+    assert "crash_point_reached" in trapped.said
+    assert shop.paid() == shop.completed()
+
+    stage.open()
+    shop.worker()
+    stage.until_all("completed", 60)
+
+    assert shop.paid() == shop.completed() == [(1, 1, 1), (2, 1, 1)]
+    stage.assert_each_completed_once()
+
+
+def stop_when_all_is_paid(shop: Shop, worker: WorkerProcess) -> None:
+    until(lambda: shop.paid() == [(1, 1, 1), (2, 1, 1)] or not worker.is_alive, "all is paid", 60)
+    worker.send(signal.SIGTERM)
