@@ -54,6 +54,7 @@ def test_the_help_names_every_command() -> None:
     assert all(name in shown for name in COMMANDS)
 
 
+@pytest.mark.long
 def test_start_measures_both_stores_and_finds_the_rows(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", "--quick"]) == 0
 
@@ -68,6 +69,7 @@ def test_start_measures_both_stores_and_finds_the_rows(benchmarked: str, capsys:
     assert "commits per second" in shown
 
 
+@pytest.mark.long
 def test_start_measures_every_stack_beside_itself_by_hand(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", "--quick", "--stack", "all"]) == 0
 
@@ -87,6 +89,7 @@ def stack_rows(store: str) -> int:
     return len(stacks) * (start.QUICK.singles + start.QUICK.together) * (start.QUICK.rounds + 1)
 
 
+@pytest.mark.long
 def test_start_measures_one_stack_alone(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", "--quick", "--stack", "session-aiosqlite"]) == 0
 
@@ -132,6 +135,7 @@ def test_throughput_runs_every_job_on_both_stores(benchmarked: str, capsys: pyte
     assert shown.count(f"jobs done: by hand {done:,}, ours {done:,}") == 2
 
 
+@pytest.mark.long
 def test_transactions_runs_every_shape_in_both_colours_and_finds_what_was_paid(
     benchmarked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +154,7 @@ def test_jobs_that_have_ended_and_did_not_pay_are_not_reported() -> None:
         transactions.check_paid(5, 6)
 
 
+@pytest.mark.long
 def test_lanes_runs_every_job_with_lanes_and_without(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lanes", "--quick"]) == 0
 
@@ -158,6 +163,7 @@ def test_lanes_runs_every_job_with_lanes_and_without(benchmarked: str, capsys: p
     assert shown.count(f"jobs done: ours {2 * lanes.QUICK.jobs * (lanes.QUICK.rounds + 1):,}") == 2
 
 
+@pytest.mark.long
 def test_latency_runs_every_job_in_one_process_and_in_two(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["latency", "--quick"]) == 0
 
@@ -176,6 +182,7 @@ def test_idle_watches_a_worker_of_each_store(postgres_server: str, capsys: pytes
     assert [line.split("|")[1].strip() for line in lines] == ["SQLite", "PostgreSQL"]
 
 
+@pytest.mark.long
 def test_backlog_claims_and_drains_beside_every_kind_of_row_and_an_open_transaction(
     benchmarked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +196,7 @@ def test_backlog_claims_and_drains_beside_every_kind_of_row_and_an_open_transact
     ]
 
 
+@pytest.mark.long
 def test_backlog_counts_the_pages_of_a_claim_on_postgres(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backlog", "--quick", "--only", "postgres", "--cases", "finished", "stale statistics"]) == 0
 
@@ -223,6 +231,7 @@ def test_a_backlog_has_the_rows_that_it_names(kind: str, is_stale: bool, tmp_pat
     assert Counter(str(job.status) for job in jobs) == BACKLOGS[kind]
 
 
+@pytest.mark.long
 def test_a_backlog_has_the_same_rows_on_postgres(durable_server: str) -> None:
     found = {}
     with database(durable_server, "backlogs") as url, asyncio.Runner() as runner, drain.opened(url, runner):
@@ -237,6 +246,7 @@ def test_a_backlog_has_the_same_rows_on_postgres(durable_server: str) -> None:
     assert found == BACKLOGS
 
 
+@pytest.mark.long
 def test_a_transaction_that_is_kept_open_holds_what_it_saw(durable_server: str) -> None:
     with database(durable_server, "pinned") as url, asyncio.Runner() as runner, drain.opened(url, runner):
         with backlog.open_transaction("PostgreSQL", url), psycopg.connect(url) as connection:

@@ -46,7 +46,7 @@ from tests.worker.providers.sqlalchemy import DRIVERS, engine_of
 
 ONCE = Retry.never()
 PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
-LONG = ("psycopg2", "async psycopg")
+LONG = ("psycopg", "psycopg2", "async psycopg")
 
 
 class Base(DeclarativeBase):

@@ -140,3 +140,9 @@ async def test_of_two_statements_the_one_that_is_cancelled_while_it_waits_breaks
         await first
     with pytest.raises(TransactionBroken):
         await block.commit()
+    await until(lambda: has_ended(samples_url), "the server does not go on with it either")
+
+
+async def has_ended(url: str) -> bool:
+    """Tell whether no statement sleeps on the server."""
+    return not await sleeps(url)

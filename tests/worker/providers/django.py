@@ -12,7 +12,7 @@ from django.db.backends.signals import connection_created
 
 from holdfast.integrations.django import Django
 from tests import django_project
-from tests.worker.providers.interface import Stack, Url
+from tests.worker.providers.interface import Often, Stack, Url
 
 NUMBERS = count(1)
 
@@ -39,5 +39,5 @@ async def open_provider(url: Url) -> AsyncIterator[Django]:
 
 STACKS = (
     Stack("django", "sqlite", False, open_provider),
-    Stack("django", "postgres", False, open_provider),
+    Stack("django", "postgres", False, open_provider, Often.CHEAP),
 )
