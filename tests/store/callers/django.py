@@ -118,7 +118,7 @@ def stack(name: str, connect: Connect, *more: Can, theirs: Any) -> Stack:
     missing = utils.OperationalError if is_sqlite else utils.ProgrammingError
     habits = tuple(map(on_driver, theirs.HABITS))
     can = frozenset({Can.CURSOR, *more})
-    is_twin = not is_sqlite and connect is connect_object
+    is_twin = connect is connect_object
     return Stack(name, "sqlite" if is_sqlite else "postgres", False, connect, missing, habits, can, is_twin)
 
 

@@ -198,7 +198,7 @@ def postgres(kind: str, driver: str, is_async: bool, connect: Connect, can: froz
 def sqlite(kind: str, driver: str, is_async: bool, connect: Connect, can: frozenset[Can]) -> Stack:
     """List a kind of object over a driver of SQLite."""
     name, habits = f"sqlalchemy-{kind}-{driver}", HABITS[driver]
-    return Stack(name, "sqlite", is_async, connect, exc.OperationalError, habits, can)
+    return Stack(name, "sqlite", is_async, connect, exc.OperationalError, habits, can, is_twin="connection" in kind)
 
 
 STACKS = (

@@ -23,7 +23,7 @@ DRIVERS = {
 }
 OFTEN = {
     "pysqlite": Often.EVERYWHERE,
-    "asyncpg": Often.EVERYWHERE,
+    "asyncpg": Often.CHEAP,
     "aiosqlite": Often.CHEAP,
     "psycopg": Often.CHEAP,
 }
