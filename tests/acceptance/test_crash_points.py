@@ -114,7 +114,10 @@ def steer(stage: Scene) -> None:
     """Resume what is paused, and cancel the job that wants it once its handler runs."""
     for (paused,) in stage.rows("SELECT id FROM holdfast_job WHERE status = 'paused'"):
         stage.face.resume(paused)
-    if str(job_id("cancel")) in {each["job"] for each in stage.notes("begin")}:
+    asked = "SELECT 1 FROM holdfast_job WHERE id = :id AND cancel_requested_at IS NOT NULL"
+    has_begun = str(job_id("cancel")) in {each["job"] for each in stage.notes("begin")}
+    # once: who locks a row of a dead worker again and again has the reaper hold off each time
+    if has_begun and not stage.rows(asked, id=str(job_id("cancel"))):
         stage.face.cancel(job_id("cancel"))
 
 
