@@ -141,7 +141,7 @@ async def test_a_worker_that_sleeps_is_woken_when_the_caller_commits_a_start(
 ) -> None:
     monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)  # after that it no longer looks of itself
     async with way.hf.worker(poll=60) as worker:
-        # not soundly while any transaction on the server is open that may yet commit something: another test may have one
+        # not soundly while a transaction is open on the server that may yet commit something, such as another test's
         await until(lambda: sleeps_soundly(way, worker), "the worker sleeps", timeout=60)
         await caller.begin()
 
