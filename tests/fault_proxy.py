@@ -33,6 +33,7 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._lines: set[Line] = set()
+        self._writers: list[asyncio.StreamWriter] = []
         self._speaks = asyncio.Event()
         self._speaks.set()
         self._server: asyncio.Server | None = None
@@ -100,7 +101,9 @@ class FaultProxy:
         self._cut()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:  # one may just have been accepted
             await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted is closed by the loop
+        for writer in self._writers:  # of lines that have ended, too: the loop may not have closed them yet
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     def _set_speaks(self, speaks: bool) -> None:
         if speaks:
@@ -115,11 +118,13 @@ class FaultProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = self._target.port or 5432
         self.accepted += 1
+        self._writers.append(writer)
         try:
             upstream = await asyncio.open_connection(self._target.hostname, port)
         except OSError:
             writer.transport.abort()
             return
+        self._writers.append(upstream[1])
         line = Line(self, (reader, writer), upstream)
         if self._is_closing:
             line.abort()

@@ -155,10 +155,7 @@ def test_a_lock_file_is_made_anew_and_proves_nothing(what: str, new_holdfast: Ne
     assert lock.read_text().strip() == str(os.getpid())
 
 
-MADE_ANEW = pytest.mark.xfail(strict=False, reason="a connection that is opened meanwhile may make the -wal anew")
-
-
-@pytest.mark.parametrize("name", ["", pytest.param("-wal", marks=MADE_ANEW)])
+@pytest.mark.parametrize("name", ["", "-wal"])
 async def test_a_worker_whose_files_are_gone_says_so_stops_writing_and_goes_on_when_they_are_back(
     name: str, new_holdfast: NewHoldfast, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -278,7 +278,6 @@ async def test_if_the_answer_to_commit_is_lost_the_outcome_is_unknown(
     assert is_complete(store, is_async=is_async)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the proxy's own silent sockets
 async def test_a_commit_without_an_answer_ends_by_its_deadline(
     make_store: MakeStore, proxy: FaultProxy, is_async: bool
 ) -> None:

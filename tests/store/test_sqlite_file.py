@@ -332,3 +332,25 @@ def test_the_file_can_be_attached_to_another_under_any_name(store: SqliteStore, 
 
     assert other.execute("SELECT count(*) FROM jobs.holdfast_jobs").fetchall() == [(0,)]
     other.close()
+
+
+def test_a_reader_that_comes_after_the_log_was_removed_does_not_make_it_anew(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    store.open_sync()
+    store.run_sync(touch)
+    log = tmp_path / "jobs.db-wal"
+    log.rename(tmp_path / "moved")
+    store._in_this_process().readers.close()
+
+    with pytest.raises(Unavailable, match="-wal was removed"):
+        store.read_sync(touch)
+    is_made_anew = log.exists()
+
+    (tmp_path / "moved").replace(log)
+    store.read_sync(touch)
+    assert not is_made_anew
+
+
+async def touch(tx: Tx) -> None:
+    await tx.fetch_all("SELECT 1")

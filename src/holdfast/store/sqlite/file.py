@@ -58,13 +58,21 @@ class DatabaseFile:
         Once that is found, it stays so until they are put back or the store is opened anew: a connection that is
         closed meanwhile does not make it good.
         """
-        changed = [path for path, known in self._beside.items() if identity(path) != known]
+        changed = self._changed_beside()
         self._is_torn = bool(changed)
         if changed:
             raise Unavailable(
                 f"{' and '.join(changed)} was removed or replaced while in use, so that what is written now would be "
                 f"lost; put it back, or end every process that uses {self.path} and start again"
             )
+
+    def check_newcomer(self) -> None:
+        """Raise if a connection that is opened now would make SQLite's own files anew, in place of those in use."""
+        if changed := self._changed_beside():
+            raise Unavailable(f"{' and '.join(changed)} was removed or replaced while in use; put it back")
+
+    def _changed_beside(self) -> list[str]:
+        return [path for path, known in self._beside.items() if identity(path) != known]
 
     def remember_beside(self) -> None:
         """Take SQLite's own files as they are for those that our connection, which is new, has open."""

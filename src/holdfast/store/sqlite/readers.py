@@ -102,5 +102,6 @@ class Readers:
             idle.append(reader)
 
     def _connect(self, seconds: float) -> Reader:
+        self._file.check_newcomer()
         with translated():
             return Reader(self._file.connect_to_read(seconds), self._dialect, self._monotonic)
