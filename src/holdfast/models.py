@@ -20,6 +20,7 @@ EventName: TypeAlias = Literal[
     "job:enqueued",
     "job:started",
     "job:progress",
+    "job:phase:completed",
     "job:completed",
     "job:failed",
     "job:retrying",
@@ -32,7 +33,10 @@ EventName: TypeAlias = Literal[
     "job:blocked",
     "job:unblocked",
     "job:reaped",
+    "job:stale",
     "job:deleted",
+    "job:webhook:delivered",
+    "job:webhook:failed",
     "job:warning",
     "chain:completed",
     "lane:halted",
@@ -117,6 +121,32 @@ class BlockerEnd:
     output: str | None
 
 
+class PhaseStatus(StrEnum):
+    """How a phase stands."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A named, remembered step inside a job, as it was when it was read."""
+
+    name: str
+    status: PhaseStatus
+    progress: int = 0
+    message: str | None = None
+    result: Any = None
+    """What it gave; None until it has completed."""
+    error: Any = None
+    """The last error that ended it."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One durable request to run a task, as it was when it was read."""
@@ -156,6 +186,10 @@ class Job:
     finished_at: datetime | None
     stale_at: datetime | None
     version: int
+    webhook_sent: bool | None = None
+    """Whether the last webhook that ended for it was delivered; None if none has ended yet."""
+    phases: tuple[Phase, ...] = ()
+    """Its phases, in order; empty until the first one has begun."""
 
     @property
     def outcome(self) -> Status | None:

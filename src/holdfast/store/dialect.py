@@ -36,7 +36,7 @@ NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
 TABLES = (
     "job", "jobs", "phase", "blocker", "unique", "lane", "queue", "task", "event", "subscription", "schedule", "tick",
-    "worker", "audit", "token", "meta",
+    "worker", "audit", "token", "meta", "delivery",
 )  # fmt: skip
 
 LOCK_SPACE = 0x686F6C64 << 32

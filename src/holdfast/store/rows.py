@@ -108,7 +108,7 @@ COLUMNS = """holdfast_job.seq, holdfast_job.id, holdfast_job.chain_id, holdfast_
     holdfast_job.pause_requested_at, holdfast_job.reason, holdfast_job.input, holdfast_job.output, holdfast_job.error,
     holdfast_job.current_phase, holdfast_job.progress, holdfast_job.message, holdfast_job.open_blockers,
     holdfast_job.on_blocker_failure, holdfast_job.webhook, holdfast_job.completed_by, holdfast_job.created_at,
-    holdfast_job.started_at, holdfast_job.finished_at, holdfast_job.stale_at, holdfast_job.version"""
+    holdfast_job.started_at, holdfast_job.finished_at, holdfast_job.stale_at, holdfast_job.version, holdfast_job.webhook_sent"""
 
 FACTS = """$now,
     (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL
@@ -124,7 +124,7 @@ def to_job(row: Row) -> Job:
     (seq, id_, chain_id, chain_index, task, queue, lane, priority, tags, status, gate, run_at, attempt, used, crashes,
      interrupted, worker, lease_until, cancel_requested_at, pause_requested_at, reason, input_, output, error,
      current_phase, progress, message, open_blockers, on_blocker_failure, webhook, completed_by, created_at, started_at,
-     finished_at, stale_at, version, now, queue_paused, lane_paused, continued) = row  # fmt: skip
+     finished_at, stale_at, version, webhook_sent, now, queue_paused, lane_paused, continued) = row  # fmt: skip
     state = shown(
         Status(status),
         due=run_at <= now,
@@ -169,6 +169,7 @@ def to_job(row: Row) -> Job:
         finished_at=maybe_instant(finished_at),
         stale_at=maybe_instant(stale_at),
         version=version,
+        webhook_sent=None if webhook_sent is None else bool(webhook_sent),
     )
 
 
