@@ -205,7 +205,10 @@ async def test_idle_connections_that_were_killed_do_not_surface(make_caller: Mak
 
 
 def kill_ours(stranger: Stranger) -> None:
-    stranger.ask("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'holdfast'")
+    stranger.ask(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'holdfast'"
+    )
 
 
 async def test_a_connection_killed_before_its_commit_runs_the_operation_again(
