@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -9,21 +10,27 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast import models
-from holdfast.calls import Call, StartOptions, check_lane, check_queue
+from holdfast import models, open_blocks
+from holdfast.calls import Call, StartOptions, check_any
 from holdfast.completing_blocks import AsyncCompletingBlock, Block
+from holdfast.delivery import has_extra, make_delivery
 from holdfast.errors import Misuse
+from holdfast.event_filters import EventOptions, event_filter
+from holdfast.feed import Feed, Follower
 from holdfast.lane_handles import LaneHandle, QueueHandle
+from holdfast.listeners import Listeners
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
-from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.providers import HasUrl, Opener, address_of, as_provider
 from holdfast.results import Chain, Seconds
+from holdfast.retention import Retained
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.starting import Starting
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
 from holdfast.store.stores import make_lease_store, make_store
 from holdfast.store.tx import Runner, Store
+from holdfast.streams import Asked, EventStream
 from holdfast.surroundings import Surroundings
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks import Task, Tasks
@@ -40,9 +47,13 @@ from holdfast.verbs import (
     when_of,
 )
 from holdfast.waiting import Until, Waiter
+from holdfast.watching import JobWatch
+from holdfast.webhook_handles import WebhooksHandle
+from holdfast.worker.hooks import AsyncHooks
 from holdfast.worker.leases import MARGIN_SECONDS, margin
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
 from holdfast.worker.proof import make_proof
+from holdfast.worker.retention import RetentionPass, usual_times
 from holdfast.worker.worker import Worker
 
 R = TypeVar("R")
@@ -76,6 +87,7 @@ class Holdfast:
         self.tasks = Tasks()
         self.tasks.merge(*tasks)
         self.task = self.tasks.task
+        self.pipeline = self.tasks.pipeline
         self.declare = self.tasks.declare
         self._surroundings = surroundings or Surroundings()
         self.store = store or make_store(self.settings, self._surroundings)
@@ -90,18 +102,41 @@ class Holdfast:
         self._starting = Starting(self.tasks, self.settings, self._surroundings)
         self._verbs = Verbs(self._starting)
         self._waiter = Waiter(self.store, self._surroundings)
+        self._feed = Feed(self.store, self._surroundings)
+        self._listeners = Listeners(self._feed, self._surroundings, self._starting.typed.event)
+        self.on = self._listeners.on
+        self.off = self._listeners.off
         self._get_result = partial(self._verbs.result, self.store, self._waiter)
-        self.sync = BlockingHoldfast(self.store, self._lender, self._opener, self._starting, self._verbs, self._waiter)
+        self._make_retention = partial(
+            RetentionPass, self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._surroundings)
+        )
+        self._retention = self._make_retention()
+        self.webhooks = WebhooksHandle(self.store, self._starting)
+        """Who is told of events by webhooks, and what came of it."""
+        self.sync = BlockingHoldfast(
+            self.store,
+            self._lender,
+            self._opener,
+            self._starting,
+            self._verbs,
+            self._waiter,
+            self._feed,
+            self._listeners,
+            self._surroundings,
+        )
         """The same face for blocking code; it opens itself and closes at exit."""
 
     async def open(self) -> Self:
         """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
         await self.store.open()
         await self._starting.record_tasks(self.store)
+        await self._listeners.open(self.store, asyncio.get_running_loop())
         return self
 
     async def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
+        await self._listeners.aclose()
+        await self._surroundings.threads.call(self._feed.close)
         await self._surroundings.threads.call(self._waiter.close)
         self._starting.forget()
         await self.store.close()
@@ -136,7 +171,9 @@ class Holdfast:
 
         `queues` it serves (by default `default` and those that its tasks name), `concurrency` slots, a `name`, `grace`
         seconds for running handlers when it stops (None waits for them), `poll` seconds, and `middleware`.
+        `webhooks=False` leaves webhooks to other workers.
         """
+        chosen = WorkerOptions(**options)
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
         lease_store = make_lease_store(self.store, self.settings, self._surroundings, seconds)
         prove = partial(make_proof, self.store)
@@ -146,9 +183,21 @@ class Holdfast:
             self._opener,
             self._starting,
             self._surroundings,
-            WorkerOptions(**options),
+            chosen,
             prove,
+            self._make_retention() if self.settings.retention else None,
+            make_delivery(self.store, self.settings, self._surroundings) if chosen.webhooks and has_extra() else None,
         )
+
+    async def retain(self, *, dry_run: bool = False) -> Retained:
+        """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.
+
+        Workers do this by themselves, unless the setting `retention` is off. With *dry_run* nothing is changed: it
+        tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
+        """
+        open_blocks.refuse_alone("hf.retain")
+        await self._starting.record_tasks(self.store)
+        return await self._retention.run(dry_run=dry_run)
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -429,13 +478,56 @@ class Holdfast:
         """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
         return await self._verbs.list_blocked_by(self.store, chain, page)
 
+    def events(self, after: str | None = None, **wanted: Unpack[EventOptions]) -> Follower:
+        """Follow the log from now on, or behind the cursor *after*, so that no event is missed and none comes twice.
+
+        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it; each takes one or several. `event.cursor` resumes
+        behind an event, `events.cursor` behind all that was seen. End it by `close()`, or have it in a `with` block,
+        from whose beginning on nothing is missed. Raises `InvalidCursor`, and `CursorExpired` if events behind *after*
+        are gone, or the database was restored or failed over: then read the jobs anew, and go on from `hf.cursor()`.
+        """
+        return self._feed.follow(after, event_filter(**wanted), self._starting.typed.event)
+
+    def event_stream(
+        self,
+        *,
+        snapshot: bool = True,
+        last_event_id: str | None = None,
+        ping_seconds: float = 15.0,
+        **wanted: Unpack[EventOptions],
+    ) -> EventStream:
+        """Give the log as server-sent events, in pieces of bytes: a `snapshot` of the newest jobs, then every event.
+
+        With *last_event_id*, the last id that a reader was sent, it goes on behind that; what leads nowhere, or can no
+        longer be resumed, gives `reset` and a `snapshot`. After *ping_seconds* without a message a `ping` is sent.
+        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`. End it by `close()`, or have it in a
+        `with` block. `holdfast.http.Events` serves it.
+        """
+        asked = Asked(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
+        return EventStream(self._feed, asked)
+
+    async def cursor(self) -> str:
+        """Give the cursor of now: `hf.events(after=cursor)` gives what is committed from now on."""
+        return await self._verbs.cursor(self.store)
+
+    def watch(self, job: Target) -> JobWatch:
+        """Give a job as it is, and again whenever something is told of it, until it has ended or is deleted.
+
+        It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
+        """
+        return JobWatch(self._feed, target_id(job), self._starting.typed.job)
+
+    async def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
+        """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
+        return await self._verbs.timeline(self.store, job, page)
+
     def lane(self, key: str) -> LaneHandle:
         """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
-        return LaneHandle(check_lane(key), self.store)
+        return LaneHandle(check_any("lane", key), self.store)
 
     def queue(self, name: str) -> QueueHandle:
         """Take hold of a queue, to pause or resume it; reads and changes nothing."""
-        return QueueHandle(check_queue(name), self.store)
+        return QueueHandle(check_any("queue", name), self.store)
 
     def _hold(self, chain: models.Chain[Any]) -> Chain[Any]:
         return Chain.of(chain, self._get_result)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from holdfast.errors import InvalidInput, Misuse
 from holdfast.ids import to_id
-from holdfast.models import BlockerPolicy, Job, R_co, Unique, UniqueScope
+from holdfast.models import RESERVED, BlockerPolicy, Job, R_co, Unique, UniqueScope
 
 NAME_LENGTH = 200
 KEY_LENGTH = 500  # four bytes a character and the task's name beside it fit an index entry of PostgreSQL
@@ -71,8 +71,10 @@ class Options:
     delay_ms: int | None = None
     run_at_ms: int | None = None
     priority: int | None = None
-    """None leaves it to the task, whose code may live elsewhere; so does *queue*."""
+    """None leaves it to the task, whose code may live elsewhere; so do *queue* and *history*."""
     queue: str | None = None
+    history: bool | None = None
+    """The task says it, never the call."""
     lane: str | None = None
     blockers: tuple[UUID, ...] = ()
     on_blocker_failure: BlockerPolicy = "fail"
@@ -174,8 +176,8 @@ def milliseconds_of(value: datetime | None, name: str) -> int | None:
 
 
 def check_lane(value: object) -> str:
-    """Take a key of 1 to 200 printable characters."""
-    return _check_text("lane", value, NAME_LENGTH)
+    """Take a key of 1 to 200 printable characters that is not one of the engine's own."""
+    return _refuse_reserved("lane", check_any("lane", value))
 
 
 def check_delay(value: object) -> int:
@@ -184,8 +186,19 @@ def check_delay(value: object) -> int:
 
 
 def check_queue(value: object) -> str:
-    """Take a name of 1 to 200 printable characters."""
-    return _check_text("queue", value, NAME_LENGTH)
+    """Take a name of 1 to 200 printable characters that is not one of the engine's own."""
+    return _refuse_reserved("queue", check_any("queue", value))
+
+
+def check_any(option: str, value: object) -> str:
+    """Take the name of any lane or queue that there may be, the engine's own included."""
+    return _check_text(option, value, NAME_LENGTH)
+
+
+def _refuse_reserved(option: str, name: str) -> str:
+    if name.startswith(RESERVED):
+        raise InvalidInput(f"what begins with {RESERVED!r} is the engine's own; choose another", f"options.{option}")
+    return name
 
 
 def is_name(value: object, limit: int = NAME_LENGTH) -> TypeGuard[str]:

@@ -17,10 +17,17 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError, to_json
 
-from holdfast.errors import InvalidInput, InvalidOutput
+from holdfast.errors import InvalidInput, InvalidOutput, Misuse
 
 T = TypeVar("T")
 Refusal: TypeAlias = type[InvalidInput] | type[InvalidOutput]
@@ -124,6 +131,15 @@ class Codec(Generic[T]):
         leaves = islice(_leaves(value, self._root, self._limits.depth), self._limits.nodes)
         found = ((path, complain(leaf)) for path, leaf in leaves)
         return next((self._refuse(message, path) for path, message in found if message is not None), None)
+
+
+def make_codec(kind: Any, root: str, refusal: Refusal, owner: str) -> Codec[Any]:
+    """Make the codec of what *owner*, a task, takes or gives, or raise `Misuse` if pydantic does not know its type."""
+    try:
+        return Codec(kind, root, refusal, owner)
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        reason = str(error.message).split(". ")[0].splitlines()[0]
+        raise Misuse(f"the {root} of task {owner}: {reason}; use types that pydantic knows") from None
 
 
 def clean_text(text: str, limit: int) -> str:

@@ -69,6 +69,40 @@ class InvalidSettings(UsageError):
     code = "invalid_settings"
 
 
+class InvalidSignature(UsageError):
+    """A webhook was not signed by who knows the secret, or not lately; *problem* says what is wrong.
+
+    One of `missing`, `timestamp`, `signature`, `too old`, `too new`, `body`, `secret`; *header* is the one at fault.
+    """
+
+    code = "invalid_signature"
+
+    def __init__(self, problem: str, header: str | None = None) -> None:
+        what = {
+            "missing": f"the header {header} is missing; only what Holdfast has sent is signed",
+            "timestamp": f"the header {header} is no time in seconds",
+            "signature": "no signature fits; check the secret, and that the body is as it came over the wire",
+            "too old": "it was signed too long ago; refuse it, or set the clock here",
+            "too new": "it was signed in the future; set the clock here, or there",
+            "body": "the signature fits, but the body is no JSON",
+            "secret": "a secret is `whsec_` and the base64 of 24 to 64 bytes; `holdfast webhooks secret` makes one",
+        }[problem]
+        super().__init__(what)
+        self.problem = problem
+        self.header = header
+
+
+class InvalidAddress(UsageError):
+    """An address is not one that webhooks may be sent to; *address* is without its path, which may hold a secret."""
+
+    code = "invalid_address"
+
+    def __init__(self, why: str, address: str = "") -> None:
+        super().__init__(f"webhooks are not sent to {address or 'this address'}: {why}")
+        self.why = why
+        self.address = address
+
+
 class UnknownTask(UsageError):
     """No task of this name is registered here or recorded in the database."""
 
@@ -105,6 +139,15 @@ class WrongConnection(UsageError):
     """The connection is closed, of the other colour, of an unknown kind, or leads to another database."""
 
     code = "wrong_connection"
+
+
+class InvalidCursor(UsageError):
+    """A text is not a cursor of an event log."""
+
+    code = "invalid_cursor"
+
+    def __init__(self) -> None:
+        super().__init__("this is no cursor; `event.cursor` and `hf.cursor()` give one, to be kept to the last letter")
 
 
 class Misuse(UsageError):
@@ -149,6 +192,41 @@ class LaneNotFound(NotFound):
     def __init__(self, key: str) -> None:
         super().__init__(f"there is no lane {key!r}; a lane exists while jobs stand in it, or it is paused")
         self.key = key
+
+
+class SubscriptionNotFound(NotFound):
+    """There is no subscription of this id."""
+
+    code = "subscription_not_found"
+
+    def __init__(self, subscription_id: UUID) -> None:
+        super().__init__(f"there is no subscription {subscription_id}; `hf.webhooks.list()` names those that there are")
+        self.subscription_id = subscription_id
+
+
+class DeliveryNotFound(NotFound):
+    """There is no delivery of this id."""
+
+    code = "delivery_not_found"
+
+    def __init__(self, delivery_id: UUID) -> None:
+        super().__init__(
+            f"there is no delivery {delivery_id}; it, or the job that it was about, has been deleted, "
+            "or this is the id of another job"
+        )
+        self.delivery_id = delivery_id
+
+
+class CursorExpired(NotFound):
+    """The log can no longer be read on from this cursor without a gap; *reason* says why."""
+
+    code = "cursor_expired"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}; take cursor = hf.cursor(), read anew what you know of your jobs, and go on with after=cursor"
+        )
+        self.reason = reason
 
 
 class Conflict(HoldfastError):

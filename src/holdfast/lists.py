@@ -27,7 +27,10 @@ class PageOptions(TypedDict, total=False):
 
 
 class JobListOptions(PageOptions, total=False):
-    """What a list of jobs is narrowed to; *status* also takes the derived words that are shown."""
+    """What a list of jobs is narrowed to; *status* also takes the derived words that are shown.
+
+    *internal* adds the engine's own jobs, such as deliveries of webhooks.
+    """
 
     task: Words
     status: Words
@@ -36,6 +39,7 @@ class JobListOptions(PageOptions, total=False):
     created_from: datetime | None
     created_to: datetime | None
     order: Order
+    internal: bool
 
 
 class ChainListOptions(PageOptions, total=False):
@@ -48,6 +52,7 @@ class ChainListOptions(PageOptions, total=False):
     created_from: datetime | None
     created_to: datetime | None
     order: Order
+    internal: bool
 
 
 def job_list(
@@ -58,16 +63,18 @@ def job_list(
     created_from: datetime | None = None,
     created_to: datetime | None = None,
     order: Order = "newest",
+    internal: bool = False,
     **page: Unpack[PageOptions],
 ) -> tuple[JobFilter, Paging]:
     """Read what a list of jobs is narrowed to."""
     wanted = JobFilter(
-        tasks=_words(task, "task"),
+        tasks=words_of(task, "task"),
         states=_members(State, status),
-        queues=_words(queue, "queue"),
-        lanes=_words(lane, "lane"),
+        queues=words_of(queue, "queue"),
+        lanes=words_of(lane, "lane"),
         created_from=_aware(created_from, "created_from"),
         created_to=_aware(created_to, "created_to"),
+        internal=internal,
     )
     return wanted, paging(order=order, **page)
 
@@ -80,16 +87,18 @@ def chain_list(
     created_from: datetime | None = None,
     created_to: datetime | None = None,
     order: Order = "newest",
+    internal: bool = False,
     **page: Unpack[PageOptions],
 ) -> tuple[ChainFilter, Paging]:
     """Read what a list of chains is narrowed to."""
     wanted = ChainFilter(
-        tasks=_words(task, "task"),
+        tasks=words_of(task, "task"),
         statuses=_members(Status, status),
         is_open=is_open,
         roots_only=roots_only,
         created_from=_aware(created_from, "created_from"),
         created_to=_aware(created_to, "created_to"),
+        internal=internal,
     )
     return wanted, paging(order=order, **page)
 
@@ -103,7 +112,8 @@ def paging(limit: object = 50, cursor: str | None = None, order: Order = "newest
     return Paging(limit, order, cursor)
 
 
-def _words(value: Any, name: str) -> tuple[str, ...]:
+def words_of(value: Any, name: str) -> tuple[str, ...]:
+    """Read one text or several, given as *name*."""
     words = (value,) if isinstance(value, str) else tuple(value)
     if not all(isinstance(word, str) and not UNSTORABLE.search(word) for word in words):
         raise InvalidInput("it is a text or several, without NUL characters and lone surrogates", name)
@@ -112,7 +122,7 @@ def _words(value: Any, name: str) -> tuple[str, ...]:
 
 def _members(kind: type[E], value: Words) -> tuple[E, ...]:
     try:
-        return tuple(kind(word) for word in _words(value, "status"))
+        return tuple(kind(word) for word in words_of(value, "status"))
     except ValueError as error:
         raise InvalidInput(f"{error}; there are {', '.join(kind)}", "status") from None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from holdfast.states import State, Status
@@ -16,7 +16,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
-EventName: TypeAlias = Literal[
+JobEventName: TypeAlias = Literal[
     "job:enqueued",
     "job:started",
     "job:progress",
@@ -34,17 +34,46 @@ EventName: TypeAlias = Literal[
     "job:unblocked",
     "job:reaped",
     "job:stale",
-    "job:deleted",
     "job:webhook:delivered",
     "job:webhook:failed",
     "job:warning",
     "chain:completed",
-    "lane:halted",
-    "lane:paused",
-    "lane:resumed",
-    "queue:paused",
-    "queue:resumed",
 ]
+"""The events of a job that exists, and so is given with them."""
+
+EventName: TypeAlias = Literal[
+    JobEventName, "job:deleted", "lane:halted", "lane:paused", "lane:resumed", "queue:paused", "queue:resumed"
+]
+Trigger: TypeAlias = Literal[
+    "job:completed",
+    "job:failed",
+    "job:retrying",
+    "job:cancelled",
+    "job:stale",
+    "job:paused",
+    "job:reaped",
+    "job:phase:completed",
+    "chain:completed",
+]
+"""The events that a webhook may be for."""
+
+TRIGGERS: tuple[Trigger, ...] = get_args(Trigger)
+
+DEFAULT_TRIGGERS: tuple[Trigger, ...] = TRIGGERS[:5]
+"""Those that it is for unless others are chosen; a job's own `webhook=` is for these."""
+
+RESERVED = "holdfast."
+"""What the names of the engine's own queues, lanes and tasks begin with; nobody else's may."""
+
+INTERNAL_QUEUE = "holdfast.internal"
+"""The queue of the engine's own jobs: they stay out of lists, listeners, SSE and subscriptions, unless asked for."""
+
+DELIVER = "holdfast.deliver"
+"""The task that posts a webhook."""
+
+GONE = "gone"
+"""The reason of a delivery that failed because its receiver is gone for good (410): its subscription is disabled."""
+
 BlockerPolicy: TypeAlias = Literal["fail", "wait", "ignore"]
 UniqueScope: TypeAlias = Literal["open", "any"]
 Order: TypeAlias = Literal["newest", "oldest"]
@@ -85,6 +114,7 @@ class Start:
     unique: Unique | None = None
     webhook: str | None = None
     trace: str | None = None
+    history: bool = True
     named: bool = False  # the caller chose the id, so it may exist already
     from_chain: UUID | None = None  # it takes its key over from this chain, if that holds it
     facts: str | None = None  # what its first event says; canonical JSON
@@ -119,6 +149,10 @@ class BlockerEnd:
     closed_as: Status | None
     """How it closed; None if it is open again."""
     output: str | None
+
+
+RUN_PHASE = "run"
+"""The one phase of a task that declares none; it is there once its handler has said how far it is."""
 
 
 class PhaseStatus(StrEnum):
@@ -197,6 +231,70 @@ class Job:
         return self.status if self.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED) else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A recorded fact about a job, a lane or a queue, as it was read from the log."""
+
+    name: EventName
+    at: datetime
+    job: Job | None = None
+    """The job as it stood when the event was read: as the event left it, or later. None unless it is of a job."""
+    status: Status | None = None
+    """The job's, right after the event; so are *version* and *attempt*."""
+    version: int | None = None
+    attempt: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the event itself says; docs/reference/events.md has the words of each."""
+    cursor: str = ""
+    """What `hf.events(after=…)` takes to go on behind it; empty for one of a timeline, which is no stream."""
+    deleted_job_id: UUID | None = None
+    """The job that is no more; for `job:deleted`."""
+    lane: str | None = None
+    """The lane that was halted, paused or resumed; only for these."""
+    queue: str | None = None
+    """The queue that was paused or resumed; only for these."""
+    _written: bytes | None = field(default=None, init=False, repr=False, compare=False)  # by the first stream, for all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent(Event):
+    """A recorded fact about a job that exists."""
+
+    name: JobEventName
+    job: Job
+    """The job as it stood when the event was read: as the event left it, or later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events are wanted; an empty field narrows nothing."""
+
+    names: frozenset[EventName] = frozenset()
+    jobs: frozenset[UUID] = frozenset()
+    chains: frozenset[UUID] = frozenset()
+    tasks: frozenset[str] = frozenset()
+    lanes: frozenset[str] = frozenset()
+
+    def fits(self, event: Event) -> bool:
+        """Tell whether *event* is wanted; of a deleted job nothing is known but its id."""
+        if self.names and event.name not in self.names:
+            return False
+        if (job := event.job) is None:
+            gone, lane = event.deleted_job_id, event.lane
+            return not (
+                self.tasks
+                or (self.jobs and gone not in self.jobs)
+                or (self.chains and gone not in self.chains)
+                or (self.lanes and lane not in self.lanes)
+            )
+        return not (
+            (self.jobs and job.id not in self.jobs)
+            or (self.chains and job.chain_id not in self.chains)
+            or (self.tasks and job.task not in self.tasks)
+            or (self.lanes and job.lane not in self.lanes)
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Chain(Generic[R_co]):
     """A job and all that continues it, as it was when it was read; *status* and *output* are its last job's."""
@@ -262,6 +360,61 @@ class LaneInfo:
         return self.halted_by is None and self.paused_at is None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """A receiver of webhooks, which is told of events of all jobs, or of those of some tasks."""
+
+    id: UUID
+    url: str = field(repr=False)  # it may hold what only the receiver may know
+    events: tuple[Trigger, ...]
+    tasks: tuple[str, ...] | None
+    """The tasks whose jobs it is told of; None means all."""
+    secrets: tuple[str, ...]
+    """The names of the secrets that sign for it; none leaves it to the setting `webhook_secret`."""
+    created_at: datetime
+    disabled_at: datetime | None = None
+    reason: str | None = None
+    """Why it was disabled."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Tell whether it is told of what happens now."""
+        return self.disabled_at is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A webhook that was or is to be posted: one event, for one receiver. It is a job, and *id* is that job's."""
+
+    id: UUID
+    message_id: UUID
+    """What the receiver sees as `webhook-id`: the same for every try, and for whatever delivers it again."""
+    event: Trigger
+    target: UUID
+    """The job that it is about."""
+    subscription: UUID | None
+    """None if the job names its receiver itself."""
+    url: str = field(repr=False)
+    status: Status
+    attempts: int
+    """How often it has been tried."""
+    reason: str | None
+    """Why it has failed."""
+    error: Any
+    """What the last try that failed came to."""
+    answer: Any
+    """What the receiver answered when it took it."""
+    created_at: datetime
+    next_at: datetime | None
+    """When it is tried next, unless it waits for an earlier one; None once it has ended."""
+    finished_at: datetime | None
+
+    @property
+    def is_delivered(self) -> bool:
+        """Tell whether the receiver has taken it."""
+        return self.status is Status.COMPLETED
+
+
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T_co]):
     """Some items of a list, and the cursor that leads to the next ones; None means that there are none."""
@@ -290,6 +443,8 @@ class JobFilter:
     lanes: tuple[str, ...] = ()
     created_from: datetime | None = None
     created_to: datetime | None = None
+    internal: bool = False
+    """Whether the engine's own jobs are wanted as well; to name their queue is to want them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +457,7 @@ class ChainFilter:
     roots_only: bool = False
     created_from: datetime | None = None
     created_to: datetime | None = None
+    internal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

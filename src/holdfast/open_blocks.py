@@ -60,6 +60,15 @@ def refuse_alone(verb: str) -> None:
         raise Misuse(f"{verb}() cannot be part of {mark.name}, for it takes no connection=; call it after the block")
 
 
+def refuse_flush() -> None:
+    """Raise `Misuse` inside a block, for who would wait there until another transaction has written something."""
+    if (mark := _open()) is not None:
+        raise Misuse(
+            f"inside {mark.name} progress cannot be flushed, for it would wait for the block; leave flush= away there, "
+            "or report before it"
+        )
+
+
 def _open() -> Mark | None:
     mark = _INSIDE.get()
     return mark if mark is not None and mark.is_open else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -251,13 +251,22 @@ def _raised(error: BaseException, facts: Facts, retry: Retry, chance: Random) ->
     return Outcome(Kind.FAIL, error=text, reason="attempts used up" if verdict == "retry" else "fatal error")
 
 
+class Described(Exception):
+    """An error of the engine's own tasks, which says its facts itself, and is no mistake in anybody's code."""
+
+    def __init__(self, message: str, facts: Mapping[str, str | float | None]) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+
 def describe(error: BaseException, facts: Facts) -> str:
     """Write an error down for the history: type, message, traceback, attempt, worker; whatever it does, never raise."""
+    more = error.facts if isinstance(error, Described) else {"traceback": _traceback(error)}
     return json.dumps(
         {
             "type": clean_text(type(error).__qualname__, 200),
             "message": _message(error),
-            "traceback": _traceback(error),
+            **more,
             "attempt": facts.attempt,
             "worker": facts.worker,
         }

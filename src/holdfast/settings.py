@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self, TypedDict
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from holdfast.errors import InvalidSettings
+from holdfast.errors import InvalidSettings, InvalidSignature
+from holdfast.retention import DEFAULTS, LONGEST
+from holdfast.webhooks.signing import PREFIX, secret_key
 
 SCHEMA_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 
 class Settings(BaseModel):
@@ -21,7 +27,7 @@ class Settings(BaseModel):
     'full'
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     database: str = Field(
         default="holdfast.db",
@@ -62,6 +68,95 @@ class Settings(BaseModel):
     require_connection: bool = Field(
         default=False, description="Refuse a start without connection=: every job commits with the caller's data."
     )
+    retention: bool = Field(
+        default=True,
+        description="Workers: mark what has ended long ago as stale, and delete it later; hf.retain() does so when "
+        "called.",
+    )
+    stale_after_seconds: Annotated[float, Field(ge=0, le=LONGEST)] | None = Field(
+        default=DEFAULTS.stale,
+        description="How long after its end a chain becomes stale, unless its task says otherwise; None, in the "
+        "environment `never`: it does not.",
+    )
+    delete_after_seconds: Annotated[float, Field(ge=0, le=LONGEST)] | None = Field(
+        default=DEFAULTS.delete,
+        description="How long after it became stale a chain is deleted, unless its task says otherwise; None, in the "
+        "environment `never`: it is not.",
+    )
+    webhook_secrets: dict[str, tuple[SecretStr, ...]] = Field(
+        default={},
+        description="Workers: the secrets that sign webhooks, by the names that subscriptions use; each `whsec_…`, or "
+        "a list of them while one is rotated. In the environment it is JSON.",
+        repr=False,
+    )
+    webhook_secret: str = Field(
+        default="default",
+        description="Workers: the name of the secret that signs where none is named, as for a job's own webhook; if "
+        "there is no such secret, nothing is signed.",
+    )
+    webhook_compatible_signature: bool = Field(
+        default=True,
+        description="Workers: send the header X-JobQueue-Signature too, which does not protect against replay.",
+    )
+    webhook_http: bool = Field(
+        default=False, description="Let webhooks go to http:// addresses: anybody on the way can read them."
+    )
+    webhook_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] | None = Field(
+        default=(443, 80), description="The ports that webhooks may go to; None, in the environment null, allows all."
+    )
+    webhook_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="The hosts that webhooks may go to, such as hooks.example.com or *.example.com; none allows all.",
+    )
+    webhook_private_addresses: bool | tuple[Network, ...] = Field(
+        default=False,
+        description="Let webhooks go to addresses that are not public: True, for development, or a list of networks "
+        "such as 10.1.0.0/16.",
+    )
+    webhook_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=12, description="Workers: how often a webhook is tried, the first time included."
+    )
+    webhook_retry_seconds: Annotated[float, Field(gt=0, le=14_400)] = Field(
+        default=5.0,
+        description="Workers: how long the second try waits for; each later one waits three times as long, up to 4 h.",
+    )
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        if name.startswith(PREFIX):
+            raise ValueError("it is the name of a secret, and this is one; put it into webhook_secrets")
+        return name
+
+    @field_validator("webhook_secrets", mode="before")
+    @classmethod
+    def _as_lists(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: (each,) if isinstance(each, str | SecretStr) else each for name, each in value.items()}
+
+    @field_validator("webhook_secrets", "webhook_ports", "webhook_hosts", "webhook_private_addresses", mode="before")
+    @classmethod
+    def _from_json(cls, value: object) -> object:
+        """Read what comes from the environment, where all is text; of what is done before, the last comes first."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError("in the environment it is written as JSON") from None
+
+    @field_validator("webhook_secrets")
+    @classmethod
+    def _are_secrets(cls, value: dict[str, tuple[SecretStr, ...]]) -> dict[str, tuple[SecretStr, ...]]:
+        try:
+            for secret in [one for several in value.values() for one in several]:
+                secret_key(secret.get_secret_value())
+        except InvalidSignature as error:
+            raise ValueError(str(error)) from None
+        if not all(value.values()):
+            raise ValueError("a name without a secret signs nothing; leave it out")
+        return value
 
     @field_validator("schema_name")
     @classmethod
@@ -69,6 +164,11 @@ class Settings(BaseModel):
         if not SCHEMA_NAME.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
             raise ValueError("a schema is named by lower-case letters, digits and _, and not pg_…")
         return name
+
+    @field_validator("stale_after_seconds", "delete_after_seconds", mode="before")
+    @classmethod
+    def _may_be_never(cls, value: object) -> object:
+        return None if value == "never" else value
 
     @property
     def is_postgres(self) -> bool:
@@ -106,3 +206,15 @@ class SettingsOptions(TypedDict, total=False):
     transaction_pooler: bool
     listen_url: str | None
     require_connection: bool
+    retention: bool
+    stale_after_seconds: float | None
+    delete_after_seconds: float | None
+    webhook_secrets: Mapping[str, str | Sequence[str]]
+    webhook_secret: str
+    webhook_compatible_signature: bool
+    webhook_http: bool
+    webhook_ports: Sequence[int] | None
+    webhook_hosts: Sequence[str]
+    webhook_private_addresses: bool | Sequence[str | Network]
+    webhook_attempts: int
+    webhook_retry_seconds: float

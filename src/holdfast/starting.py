@@ -26,13 +26,14 @@ from holdfast.store.tx import Runner
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Tasks
 from holdfast.typed import Typed
+from holdfast.webhooks.addresses import AddressRules
 
 R = TypeVar("R")
 
 INHERITABLE = frozenset({"queue", "priority", "tags", "webhook", "lane"})
 """What a continuation has from its predecessor, unless its call or its task says otherwise."""
 
-USUAL = {"queue": "default", "priority": 0}
+USUAL: dict[str, Any] = {"queue": "default", "priority": 0, "history": True}
 """What a task has that says nothing."""
 
 
@@ -43,7 +44,9 @@ class Starting:
         self.tasks = tasks
         self.typed = Typed(tasks)
         self.new_id = IdMaker(surroundings.wall_ms, surroundings.chance)
-        self._settings = settings
+        self.addresses = AddressRules.of(settings)
+        """Which addresses webhooks may go to."""
+        self.settings = settings
         self._recorded: set[str] = set()
         self._strangers: dict[str, TaskRecord] = {}
 
@@ -80,7 +83,7 @@ class Starting:
         """Name what the owner of a task whose code is not here has chosen for it; what is usual counts as not said."""
         record = self._strangers.get(task)
         policy = {} if record is None else json.loads(record.policy)
-        return {name for name, usual in USUAL.items() if policy.get(name, usual) != usual}
+        return {name for name in INHERITABLE & USUAL.keys() if policy.get(name, USUAL[name]) != USUAL[name]}
 
     async def _starts_of(self, at: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
         known = await self._records(at, calls)
@@ -91,7 +94,7 @@ class Starting:
         taken = take_calls(calls)
         if connection is None:
             open_blocks.refuse_start()
-        if connection is None and self._settings.require_connection:
+        if connection is None and self.settings.require_connection:
             raise TransactionRequired(
                 "this Holdfast has require_connection=True; pass connection= with the transaction of the job's data"
             )
@@ -99,7 +102,7 @@ class Starting:
 
     async def _records(self, at: Runner, calls: Sequence[Call[Any]]) -> dict[str, TaskRecord]:
         """Read what the code's owners wrote down of tasks whose code is not here; what was found is kept."""
-        asked = {each.task for each in calls if each.chosen.queue is None or each.chosen.priority is None}
+        asked = {each.task for each in calls if None in (each.chosen.queue, each.chosen.priority, each.chosen.history)}
         known = self._strangers
         if missing := asked - known.keys():
             found = await at.read(task_rows.find, sorted(missing))
@@ -109,15 +112,18 @@ class Starting:
     def _start_of(self, call: Call[Any], record: TaskRecord | None) -> Start:
         if call.task not in self.tasks:
             _refuse_unknown(call, record)
-        policy = json.loads(record.policy) if record is not None else {}
+        policy = USUAL | (json.loads(record.policy) if record is not None else {})
         options = call.chosen
+        if isinstance(options.webhook, str):
+            self.addresses.check(options.webhook)
         return Start(
             id=options.id or self.new_id(),
             named=options.id is not None,
             task=call.task,
             input=call.arguments,
-            queue=options.queue if options.queue is not None else policy.get("queue", USUAL["queue"]),
-            priority=options.priority if options.priority is not None else policy.get("priority", USUAL["priority"]),
+            queue=options.queue if options.queue is not None else policy["queue"],
+            priority=options.priority if options.priority is not None else policy["priority"],
+            history=options.history if options.history is not None else policy["history"],
             lane=options.lane,
             tags=options.tags,
             delay_ms=options.delay_ms or 0,

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
+from holdfast.webhooks.answers import Posts
+
 R = TypeVar("R")
 
 AFTER_FAILURE_SECONDS = 1.0
@@ -161,3 +163,5 @@ class Surroundings:
     file_mark: Callable[[str], object] = file_mark
     has_file_alarms: bool = sys.platform == "linux"
     """Whether the kernel may be asked to tell when a file is written."""
+    poster: Posts | None = None
+    """What posts webhooks; None: the one of the extra, made when it is first needed."""

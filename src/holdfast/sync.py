@@ -11,20 +11,27 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast import models
-from holdfast.calls import Call, StartOptions, check_lane, check_queue
+from holdfast import models, open_blocks
+from holdfast.calls import Call, StartOptions, check_any
 from holdfast.completing import BlockingCompleting as Completing
 from holdfast.completing_blocks import Block, BlockingCompletingBlock
+from holdfast.event_filters import EventOptions, event_filter
+from holdfast.feed import BlockingFollower, Feed
+from holdfast.following import BlockingStream
 from holdfast.lane_handles import BlockingLaneHandle, BlockingQueueHandle
+from holdfast.listeners import Listeners
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
-from holdfast.models import CancelAnswer, Job, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.providers import Opener
 from holdfast.results import BlockingChain as Chain
 from holdfast.results import Seconds
+from holdfast.retention import Retained
 from holdfast.starting import Starting
 from holdfast.store import migrations
 from holdfast.store.borrowed import Lender
 from holdfast.store.tx import Blocking, Runner, Store, drive
+from holdfast.streams import Asked, EventStream
+from holdfast.surroundings import Surroundings
 from holdfast.tasks import Task
 from holdfast.transactions import BlockingTransaction as Transaction
 from holdfast.transactions import BlockTransaction
@@ -40,9 +47,13 @@ from holdfast.verbs import (
     when_of,
 )
 from holdfast.waiting import Until, Waiter
+from holdfast.watching import JobWatch
+from holdfast.webhook_handles import BlockingWebhooksHandle
 from holdfast.worker.attempt import in_thread as middleware
 from holdfast.worker.block_faces import BlockingCompletingTransaction as CompletingTransaction
 from holdfast.worker.context import BlockingContext as Context
+from holdfast.worker.hooks import BlockingHooks
+from holdfast.worker.retention import RetentionPass, usual_times
 
 __all__ = [
     "BlockingHoldfast",
@@ -61,7 +72,16 @@ class BlockingHoldfast:
     """The blocking face of a `Holdfast`, as `hf.sync`: opens itself when first used, closes at exit."""
 
     def __init__(
-        self, store: Store, lender: Lender, opener: Opener, starting: Starting, verbs: Verbs, waiter: Waiter
+        self,
+        store: Store,
+        lender: Lender,
+        opener: Opener,
+        starting: Starting,
+        verbs: Verbs,
+        waiter: Waiter,
+        feed: Feed,
+        listeners: Listeners,
+        surroundings: Surroundings,
     ) -> None:
         self.store = store
         self._blocking = Blocking(store)
@@ -70,17 +90,30 @@ class BlockingHoldfast:
         self._starting = starting
         self._verbs = verbs
         self._waiter = waiter
+        self._feed = feed
+        self._listeners = listeners
+        self.on = listeners.on
+        self.off = listeners.off
         self._get_result = partial(verbs.result, self._blocking, waiter.blocking)
-        atexit.register(_close_at_exit, weakref.ref(store), weakref.ref(waiter))
+        self._retention = RetentionPass(
+            self._blocking, starting.tasks, usual_times(starting.settings), BlockingHooks(surroundings)
+        )
+        self.webhooks = BlockingWebhooksHandle(self._blocking, starting)
+        """Who is told of events by webhooks, and what came of it."""
+        followers = weakref.ref(feed), weakref.ref(listeners)
+        atexit.register(_close_at_exit, weakref.ref(store), weakref.ref(waiter), *followers)
 
     def open(self) -> Self:
         """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
         self.store.open_sync()
         drive(self._starting.record_tasks(self._blocking))
+        drive(self._listeners.open(self._blocking, None))
         return self
 
     def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
+        self._listeners.close()
+        self._feed.close()
         self._waiter.close()
         self._starting.forget()
         self.store.close_sync()
@@ -108,6 +141,16 @@ class BlockingHoldfast:
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
         return self._starting.tasks.call(name, arguments)
+
+    def retain(self, *, dry_run: bool = False) -> Retained:
+        """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.
+
+        Workers do this by themselves, unless the setting `retention` is off. With *dry_run* nothing is changed: it
+        tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
+        """
+        open_blocks.refuse_alone("hf.retain")
+        drive(self._starting.record_tasks(self._blocking))
+        return drive(self._retention.run(dry_run=dry_run))
 
     def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -386,13 +429,56 @@ class BlockingHoldfast:
         """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
         return drive(self._verbs.list_blocked_by(self._blocking, chain, page))
 
+    def events(self, after: str | None = None, **wanted: Unpack[EventOptions]) -> BlockingFollower:
+        """Follow the log from now on, or behind the cursor *after*, so that no event is missed and none comes twice.
+
+        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it; each takes one or several. `event.cursor` resumes
+        behind an event, `events.cursor` behind all that was seen. End it by `close()`, or have it in a `with` block,
+        from whose beginning on nothing is missed. Raises `InvalidCursor`, and `CursorExpired` if events behind *after*
+        are gone, or the database was restored or failed over: then read the jobs anew, and go on from `hf.cursor()`.
+        """
+        return self._feed.follow(after, event_filter(**wanted), self._starting.typed.event).blocking()
+
+    def event_stream(
+        self,
+        *,
+        snapshot: bool = True,
+        last_event_id: str | None = None,
+        ping_seconds: float = 15.0,
+        **wanted: Unpack[EventOptions],
+    ) -> BlockingStream[bytes]:
+        """Give the log as server-sent events, in pieces of bytes: a `snapshot` of the newest jobs, then every event.
+
+        With *last_event_id*, the last id that a reader was sent, it goes on behind that; what leads nowhere, or can no
+        longer be resumed, gives `reset` and a `snapshot`. After *ping_seconds* without a message a `ping` is sent.
+        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`. End it by `close()`, or have it in a
+        `with` block. `holdfast.http.Events` serves it.
+        """
+        asked = Asked(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
+        return EventStream(self._feed, asked).blocking()
+
+    def cursor(self) -> str:
+        """Give the cursor of now: `hf.events(after=cursor)` gives what is committed from now on."""
+        return drive(self._verbs.cursor(self._blocking))
+
+    def watch(self, job: Target) -> BlockingStream[Job]:
+        """Give a job as it is, and again whenever something is told of it, until it has ended or is deleted.
+
+        It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
+        """
+        return JobWatch(self._feed, target_id(job), self._starting.typed.job).blocking()
+
+    def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
+        """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
+        return drive(self._verbs.timeline(self._blocking, job, page))
+
     def lane(self, key: str) -> BlockingLaneHandle:
         """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
-        return BlockingLaneHandle(check_lane(key), self._blocking)
+        return BlockingLaneHandle(check_any("lane", key), self._blocking)
 
     def queue(self, name: str) -> BlockingQueueHandle:
         """Take hold of a queue, to pause or resume it; reads and changes nothing."""
-        return BlockingQueueHandle(check_queue(name), self._blocking)
+        return BlockingQueueHandle(check_any("queue", name), self._blocking)
 
     def _hold(self, chain: models.Chain[Any]) -> Chain[Any]:
         return Chain.of(chain, self._get_result)
@@ -419,8 +505,14 @@ class BlockingHoldfast:
         self.close()
 
 
-def _close_at_exit(store: weakref.ref[Store], waiter: weakref.ref[Waiter]) -> None:
-    if (waiting := waiter()) is not None:
-        waiting.close()
+def _close_at_exit(
+    store: weakref.ref[Store],
+    waiter: weakref.ref[Waiter],
+    feed: weakref.ref[Feed],
+    listeners: weakref.ref[Listeners],
+) -> None:
+    for each in (listeners(), feed(), waiter()):
+        if each is not None:
+            each.close()
     if (opened := store()) is not None:
         opened.close_sync()

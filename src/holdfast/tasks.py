@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, update_wrapper
 from hashlib import sha256
 from pathlib import Path
@@ -27,14 +27,17 @@ from typing import (
     overload,
 )
 
-from pydantic import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from holdfast.calls import Call, Options, check_priority, check_queue, refuse_unknown
-from holdfast.codec import Codec
+from holdfast.codec import Codec, make_codec
 from holdfast.errors import DuplicateTask, InvalidInput, InvalidOutput, Misuse, UnknownTask
-from holdfast.models import TaskRecord
+from holdfast.models import RESERVED, TaskRecord
 from holdfast.outcomes import Retry, is_number
+from holdfast.phases import check_phases
+from holdfast.pipelines import Pipeliner
+from holdfast.retention import Retention
 from holdfast.signatures import Signature, read_fields, read_signature
 
 if TYPE_CHECKING:
@@ -51,6 +54,9 @@ Middleware: TypeAlias = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[
 CHOICES = {"on_lost": OnLost, "on_interrupt": OnInterrupt, "cancel_running": CancelRunning}
 PLACED = frozenset({"queue", "priority"})
 """The options of a task that say where its jobs stand, unless a call says otherwise."""
+OWNERS = PLACED | {"history"}
+"""What is written on every job of a task, and which its owner says if its code is elsewhere."""
+NULL = "null"
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 ANY_ARGUMENTS = Codec[dict[str, Any]](dict[str, Any], "arguments", InvalidInput)
 
@@ -67,14 +73,22 @@ class PolicyOptions(TypedDict, total=False):
     on_interrupt: OnInterrupt
     cancel_running: CancelRunning
     halts_lane: bool
+    history: bool
+    retention: Retention | None
     middleware: Sequence[Middleware]
 
 
-class TaskOptions(PolicyOptions, total=False):
-    """The keywords of `@hf.task(…)`; *aliases* are former names, under which stored jobs still run."""
+class PipelineOptions(PolicyOptions, total=False):
+    """The keywords of `hf.pipeline(…)`; *aliases* are former names, under which stored jobs still run."""
+
+    aliases: Sequence[str]
+
+
+class TaskOptions(PipelineOptions, total=False):
+    """The keywords of `@hf.task(…)`; *phases* are the steps that its handler runs by `ctx.phase`, in their order."""
 
     name: str
-    aliases: Sequence[str]
+    phases: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +106,12 @@ class Policy:
     on_interrupt: OnInterrupt = "give_back"
     cancel_running: CancelRunning = "cancel"
     halts_lane: bool = True
+    retention: Retention | None = None
+    """How long what has ended is kept; None leaves it to the settings."""
+    history: bool = True
+    """Whether what happens to its jobs is kept in the log; without it they have no timeline, listeners or SSE."""
+    phases: Sequence[str] = ()
+    """The names of the steps that `ctx.phase` runs and remembers, in their order."""
     middleware: Sequence[Middleware] = ()
 
     def __post_init__(self) -> None:
@@ -103,13 +123,24 @@ class Policy:
             raise InvalidInput("a time-out is a number of seconds above 0, or None", "options.timeout")
         if not isinstance(self.retry, Retry):
             raise InvalidInput("it is a Retry; write retry=Retry(attempts=3)", "options.retry")
+        if not isinstance(self.history, bool):
+            raise InvalidInput("it is True or False", "options.history")
+        if not isinstance(self.retention, Retention | None):
+            raise InvalidInput("it is a Retention; write retention=Retention(stale_after=3600)", "options.retention")
         for name, kind in CHOICES.items():
             _check_choice(name, getattr(self, name), get_args(kind))
+        object.__setattr__(self, "phases", check_phases(self.phases))
 
     def record(self) -> dict[str, object]:
         """Tell what those must know who do not have the code: callers, reapers, people."""
         known = ("queue", "priority", "lease", "timeout", "on_lost", "on_interrupt", "cancel_running", "halts_lane")
-        return {name: getattr(self, name) for name in known} | {"attempts": self.retry.attempts}
+        more = {"history": self.history, "attempts": self.retry.attempts}
+        kept = {} if self.retention is None else {"retention": self.retention.record()}
+        steps = {"phases": list(self.phases)} if self.phases else {}
+        return {name: getattr(self, name) for name in known} | more | kept | steps
+
+
+POLICY_KEYS = frozenset(each.name for each in fields(Policy))
 
 
 def require_task(task: object, verb: str) -> None:
@@ -157,8 +188,8 @@ class Task(Generic[P, R]):
         self.signature = signature
         self.middleware = (*middleware, *policy.middleware)
         self._chosen = chosen
-        self._input: Codec[Any] = _codec(name, signature.arguments, "arguments", InvalidInput)
-        self._output: Codec[R] = _codec(name, signature.output, "output", InvalidOutput)
+        self._input: Codec[Any] = make_codec(signature.arguments, "arguments", InvalidInput, name)
+        self._output: Codec[R] = make_codec(signature.output, "output", InvalidOutput, name)
         if function is not None:
             update_wrapper(self, function)
 
@@ -196,7 +227,17 @@ class Task(Generic[P, R]):
 
     def encode_output(self, value: object) -> str:
         """Write what the handler returned, or raise `InvalidOutput`."""
+        if value is None and self._writes_null:
+            return NULL
         return self._output.encode(self._output.check(value))
+
+    @cached_property
+    def _writes_null(self) -> bool:
+        """Tell whether None is written as null: most handlers return it, and to check that each time took 3 µs."""
+        try:
+            return self._output.encode(self._output.check(None)) == NULL
+        except InvalidOutput:
+            return False
 
     def decode_output(self, text: str) -> R:
         """Read a stored output."""
@@ -265,6 +306,7 @@ class Tasks:
         self.middleware = tuple(middleware)
         """Wraps every attempt of the tasks registered here, inside the worker's and outside the task's own."""
         self.task = Registrar(self, {})
+        self.pipeline = Pipeliner(self._add_pipeline, PipelineOptions.__optional_keys__)
 
     @overload
     def declare(
@@ -289,13 +331,22 @@ class Tasks:
         jobs get those that the code's owner chose.
         """
         refuse_unknown(options, PolicyOptions.__optional_keys__, "a declared task")
+        said = {option: options[option] for option in OWNERS & options.keys()}
         task: Task[..., Any] = Task(
             _check_name(name),
             read_fields(input_type, output_type),
             policy=Policy(**options),
-            chosen=Options(**{name: options[name] for name in PLACED & options.keys()}, given=PLACED & options.keys()),
+            chosen=Options(**said, given=PLACED & options.keys()),
             place=_place(sys._getframe(1)),
         )
+        self.add(task)
+        return task
+
+    def _add_pipeline(
+        self, handler: Callable[..., Any], phases: Sequence[str], options: Mapping[str, Any], frame: FrameType
+    ) -> Task[..., Any]:
+        merged = cast("TaskOptions", {**options, "phases": phases})
+        task = _from_function(handler, merged, frame, self.middleware, _place(frame))
         self.add(task)
         return task
 
@@ -304,7 +355,7 @@ class Tasks:
         task = self._by_name.get(name)
         if task is not None:
             return task.call_with(arguments)
-        if not NAME.fullmatch(name):
+        if not NAME.fullmatch(name) or name.startswith(RESERVED):
             raise self._unknown(name)
         return Call(name, ANY_ARGUMENTS.encode(ANY_ARGUMENTS.check(arguments)))
 
@@ -344,25 +395,26 @@ class Tasks:
 
 
 def _from_function(
-    function: Any, options: TaskOptions, frame: FrameType, middleware: Sequence[Middleware]
+    function: Any, options: TaskOptions, frame: FrameType, middleware: Sequence[Middleware], place: str = ""
 ) -> Task[..., Any]:
     signature = read_signature(function, frame.f_locals)
     policy = _policy(options)
+    said = {option: getattr(policy, option) for option in OWNERS}
     return Task(
         _check_name(options.get("name") or _default_name(function)),
         signature,
         aliases=_check_aliases(options.get("aliases", ())),
         policy=policy,
-        chosen=Options(queue=policy.queue, priority=policy.priority, given=PLACED & options.keys()),
-        place=f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
+        chosen=Options(**said, given=PLACED & options.keys()),
+        place=place or f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
         function=function,
         middleware=middleware,
     )
 
 
 def _policy(options: TaskOptions) -> Policy:
-    chosen = {key: value for key, value in options.items() if key in PolicyOptions.__optional_keys__}
-    return Policy(**cast("PolicyOptions", chosen))
+    chosen = {key: value for key, value in options.items() if key in POLICY_KEYS}
+    return Policy(**cast("dict[str, Any]", chosen))
 
 
 def _default_name(function: Callable[..., Any]) -> str:
@@ -383,6 +435,8 @@ def _module_name(module: str) -> str:
 def _check_name(name: object) -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise Misuse(f"{str(name)[:60]!r} cannot name a task; give name= of letters, digits and . _ : -")
+    if name.startswith(RESERVED):
+        raise Misuse(f"{name!r} cannot name a task; what begins with {RESERVED!r} is the engine's own: give a name=")
     return name
 
 
@@ -394,14 +448,6 @@ def _check_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
 
 def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _codec(task: str, kind: Any, root: str, refusal: type[InvalidInput] | type[InvalidOutput]) -> Codec[Any]:
-    try:
-        return Codec(kind, root, refusal, task)
-    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
-        reason = str(error.message).split(". ")[0].splitlines()[0]
-        raise Misuse(f"the {root} of task {task}: {reason}; use types that pydantic knows") from None
 
 
 class _QuietSchema(GenerateJsonSchema):

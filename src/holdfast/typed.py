@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.models import Chain, Job
+from holdfast.models import Chain, Event, Job
 from holdfast.tasks import Task, Tasks
 
 
@@ -26,6 +26,10 @@ class Typed:
             input=_read(job.input, task and task.decode_input),
             output=_read(job.output, task and task.decode_output),
         )
+
+    def event(self, event: Event) -> Event:
+        """Read the job of *event*, if it has one."""
+        return event if event.job is None else replace(event, job=self.job(event.job))
 
     def chain(self, chain: Chain[Any]) -> Chain[Any]:
         """Read the output of *chain*, which is that of its last job."""

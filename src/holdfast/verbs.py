@@ -18,11 +18,11 @@ from holdfast.crashpoints import reach
 from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
 from holdfast.ids import to_id
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, paging
-from holdfast.models import CancelAnswer, Chain, Job, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Chain, Event, Job, Page, PauseAnswer
 from holdfast.results import Seconds
 from holdfast.starting import Starting
 from holdfast.states import Status
-from holdfast.store import chains, deletes, glances, reads, steering
+from holdfast.store import chains, deletes, glances, log, reads, steering
 from holdfast.store.borrowed import Borrowed
 from holdfast.store.steering import Asked
 from holdfast.store.tx import Operation, Runner
@@ -162,6 +162,16 @@ class Verbs:
         """List the jobs that wait for a chain."""
         page = await at.read(reads.list_blocked_by, target_id(target), paging(**options))
         return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+
+    async def cursor(self, at: Runner) -> str:
+        """Give the cursor of now."""
+        return (await at.read(log.now)).text
+
+    async def timeline(self, at: Runner, target: Target, options: PageOptions) -> Page[Event]:
+        """List the events of one job."""
+        wanted = paging(**options)
+        page = await at.read(log.timeline, target_id(target), wanted.limit, wanted.cursor)
+        return Page(tuple(map(self._typed.event, page.items)), page.next_cursor)
 
     async def start_again(
         self, at: Runner, jobs: Targets, connection: object, asked: Asked

@@ -9,7 +9,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from holdfast.models import Job, Phase
+from holdfast.models import Event, Job, Phase
 
 
 def job_object(job: Job) -> dict[str, Any]:
@@ -48,6 +48,20 @@ def job_object(job: Job) -> dict[str, Any]:
         "finished_at": instant_text(job.finished_at),
         "stale_at": instant_text(job.stale_at),
         "version": job.version,
+    }
+
+
+def event_object(event: Event) -> dict[str, Any]:
+    """Write *event* with its job; `job:deleted` has `deletedJobId` alone, for nothing else is left."""
+    told: dict[str, Any] = {"event": event.name, "at": instant_text(event.at)}
+    if event.deleted_job_id is not None:
+        return told | {"deletedJobId": str(event.deleted_job_id)}
+    return told | {
+        "status": None if event.status is None else str(event.status),
+        "version": event.version,
+        "attempt": event.attempt,
+        "facts": dict(event.facts),
+        "job": None if event.job is None else job_object(event.job),
     }
 
 

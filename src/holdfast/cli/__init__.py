@@ -8,6 +8,9 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.migrate import migrate
+from holdfast.cli.retention import retention
+from holdfast.cli.watch import watch
+from holdfast.cli.webhooks import webhooks
 from holdfast.cli.worker import worker
 from holdfast.errors import HoldfastError
 
@@ -19,6 +22,9 @@ def commands() -> None:
 
 
 commands.add_command(migrate)
+commands.add_command(retention)
+commands.add_command(watch)
+commands.add_command(webhooks)
 commands.add_command(worker)
 
 

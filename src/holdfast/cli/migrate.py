@@ -17,8 +17,8 @@ def migrate(database: str | None, show_sql: bool, only_check: bool, schema_name:
     """Bring the tables in DATABASE up to date.
 
     DATABASE is a SQLite file or a postgresql:// address; without it, HOLDFAST_DATABASE is read. It is safe to run
-    from several machines at once, and to interrupt. Migrate first, then restart your programs: the release before
-    this one keeps working on the new tables.
+    from several machines at once, and to interrupt. Migrate first, then restart your programs: an
+    older release that the new tables do not suit refuses to open them, and says so.
 
     \b
     Examples:

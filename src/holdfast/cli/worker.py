@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds between two looks when no hint comes.",
 )
-def worker(app: str, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float) -> None:
+@click.option("--webhooks/--no-webhooks", default=True, help="Whether it delivers webhooks too.  [default: it does]")
+def worker(
+    app: str, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float, webhooks: bool
+) -> None:
     """Run the jobs of APP, the place of a Holdfast object such as `shop.jobs:hf`.
 
     The first SIGTERM or SIGINT (Ctrl-C) drains: nothing more is claimed, running jobs have the grace time, then they
@@ -51,7 +54,8 @@ def worker(app: str, queues: str | None, concurrency: int, name: str | None, gra
 
     from holdfast.cli.serving import serve
 
-    sys.exit(serve(load(app), keywords(queues=queues, concurrency=concurrency, name=name, grace=grace, poll=poll)))
+    options = keywords(queues=queues, concurrency=concurrency, name=name, grace=grace, poll=poll)
+    sys.exit(serve(load(app), {**options, "webhooks": webhooks}))
 
 
 def keywords(*, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float) -> WorkerKeywords:

@@ -1,7 +1,7 @@
 """Our tables in the history of an Alembic environment: a revision of yours takes a step of ours.
 
     def upgrade() -> None:
-        holdfast.integrations.alembic.upgrade(step=1)
+        holdfast.integrations.alembic.upgrade(step=2)
 
 A revision names the step that it takes, so that it means the same with every release, also as a script. What `holdfast
 migrate` has done already is not done again, nor the other way round: both go by the row in which steps are recorded.
@@ -53,7 +53,7 @@ def upgrade(step: int, *, schema_name: str = "public") -> None:
 def downgrade(*, schema_name: str = "public") -> None:
     """Take all our tables away, with every job in them: for the revision that took the first step.
 
-    Later steps are not undone: the release before works on the tables of the next one.
+    Later steps are not undone: go back to a release only if it suits the tables (`holdfast migrate --check` tells).
     """
     drive(migrations.drop(_Revision(schema_name)))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from holdfast.crashpoints import reach
 from holdfast.states import TERMINAL, Status
-from holdfast.store import arrivals, blockers, lanes
+from holdfast.store import arrivals, blockers, lanes, webhooks
 from holdfast.store.deletes import TOMBSTONE
 from holdfast.store.rows import PRIORITY_MS
 from holdfast.store.tx import Tx
@@ -177,6 +177,9 @@ async def _move_lanes(tx: Tx, pending: Sequence[Arrival], leaving: Sequence[Arri
     mine = await lanes.lock_or_create(tx, [each.lane for each in (*pending, *leaving) if each.lane is not None])
     later = {each.seq for each in (*pending, *leaving) if each.lane not in mine}
     here = [(each, each.lane) for each in pending if each.lane is not None and each.lane in mine]
+    too_early = await webhooks.overtaking(tx, [(each.seq, lane) for each, lane in here if each.place is None])
+    later |= too_early
+    here = [(each, lane) for each, lane in here if each.seq not in too_early]
     headless = await lanes.join(tx, [(each.seq, lane) for each, lane in here if each.place is None], mine)
     await _bring_back(tx, [(each.seq, lane) for each, lane in here if each.place is not None], mine)
     freed = {each.lane for each in leaving if each.lane is not None and each.lane in mine}

@@ -70,3 +70,19 @@ async def reopen(tx: Tx, chain_ids: Sequence[str]) -> None:
     """Open chains again whose last job, which is not their first, may run again."""
     if chain_ids:
         await tx.execute(REOPEN, ids=chain_ids)
+        await unmark(tx, chain_ids)
+
+
+# two probes instead of OR: each has its index
+UNMARK = """
+    UPDATE holdfast_job SET stale_at = NULL, version = version + 1
+    WHERE seq $in(SELECT first.seq FROM holdfast_job AS first WHERE first.id $any(ids: text)
+        UNION ALL SELECT later.seq FROM holdfast_job AS later WHERE later.chain_id $any(ids: text)
+            AND later.chain_index > 0)
+        AND coalesce(stale_at, 0) > 0"""
+
+
+async def unmark(tx: Tx, chain_ids: Sequence[str]) -> None:
+    """Take retention's mark off all jobs of chains that go on, or have ended anew: their time counts from now."""
+    if chain_ids:
+        await tx.execute(UNMARK, ids=chain_ids)

@@ -14,8 +14,8 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.crashpoints import reach
-from holdfast.errors import Busy, JobNotFound, WrongTask
-from holdfast.models import Chain, Start, Unique
+from holdfast.errors import Busy, InvalidInput, JobNotFound, WrongTask
+from holdfast.models import INTERNAL_QUEUE, Chain, Start, Unique
 from holdfast.store import blockers, events, reads, rows, unique
 from holdfast.store.rows import Inserted
 from holdfast.store.tx import Row, Tx, repeatable
@@ -216,7 +216,7 @@ def _new_chain(start: Start, own: Inserted) -> Chain[Any]:
 
 FIRSTS = """
     SELECT asked.id, first.id, first.task, first.input, first.queue, first.lane, first.priority, first.tags,
-        first.webhook, first.unique_key, first.closed_as
+        first.webhook, first.history, first.unique_key, first.closed_as
     FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
     WHERE asked.id $any(ids: text)"""
 # how the chain's own key is held, if it still is; a chain that has ended holds one of scope "any"
@@ -239,6 +239,8 @@ async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mappin
     missing = next((each for each, _ in wanted if each not in found), None)
     if missing is not None:
         raise JobNotFound(missing)
+    if any(queue == INTERNAL_QUEUE for _, _, _, queue, *_ in found.values()):
+        raise InvalidInput("it is a delivery of a webhook, which is posted again by hf.webhooks.redeliver()", "job")
     keyed = [id_ for id_, *_, unique_key, closed_as in found.values() if unique_key and closed_as]
     keys = {id_: held for id_, *held in await tx.fetch_all(OWN_KEYS, ids=keyed)} if keyed else {}
     started = await start(tx, [_anew(found[each], new_id, facts, keys) for each, new_id in wanted])
@@ -247,7 +249,7 @@ async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mappin
 
 
 def _anew(first: Sequence[Any], new_id: UUID, facts: Mapping[str, str], keys: Mapping[str, Sequence[Any]]) -> Start:
-    id_, task, input_, queue, lane, priority, tags, webhook, unique_key, _ = first
+    id_, task, input_, queue, lane, priority, tags, webhook, history, unique_key, _ = first
     scope, within_ms = keys.get(id_, ("open", None))
     return Start(
         id=new_id,
@@ -258,6 +260,7 @@ def _anew(first: Sequence[Any], new_id: UUID, facts: Mapping[str, str], keys: Ma
         priority=priority,
         tags=tuple(json.loads(tags)) if tags else (),
         webhook=webhook,
+        history=bool(history),
         unique=Unique(unique_key, scope, within_ms and within_ms / 1000) if unique_key else None,
         from_chain=UUID(id_) if id_ in keys else None,
         facts=json.dumps({"again": id_, **facts}),

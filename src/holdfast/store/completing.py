@@ -15,8 +15,8 @@ from holdfast.crashpoints import reach
 from holdfast.errors import StatusConflict
 from holdfast.models import Continuation, Job
 from holdfast.states import MOVES, Change, Status, guard
-from holdfast.store import admission, chain_ends, continuations, events, lanes, reads, steering
-from holdfast.store.steering import CANCEL_PHASES, Asked, Named
+from holdfast.store import admission, chain_ends, continuations, events, lanes, phase_rows, reads, steering
+from holdfast.store.steering import Asked, Named
 from holdfast.store.tx import Tx
 
 
@@ -58,6 +58,7 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     """
     job = await steering.lock_again(tx, given.named)
     _refuse(job)
+    await steering.hold_targets(tx, [job])
     steps = [] if successor is None else [_step(job, successor)]
     judged = await continuations.judge(tx, steps)
     if judged.mistakes:
@@ -66,11 +67,14 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
         await steering.take_keys(tx, [job.chain_id], reopens=successor is not None)
     closed_as = None if steps else Status.COMPLETED
     rows = await tx.fetch_all(COMPLETE, seq=job.seq, output=None if steps else output, closed_as=closed_as)
-    await tx.execute(CANCEL_PHASES, seqs=[job.seq])
+    await phase_rows.cancel(tx, [job.seq])
     enqueued = await continuations.insert(tx, steps, judged.chains, {})
     await _close(tx, job, is_continued=bool(steps))
+    await chain_ends.unmark(tx, [job.chain_id] if job.stale_at is not None else [])
     ((version,),) = rows
-    await events.append(tx, [*_facts(job, version, successor, asked), *enqueued], to_all=job.status is Status.RUNNING)
+    told = await steering.deliveries_ended(tx, [job], Status.COMPLETED, asked)
+    said = [*_facts(job, version, successor, asked), *enqueued, *told]
+    await events.append(tx, said, to_all=job.status is Status.RUNNING)
     reach("outside.before_commit")
 
 

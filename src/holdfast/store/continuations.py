@@ -65,7 +65,7 @@ async def judge(tx: Tx, steps: Sequence[Step]) -> Judged:
 
 INSERT = f"""
     INSERT INTO holdfast_job (id, chain_id, chain_index, task, queue, lane, priority, tags, status, gate, place, head,
-        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, created_at)
+        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, history, created_at)
     SELECT given.id, before.chain_id, before.chain_index + 1, given.task, coalesce(given.queue, before.queue),
         given.lane, coalesce(given.priority, before.priority),
         CASE given.keeps_tags WHEN 1 THEN before.tags ELSE given.tags END, given.status, given.gate, given.place,
@@ -76,10 +76,10 @@ INSERT = f"""
         CASE WHEN given.gate = 'ready' OR given.place IS NOT NULL
             THEN $now - {PRIORITY_MS} * coalesce(given.priority, before.priority) END,
         given.input, CASE given.keeps_webhook WHEN 1 THEN before.webhook ELSE given.webhook END, given.trace,
-        given.on_blocker_failure, $now
+        given.on_blocker_failure, given.history, $now
     FROM $list(given: predecessor bigint, id text, task text, queue text, lane text, priority bigint, keeps_tags bigint,
             tags text, status text, gate text, place bigint, head bigint, run_at bigint, delay bigint, input text,
-            keeps_webhook bigint, webhook text, trace text, on_blocker_failure text)
+            keeps_webhook bigint, webhook text, trace text, on_blocker_failure text, history bigint)
         JOIN holdfast_job AS before ON before.seq = given.predecessor
     WHERE true
     ORDER BY given.nr
@@ -130,6 +130,7 @@ def _values(step: Step, running: Mapping[str, bool]) -> tuple[object, ...]:
         start.webhook,
         start.trace,
         start.on_blocker_failure,
+        int(start.history),
     )
 
 

@@ -10,21 +10,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.crashpoints import reach
 from holdfast.errors import Busy, StillReferenced
+from holdfast.models import INTERNAL_QUEUE
 from holdfast.states import OPEN, Change, Status, guard
 from holdfast.store import dependents, events, lanes, unique
-from holdfast.store.tx import Row, Tx
+from holdfast.store.tx import Tx
 
 TOMBSTONE = "deleted"
 """What `closed_as` holds on a tombstone; reads pass over it."""
 
+
+class Doomed(NamedTuple):
+    """A job that is to be deleted, as DOOMED reads it; *halts* is the lane that waits for it."""
+
+    seq: int
+    id: str
+    chain_id: str
+    chain_index: int
+    task: str
+    unique_key: str | None
+    status: str
+    halts: str | None
+    queue: str
+    history: int
+
+    @property
+    def key(self) -> tuple[str, str, UUID] | None:
+        """The unique key that its chain may hold, as `unique.free` takes it."""
+        return None if self.unique_key is None else (self.task, self.unique_key, UUID(self.chain_id))
+
+    @property
+    def is_told(self) -> bool:
+        """Tell whether anybody hears of its end: what keeps no history, or is the engine's own, goes in silence."""
+        return bool(self.history) and self.queue != INTERNAL_QUEUE
+
+
+DOOMED = """seq, id, chain_id, chain_index, task, unique_key, status,
+        CASE WHEN head = 1 AND status IN ('failed', 'paused') THEN lane END, queue, history"""
 LOCK = f"""
-    SELECT seq, id, chain_id, chain_index, task, unique_key, status,
-        CASE WHEN head = 1 AND status IN ('failed', 'paused') THEN lane END
-    FROM holdfast_job
+    SELECT {DOOMED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
     ORDER BY seq $locked"""
 
@@ -37,17 +65,17 @@ async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUI
     """
     locked = await _lock(tx, ids, cascade)
     if locked:
-        await _remove(tx, locked)
+        await remove(tx, locked)
         reach("delete.after_update")
-    return [UUID(id_) for _, id_, _, chain_index, *_ in locked if chain_index == 0]
+    return [UUID(each.id) for each in locked if each.chain_index == 0]
 
 
 TRIES = 5
 
 
-async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[Row]:
+async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[Doomed]:
     """Find and lock all jobs of the chains; if one goes on between the look and the lock, look again."""
-    locked: list[Row] = []
+    locked: list[Doomed] = []
     asked: set[int] = set()
     for _ in range(TRIES):
         chains = await _chains(tx, ids, cascade)
@@ -55,7 +83,7 @@ async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[Row]:
         fresh = sorted(set(await _jobs(tx, chains)) - asked)
         if not fresh:
             return sorted(locked)
-        locked += await tx.fetch_all(LOCK, seqs=fresh)
+        locked += [Doomed(*row) for row in await tx.fetch_all(LOCK, seqs=fresh)]
         asked |= set(fresh)
     raise Busy("the chains that were named go on too fast; try again")
 
@@ -112,21 +140,27 @@ BURY = f"""
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}"""
 FORGET_PHASES = """DELETE FROM holdfast_phase WHERE job $any(seqs: bigint)"""
 FORGET_BLOCKERS = """DELETE FROM holdfast_blocker WHERE job $any(seqs: bigint)"""
+# its history goes with it, and `job:deleted` stands for that
+FORGET_EVENTS = """DELETE FROM holdfast_event WHERE job $any(seqs: bigint)"""
+# two probes instead of OR: each has its index. Who delivers something about a job that is gone goes on with it
+FORGET_DELIVERIES = """DELETE FROM holdfast_delivery WHERE target $any(seqs: bigint)"""
+FORGET_DELIVERED = """DELETE FROM holdfast_delivery WHERE job $any(seqs: bigint)"""
+FORGET = (FORGET_PHASES, FORGET_BLOCKERS, FORGET_EVENTS, FORGET_DELIVERIES, FORGET_DELIVERED)
 
 
-async def _remove(tx: Tx, locked: Sequence[Row]) -> None:
-    seqs = [seq for seq, *_ in locked]
-    keys = [(task, key, UUID(chain_id)) for _, _, chain_id, _, task, key, *_ in locked if key is not None]
-    await unique.free(tx, keys)
+async def remove(tx: Tx, locked: Sequence[Doomed]) -> None:
+    """Delete all jobs of whole chains, which we have locked, with everything of theirs."""
+    seqs = [each.seq for each in locked]
+    await unique.free(tx, [key for each in locked if (key := each.key) is not None])
     # if one was retried a moment ago, keys were taken for those who failed by it, whom nobody puts back now
-    await dependents.let_go(tx, sorted({chain_id for _, _, chain_id, *_ in locked}))
-    await tx.execute(FORGET_PHASES, seqs=seqs)
-    await tx.execute(FORGET_BLOCKERS, seqs=seqs)
+    await dependents.let_go(tx, sorted({each.chain_id for each in locked}))
+    for statement in FORGET:
+        await tx.execute(statement, seqs=seqs)
     await tx.execute(DELETE, seqs=seqs)
     await tx.execute(BURY, seqs=seqs)
-    freed = [lanes.resumed(halted, id_, {}) for _, id_, *_, halted in locked if halted is not None]
-    is_running = any(status == Status.RUNNING for *_, status, _ in locked)
-    await events.append(tx, [_deleted(id_, seq) for seq, id_, *_ in locked] + freed, to_all=is_running)
+    freed = [lanes.resumed(each.halts, each.id, {}) for each in locked if each.halts is not None]
+    is_running = any(each.status == Status.RUNNING for each in locked)
+    await events.append(tx, [_deleted(each.id, each.seq) for each in locked if each.is_told] + freed, to_all=is_running)
 
 
 def _deleted(job_id: str, seq: int) -> events.Fact:

@@ -7,10 +7,12 @@
     $nobody_else               nobody else is just making or removing the row of this `key`    (SQLite: always so)
     $schema, $schema_name      the schema as a text and as a name
     $hint, $hint_sleepers      true; and a hint is sent with the commit, the second only if somebody sleeps
+    $hint_readers              the same if one who follows the log sleeps, and only to those who do
     $oldest, $newest           the oldest transaction under way, and the next one to begin, of this snapshot
     $any(ids: text)            `= ANY` of a list parameter
     $free(seqs)                any job of a list parameter that nobody has locked, which locks it   (SQLite: any job)
     $in(SELECT …)              `= ANY` of a subselect, which PostgreSQL then runs first and once
+    $json_array, $json_rows    the functions that make a JSON array of values, and of the rows of a group
     $list(given: id text, …)   a table made of one list parameter; its column `nr` counts the rows
     :name                      a value
 
@@ -181,8 +183,11 @@ class SqliteDialect(Dialect):
             # the commit itself is the hint, and no snapshot can be older than it
             "hint": "true",
             "hint_sleepers": "true",
+            "hint_readers": "true",
             "oldest": "0",
             "newest": "0",
+            "json_array": "json_array",
+            "json_rows": "json_group_array",
             "schema_name": "main",
         }
 
@@ -249,8 +254,16 @@ class PostgresDialect(Dialect):
             "hint_sleepers": _hint(
                 schema, f'SELECT 1 AS one FROM "{schema}".holdfast_worker WHERE asleep_at IS NOT NULL LIMIT 1'
             ),
+            "hint_readers": _hint(
+                schema,
+                f"""SELECT 1 AS one FROM "{schema}".holdfast_worker
+                WHERE asleep_at IS NOT NULL AND left(id, {len(READER)}) = '{READER}' LIMIT 1""",
+                READERS_ONLY,
+            ),
             "oldest": "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)",
             "newest": "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)",
+            "json_array": "json_build_array",
+            "json_rows": "json_agg",
             "schema_name": f'"{schema}"',
         }
 
@@ -308,13 +321,20 @@ def channel(schema: str) -> str:
     return f"holdfast_{schema}"
 
 
-def _hint(schema: str, sleepers: str) -> str:
+READER = "feed-"
+"""What the id of one who follows the log begins with, in the `worker` table."""
+
+READERS_ONLY = "log"
+"""What a hint says that is only for those."""
+
+
+def _hint(schema: str, sleepers: str, word: str = "") -> str:
     """Send a hint if there are *sleepers*, in the statement itself: no round trip; a subselect is run first and once.
 
     A NOTIFY into a full queue would fail the commit, so none is sent into one that fills: the poll finds it.
     """
     fits = "pg_notification_queue_usage() < 0.5"
-    return f"(SELECT count(pg_notify('{channel(schema)}', '')) FROM ({sleepers}) AS asleep WHERE {fits}) >= 0"
+    return f"(SELECT count(pg_notify('{channel(schema)}', '{word}')) FROM ({sleepers}) AS asleep WHERE {fits}) >= 0"
 
 
 def array_literal(values: Sequence[Any]) -> str:

@@ -50,6 +50,17 @@ async def work(tx: Tx, wants: Sequence[Want]) -> Work:
     return Work(is_there, next_ms, Horizon(*rows[0][2:]) if rows else Horizon(0, 0))
 
 
+WAITS = """
+    SELECT seq FROM holdfast_job
+    WHERE queue = :queue AND task = :task AND gate = 'ready' AND sort_key < $now - :milliseconds
+    ORDER BY sort_key LIMIT 1"""
+
+
+async def waits(tx: Tx, queue: str, task: str, milliseconds: int) -> bool:
+    """Look whether a job of *task* in *queue* could have been claimed for *milliseconds*, and was not."""
+    return bool(await tx.fetch_all(WAITS, queue=queue, task=task, milliseconds=milliseconds))
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """Which chains have closed, and whether all that were asked for exist."""

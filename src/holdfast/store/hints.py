@@ -23,6 +23,13 @@ from typing import Protocol, TypeAlias
 Hear: TypeAlias = Callable[[], None]
 """What is called for a hint, in any thread; it may not block."""
 
+
+class Tell(Protocol):
+    """What a source calls for a hint; *of_log* is one that concerns only those who follow the log."""
+
+    def __call__(self, *, of_log: bool = False) -> None: ...
+
+
 OFTEN_SECONDS = 2.0
 SELDOM_SECONDS = 30.0
 AWAKE_SECONDS = 1.0
@@ -48,7 +55,7 @@ class Source(Protocol):
 class Hints:
     """Those who listen for the hints of one store in this process."""
 
-    def __init__(self, make_source: Callable[[Hear], Source]) -> None:
+    def __init__(self, make_source: Callable[[Tell], Source]) -> None:
         self._source = make_source(self.tell)
         self._change = threading.RLock()
         self._watches: tuple[Watch, ...] = ()
@@ -63,9 +70,9 @@ class Hints:
         """Tell whether anybody listens."""
         return bool(self._watches)
 
-    def watch(self, hear: Hear) -> Watch:
-        """Have *hear* called for every hint, until its watch is stopped."""
-        watch = Watch(self, hear)
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+        """Have *hear* called for every hint, until its watch is stopped; *follows_log*: also those of the log alone."""
+        watch = Watch(self, hear, follows_log)
         with self._change:
             self._watches = (*self._watches, watch)
             if len(self._watches) == 1:
@@ -80,10 +87,11 @@ class Hints:
             if was_wanted and not self.is_wanted:
                 self._source.stop()
 
-    def tell(self) -> None:
-        """Give a hint to all who listen."""
+    def tell(self, *, of_log: bool = False) -> None:
+        """Give a hint to all who listen, or to those who follow the log."""
         for watch in self._watches:
-            watch.hear()
+            if watch.follows_log or not of_log:
+                watch.hear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +100,7 @@ class Watch:
 
     _hints: Hints
     hear: Hear
+    follows_log: bool = False
 
     @property
     def is_listening(self) -> bool:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from holdfast.crashpoints import reach
-from holdfast.models import BlockerEnd, Chain, EventName
+from holdfast.models import RUN_PHASE, BlockerEnd, Chain, EventName
 from holdfast.outcomes import MOST_CRASHES
 from holdfast.states import Change, Status, guard
-from holdfast.store import admission, blockers, events, reads
+from holdfast.store import admission, blockers, events, phase_rows, reads
 from holdfast.store.deletes import TOMBSTONE
 from holdfast.store.tx import Row, Tx, one_write, repeatable
 
@@ -64,6 +64,7 @@ class Claimed(NamedTuple):
     used: int
     crashes: int
     sort_key: int
+    current_phase: str | None = None
     blockers: tuple[BlockerEnd, ...] = ()
     """How the chains stand that it waited for, in the order in which they were given."""
 
@@ -101,9 +102,10 @@ TAKEN = {
                 AND (ready.sort_key, ready.seq) >= (:floor_key, :floor_seq) AND {IS_PAUSED} IS NULL
             ORDER BY ready.sort_key, ready.seq LIMIT :most)""",
 }
-CLAIMED_COLUMNS = """holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt, holdfast_job.id,
-        holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task, holdfast_job.queue, holdfast_job.lane,
-        holdfast_job.input, holdfast_job.used, holdfast_job.crashes, holdfast_job.sort_key"""
+CLAIMED_COLUMNS = """holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt,
+        holdfast_job.history, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
+        holdfast_job.queue, holdfast_job.lane, holdfast_job.input, holdfast_job.used, holdfast_job.crashes,
+        holdfast_job.sort_key, holdfast_job.current_phase"""
 CLAIM = {
     database: f"""
     UPDATE holdfast_job
@@ -164,7 +166,7 @@ async def _shares(tx: Tx, wants: Sequence[Want], most: int, floor: Place) -> dic
 
 
 def _claimed(row: Row, nonce: str) -> Claimed:
-    seq, _, _, attempt, *rest = row
+    seq, _, _, attempt, _, *rest = row
     return Claimed(Token(seq, attempt, nonce), *rest)
 
 
@@ -199,6 +201,8 @@ class Claims:
     jobs: list[Claimed]
     more: bool
     next_ms: int | None = None
+    is_crowded: bool = False
+    """Whether more may have arrived than was admitted."""
 
 
 NEXT_ARRIVAL = """
@@ -209,15 +213,34 @@ NEXT_ARRIVAL = """
 
 
 async def admit_and_claim(
-    tx: Tx, wants: Sequence[Want], most: int, worker: str, nonce: str, floor: Place = LOWEST
+    tx: Tx,
+    wants: Sequence[Want],
+    most: int,
+    worker: str,
+    nonce: str,
+    floor: Place = LOWEST,
+    *,
+    is_crowded: bool = False,
 ) -> Claims:
-    """Admit what has arrived in the queues of *wants*, then claim from those that are not paused."""
+    """Admit what has arrived in the queues of *wants*, then claim from those that are not paused.
+
+    If enough is ready behind the *floor*, it is claimed and nothing admitted: who arrives comes behind that, save what
+    is urgent, which is found when a claim begins without a floor, as whatever else sorts below it. But where the last
+    admission has left some (*is_crowded*), the next ones go on with it.
+    """
+    claimed: list[Claimed] = []
+    if floor != LOWEST and not is_crowded:
+        claimed = await claim(tx, wants, most, worker, nonce, floor)
+        if len(claimed) == most:
+            return Claims(claimed, more=True)
+        floor = LOWEST
     queues = sorted({each.queue for each in wants})
     admitted = [await admission.admit(tx, queue) for queue in queues]
-    claimed = await claim(tx, wants, most, worker, nonce, floor) if wants and most > 0 else []
-    is_full = len(claimed) == most or max(admitted, default=0) == admission.MOST_ARRIVALS
-    if is_full or floor != LOWEST:  # below the floor there may be some
-        return Claims(claimed, more=True)
+    is_crowded = max(admitted, default=0) == admission.MOST_ARRIVALS
+    if wants and most > 0:
+        claimed += await claim(tx, wants, most - len(claimed), worker, nonce, floor)
+    if len(claimed) == most or is_crowded or floor != LOWEST:  # below the floor there may be some
+        return Claims(claimed, more=True, is_crowded=is_crowded)
     rows = await tx.fetch_all(NEXT_ARRIVAL, given=[(queue,) for queue in queues])
     waits = [wait for (wait,) in rows if wait is not None]
     return Claims(claimed, more=False, next_ms=max(min(waits), 0) if waits else None)
@@ -312,32 +335,48 @@ async def renew(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far a handler says it is: percent, and a message or None."""
+    """How far a handler says it is: percent of the whole job, a message or None, and the phase that it is in.
+
+    *position* is that of the phase in its job, which is at *phase_percent*; *phase* is None between phases.
+    """
 
     token: Token
     percent: int
     message: str | None
+    phase: str | None = RUN_PHASE
+    position: int = 0
+    phase_percent: int | None = None
+
+    def said(self) -> phase_rows.Said | None:
+        """Give what it says of its phase."""
+        if self.phase is None:
+            return None
+        percent = self.percent if self.phase_percent is None else self.phase_percent
+        return phase_rows.Said(self.token.seq, self.position, self.phase, percent, self.message)
 
 
 PROGRESS = f"""
-    UPDATE holdfast_job SET progress = given.percent, message = given.message, version = version + 1
-    FROM $list(given: seq bigint, attempt bigint, nonce text, percent bigint, message text)
+    UPDATE holdfast_job
+    SET progress = given.percent, message = given.message, current_phase = coalesce(given.phase, current_phase),
+        version = version + 1
+    FROM $list(given: seq bigint, attempt bigint, nonce text, percent bigint, message text, phase text)
     WHERE {FENCE} AND coalesce(holdfast_job.status, '') = 'running'
         AND holdfast_job.seq $free(seqs)
     RETURNING holdfast_job.seq, holdfast_job.version"""
 
 
 async def progress(tx: Tx, reports: Sequence[Report]) -> set[Token]:
-    """Write down how far jobs are, each under its token, and give the tokens of those that were.
+    """Write down how far jobs and their phases are, each under its token, and give the tokens of those that were.
 
     Those whose token is lost, or whose row somebody has locked, are passed over.
     """
     if not reports:
         return set()
-    given = [(*each.token.values(), each.percent, each.message) for each in reports]
+    given = [(*each.token.values(), each.percent, each.message, each.phase) for each in reports]
     rows = await tx.fetch_all(PROGRESS, given=given, seqs=[each.token.seq for each in reports])
     versions: dict[int, int] = dict(rows)
     written = [each for each in reports if each.token.seq in versions]
+    await phase_rows.tell(tx, [said for each in written if (said := each.said()) is not None])
     await events.append(tx, [_progressed(each, versions[each.token.seq]) for each in written])
     return {each.token for each in written}
 
@@ -351,6 +390,8 @@ async def report(tx: Tx, reports: Sequence[Report]) -> set[Token]:
 
 
 def _progressed(report: Report, version: int) -> events.Fact:
-    facts = json.dumps({"progress": report.percent, "message": report.message})
+    facts: dict[str, object] = {"progress": report.percent, "message": report.message}
+    if report.phase_percent is not None:
+        facts |= {"phase": report.phase, "phase_progress": report.phase_percent}
     token = report.token
-    return events.Fact(token.seq, "job:progress", Status.RUNNING, version, token.attempt, facts)
+    return events.Fact(token.seq, "job:progress", Status.RUNNING, version, token.attempt, json.dumps(facts))

@@ -18,14 +18,14 @@ from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast.errors import ChainNotFound, JobNotFound, UsageError
-from holdfast.models import Chain, ChainFilter, Job, JobFilter, Order, Page
+from holdfast.models import INTERNAL_QUEUE, Chain, ChainFilter, Job, JobFilter, Order, Page
 from holdfast.states import OPEN, TERMINAL, State, Status
-from holdfast.store.rows import COLUMNS, FACTS, instant, maybe_instant, to_job
+from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, instant, maybe_instant, to_job
 from holdfast.store.tx import Row, Tx
 
 T = TypeVar("T")
 
-JOB = f"""SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE id = :id"""
+JOB = f"""SELECT {COLUMNS}, {FACTS_WITH_RESULTS} FROM holdfast_job WHERE id = :id"""
 
 
 async def get_job(tx: Tx, job_id: UUID) -> Job:
@@ -85,13 +85,13 @@ class Paging:
 async def list_jobs(tx: Tx, wanted: JobFilter, paging: Paging) -> Page[Job]:
     """List the jobs that fit *wanted*."""
     sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE true"
-    return await _page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=0)
+    return await page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=0)
 
 
 async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[Chain[Any]]:
     """List the chains that fit *wanted*."""
     sql = f"{CHAIN} WHERE {OPEN_CHAIN if _is_open(wanted) else 'true'}"
-    return await _page(tx, sql, "first.seq", _chain_conditions(wanted), paging, _to_chain, seq_at=7)
+    return await page(tx, sql, "first.seq", _chain_conditions(wanted), paging, _to_chain, seq_at=7)
 
 
 CHAIN_JOBS = f"""
@@ -109,13 +109,13 @@ async def list_chain_jobs(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
     ((chain,),) = await tx.fetch_all(CHAIN_OF_JOB, id=str(chain_id)) or [(None,)]
     if chain is None:
         raise ChainNotFound(chain_id)
-    after = -1 if paging.cursor is None else _read_cursor(paging.cursor, "steps")
+    after = -1 if paging.cursor is None else read_cursor(paging.cursor, "steps")
     values: dict[str, object] = {"chain_id": chain, "after": after}
     steps = await tx.fetch_all(FIRST, **values) + await tx.fetch_all(STEPS, **values, most=paging.limit + 1)
     wanted = steps[: paging.limit]
     jobs = await tx.fetch_all(CHAIN_JOBS, seqs=[seq for seq, _ in wanted])
     more = len(steps) > len(wanted)
-    return Page(tuple(map(to_job, jobs)), _write_cursor("steps", wanted[-1][1]) if more else None)
+    return Page(tuple(map(to_job, jobs)), write_cursor("steps", wanted[-1][1]) if more else None)
 
 
 BLOCKERS = """SELECT chain_id FROM holdfast_blocker WHERE job = :job ORDER BY position"""
@@ -148,12 +148,12 @@ async def list_blocked_by(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
     if chain is None:
         raise ChainNotFound(chain_id)
     end = 2**63 - 1 if paging.order == "newest" else 0
-    after = end if paging.cursor is None else _read_cursor(paging.cursor, paging.order)
+    after = end if paging.cursor is None else read_cursor(paging.cursor, paging.order)
     rows = await tx.fetch_all(DEPENDENTS[paging.order], chain_id=chain, after=after, most=paging.limit + 1)
     seqs = [seq for (seq,) in rows[: paging.limit]]
     found = {job.seq: job for job in map(to_job, await tx.fetch_all(CHAIN_JOBS, seqs=seqs) if seqs else ())}
     jobs = tuple(found[seq] for seq in seqs if seq in found)
-    return Page(jobs, _write_cursor(paging.order, seqs[-1]) if len(rows) > len(seqs) else None)
+    return Page(jobs, write_cursor(paging.order, seqs[-1]) if len(rows) > len(seqs) else None)
 
 
 Conditions: TypeAlias = list[tuple[str, dict[str, object]]]
@@ -180,6 +180,8 @@ def _job_conditions(wanted: JobFilter) -> Conditions:
     found: Conditions = [("coalesce(holdfast_job.closed_as, '') <> 'deleted'", {})]
     if wanted.tasks:
         found.append(("holdfast_job.task $any(tasks: text)", {"tasks": wanted.tasks}))
+    if not wanted.internal and INTERNAL_QUEUE not in wanted.queues:
+        found.append((f"holdfast_job.queue <> '{INTERNAL_QUEUE}'", {}))
     if wanted.queues:
         found.append(("holdfast_job.queue $any(queues: text)", {"queues": wanted.queues}))
     if wanted.lanes:
@@ -202,6 +204,8 @@ def _chain_conditions(wanted: ChainFilter) -> Conditions:
         found.append(("last.status $any(statuses: text)", {"statuses": wanted.statuses}))
     if wanted.is_open is False or (wanted.statuses and set(wanted.statuses) <= set(TERMINAL)):
         found.append(("first.closed_as IS NOT NULL", {}))
+    if not wanted.internal:
+        found.append((f"first.queue <> '{INTERNAL_QUEUE}'", {}))
     if wanted.roots_only:
         found.append(("(SELECT 1 FROM holdfast_blocker AS b WHERE b.chain_id = first.id LIMIT 1) IS NULL", {}))
     return found + _created("first", wanted.created_from, wanted.created_to)
@@ -224,7 +228,7 @@ def _created(table: str, earliest: datetime | None, latest: datetime | None) -> 
     return found
 
 
-async def _page(
+async def page(
     tx: Tx, sql: str, seq: str, conditions: Conditions, paging: Paging, read: Callable[[Row], T], *, seq_at: int
 ) -> Page[T]:
     """Run *sql*, up to its WHERE, for one page, and one row more, which tells whether another page follows."""
@@ -234,13 +238,13 @@ async def _page(
     sign, direction = ("<", "DESC") if paging.order == "newest" else (">", "ASC")
     if paging.cursor is not None:
         sql += f" AND {seq} {sign} :after"
-        values["after"] = _read_cursor(paging.cursor, paging.order)
+        values["after"] = read_cursor(paging.cursor, paging.order)
     fits = " AND ".join(condition for condition, _ in conditions)
     sql += f" AND CASE WHEN {fits} THEN true ELSE false END ORDER BY {seq} {direction} LIMIT :most"
     rows = await tx.fetch_all(sql, **values)
     items = rows[: paging.limit]
     more = len(rows) > len(items)
-    return Page(tuple(map(read, items)), _write_cursor(paging.order, items[-1][seq_at]) if more else None)
+    return Page(tuple(map(read, items)), write_cursor(paging.order, items[-1][seq_at]) if more else None)
 
 
 def _to_chain(row: Row) -> Chain[Any]:
@@ -256,11 +260,13 @@ def _to_chain(row: Row) -> Chain[Any]:
     )
 
 
-def _write_cursor(kind: str, number: int) -> str:
+def write_cursor(kind: str, number: int) -> str:
+    """Write where a page of a list of this *kind* ended."""
     return base64.urlsafe_b64encode(f"{kind}:{number}".encode()).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str, kind: str) -> int:
+def read_cursor(cursor: str, kind: str) -> int:
+    """Read what `write_cursor` wrote for a list of this *kind*."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         found, number = text.split(":")

@@ -14,8 +14,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from holdfast.models import RESERVED
 from holdfast.outcomes import Kind, Outcome, lost
-from holdfast.store.settling import HELD_COLUMNS, Settlement, decide, held_of, leave, with_first_rows
+from holdfast.store.settling import HELD_COLUMNS, Settlement, decide, held_of, leave, with_others
 from holdfast.store.tx import Row, Tx
 
 MOST_REAPED = 50
@@ -122,10 +123,10 @@ POLICIES = """SELECT name, policy FROM holdfast_task WHERE name $any(names: text
 
 
 async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
-    """Take back what we have locked, with the first rows of their chains; answer which jobs."""
+    """Take back what we have locked, with the other rows where their end is written; answer which jobs."""
     if not rows:
         return set()
-    jobs = await with_first_rows(tx, [held_of(row[:-2]) for row in rows])
+    jobs = await with_others(tx, [held_of(row[:-2]) for row in rows])
     leases = {row[0]: row[-2] for row in rows}
     begun = {row[0] for row in rows if row[-1] is not None}
     found = await tx.fetch_all(POLICIES, names=sorted({job.task for job in jobs}))
@@ -138,6 +139,8 @@ async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
         outcome = lost(job.crashes, policy.get("on_lost", "retry"), leases[job.token.seq], has_attempts=has_attempts)
         if job.token.seq not in begun:  # a suspect that waited to run alone; it cannot be what brought the worker down
             outcome = Outcome(Kind.GIVE_BACK, reason="lost before it began")
+        elif job.task.startswith(RESERVED):  # ours: it posts a webhook, which is no worker's death and lost by none
+            outcome = Outcome(Kind.GIVE_BACK, reason="lost")
         settlement = Settlement(job.token, outcome, policy.get("halts_lane", True))
         ending.append((job, decide(job, settlement)))
     await leave(tx, ending)

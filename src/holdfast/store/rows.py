@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from holdfast.models import Job, Start
+from holdfast.models import Job, Phase, Start
 from holdfast.states import Gate, Status, shown
+from holdfast.store.phase_rows import BESIDE, BESIDE_WITH_RESULTS, PhaseRow, from_text
 from holdfast.store.tx import Row, Tx
 
 PRIORITY_MS = 60_000
@@ -35,20 +36,22 @@ class Inserted(NamedTuple):
 
 INSERT = f"""
     INSERT INTO holdfast_job (id, chain_id, chain_index, task, queue, lane, priority, tags, status, gate,
-        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, unique_key, created_at)
+        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, unique_key, history, created_at)
     SELECT given.id, given.id, 0, given.task, given.queue, given.lane, given.priority, given.tags, given.status,
         given.gate,
         coalesce(CASE WHEN given.run_at > $now THEN given.run_at END, $now + given.delay),
         CASE given.gate WHEN 'arrival' THEN CASE given.status WHEN 'blocked' THEN $now
             ELSE coalesce(given.run_at, $now + given.delay) END END,
         CASE given.gate WHEN 'ready' THEN $now - {PRIORITY_MS} * given.priority END,
-        given.input, given.webhook, given.trace, given.on_blocker_failure, given.unique_key, $now
+        given.input, given.webhook, given.trace, given.on_blocker_failure, given.unique_key, given.history,
+        $now
     FROM $list(given: id text, task text, queue text, lane text, priority bigint, tags text, status text, gate text,
-        run_at bigint, delay bigint, input text, webhook text, trace text, on_blocker_failure text, unique_key text)
+        run_at bigint, delay bigint, input text, webhook text, trace text, on_blocker_failure text, unique_key text,
+        history bigint)
     WHERE true
     ORDER BY given.nr
     ON CONFLICT (id) DO NOTHING
-    RETURNING seq, status, version, attempt, id, created_at"""
+    RETURNING seq, status, version, attempt, history, id, created_at"""
 
 
 async def insert(tx: Tx, starts: Sequence[Start], run: Run | None = None) -> list[Inserted]:
@@ -56,7 +59,7 @@ async def insert(tx: Tx, starts: Sequence[Start], run: Run | None = None) -> lis
     given = [_values(each) for each in starts]
     ids = {id_: each.id for (id_, *_), each in zip(given, starts, strict=True)}  # to read a UUID takes 1 µs, this 0.2
     rows = await (tx.fetch_all(INSERT, given=given) if run is None else run(tx, INSERT, given=given))
-    return [Inserted(seq, ids[id_], Status(status), instant(created_at)) for seq, status, _, _, id_, created_at in rows]
+    return [Inserted(row[0], ids[row[5]], Status(row[1]), instant(row[6])) for row in rows]
 
 
 class Run(Protocol):
@@ -83,6 +86,7 @@ def _values(start: Start) -> tuple[object, ...]:
         start.trace,
         start.on_blocker_failure,
         start.unique.key if start.unique else None,
+        int(start.history),
     )
 
 
@@ -108,15 +112,17 @@ COLUMNS = """holdfast_job.seq, holdfast_job.id, holdfast_job.chain_id, holdfast_
     holdfast_job.pause_requested_at, holdfast_job.reason, holdfast_job.input, holdfast_job.output, holdfast_job.error,
     holdfast_job.current_phase, holdfast_job.progress, holdfast_job.message, holdfast_job.open_blockers,
     holdfast_job.on_blocker_failure, holdfast_job.webhook, holdfast_job.completed_by, holdfast_job.created_at,
-    holdfast_job.started_at, holdfast_job.finished_at, holdfast_job.stale_at, holdfast_job.version, holdfast_job.webhook_sent"""
+    holdfast_job.started_at, holdfast_job.finished_at, holdfast_job.stale_at, holdfast_job.version,
+    holdfast_job.webhook_sent"""
 
-FACTS = """$now,
+DERIVED = """$now,
     (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL
         AND coalesce(held.until, $now + 1) > $now),
     (SELECT 1 FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane AND held.paused_at IS NOT NULL),
     (SELECT 1 FROM holdfast_job AS next WHERE next.chain_id = holdfast_job.chain_id
         AND next.chain_index = holdfast_job.chain_index + 1 AND next.chain_index > 0)"""
-"""What the shown state is derived from, beside the row itself; read it right behind COLUMNS."""
+FACTS, FACTS_WITH_RESULTS = (f"{DERIVED}, {phases}" for phases in (BESIDE, BESIDE_WITH_RESULTS))
+"""What the shown state is derived from, and the phases, with their results or not; read it right behind COLUMNS."""
 
 
 def to_job(row: Row) -> Job:
@@ -124,7 +130,7 @@ def to_job(row: Row) -> Job:
     (seq, id_, chain_id, chain_index, task, queue, lane, priority, tags, status, gate, run_at, attempt, used, crashes,
      interrupted, worker, lease_until, cancel_requested_at, pause_requested_at, reason, input_, output, error,
      current_phase, progress, message, open_blockers, on_blocker_failure, webhook, completed_by, created_at, started_at,
-     finished_at, stale_at, version, webhook_sent, now, queue_paused, lane_paused, continued) = row  # fmt: skip
+     finished_at, stale_at, version, webhook_sent, now, queue_paused, lane_paused, continued, phases) = row  # fmt: skip
     state = shown(
         Status(status),
         due=run_at <= now,
@@ -170,6 +176,21 @@ def to_job(row: Row) -> Job:
         stale_at=maybe_instant(stale_at),
         version=version,
         webhook_sent=None if webhook_sent is None else bool(webhook_sent),
+        phases=tuple(map(to_phase, from_text(phases))) if phases else (),
+    )
+
+
+def to_phase(row: PhaseRow) -> Phase:
+    """Make a `Phase` of its row; its result is plain JSON, for only the handler knows its type."""
+    return Phase(
+        name=row.name,
+        status=row.status,
+        progress=row.progress or 0,
+        message=row.message,
+        result=maybe_json(row.result),
+        error=maybe_json(row.error),
+        started_at=maybe_instant(row.started_at),
+        finished_at=maybe_instant(row.finished_at),
     )
 
 

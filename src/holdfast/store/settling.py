@@ -17,10 +17,10 @@ from uuid import UUID
 
 from holdfast.crashpoints import is_armed, reach
 from holdfast.errors import HoldfastError, LeaseLost
-from holdfast.models import EventName
+from holdfast.models import DELIVER, EventName, PhaseStatus
 from holdfast.outcomes import POISON, Kind, Outcome
 from holdfast.states import TERMINAL, Change, Gate, Status, guard
-from holdfast.store import arrivals, blockers, chain_ends, continuations, events, lanes
+from holdfast.store import arrivals, blockers, chain_ends, continuations, events, lanes, phase_rows, webhooks
 from holdfast.store.continuations import continued
 from holdfast.store.jobs import EXISTS, FENCE, STANDING, Hold, Token, hold_of, look
 from holdfast.store.tx import Row, Tx
@@ -72,10 +72,11 @@ class Held(NamedTuple):
     crashes: int
     used: int
     reason: str | None
+    current_phase: str | None
 
 
 HELD_COLUMNS = """seq, attempt, nonce, id, chain_id, chain_index, task, lane, place, head, watched, unique_key,
-    cancel_requested_at, pause_requested_at, crashes, used, reason"""
+    cancel_requested_at, pause_requested_at, crashes, used, reason, current_phase"""
 HOLD = f"""
     SELECT {HELD_COLUMNS} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(status, '') = 'running'
@@ -89,7 +90,7 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     if not others:
         return Settled([each.token for each in settlements], {}, [])
     rows = await tx.fetch_all(HOLD, seqs=[each.token.seq for each in others])
-    held = {each.token: each for each in await with_first_rows(tx, [held_of(row) for row in rows])}
+    held = {each.token: each for each in await with_others(tx, [held_of(row) for row in rows])}
     decided = [(held[each.token], decide(held[each.token], each)) for each in others if each.token in held]
     judged = await continuations.judge(tx, _steps(decided))
     refused = {job.token: judged.mistakes[job.token.seq] for job, _ in decided if job.token.seq in judged.mistakes}
@@ -116,7 +117,8 @@ COMPLETE, COMPLETE_BLOCK = (
     WHERE {FENCE} AND {guard(Change.COMPLETE)}
         AND holdfast_job.lane IS NULL AND holdfast_job.chain_index = 0 AND holdfast_job.unique_key IS NULL
         AND holdfast_job.watched = 0 AND holdfast_job.seq {free}
-    RETURNING holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt"""
+    RETURNING holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt, holdfast_job.history,
+        holdfast_job.current_phase, {webhooks.MAY_WANT} AS may_want"""
     for free in ("$free(seqs)", "IS NOT NULL")
 )
 COMPLETED: Sequence[EventName] = ("job:completed", "chain:completed")
@@ -142,6 +144,8 @@ async def _complete(tx: Tx, sql: str, plain: Sequence[Settlement], **values: obj
     pass_points([Kind.COMPLETE], "after_check")
     given = [(*each.token, each.outcome.output) for each in plain]
     rows = await events.move(tx, sql, {"given": given, **values}, COMPLETED)
+    phased = [seq for seq, _, _, _, _, current_phase, _ in rows if current_phase is not None]
+    await phase_rows.end(tx, [phase_rows.JobEnd(seq, PhaseStatus.COMPLETED) for seq in phased])
     for where in ("after_update", "after_promote", "after_unblock", "after_event", "before_commit"):
         pass_points([Kind.COMPLETE], where)
     return {row[0] for row in rows}
@@ -152,17 +156,21 @@ FIRSTS = """
     WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
 
 
-async def with_first_rows(tx: Tx, held: Sequence[Held]) -> list[Held]:
-    """Lock the first rows of continued chains too, where their end is written; leave out what somebody has locked."""
+async def with_others(tx: Tx, held: Sequence[Held]) -> list[Held]:
+    """Lock the other rows too where an end is written; leave out the jobs for which somebody has one of them locked.
+
+    That of a continued chain is written on its first row, that of a delivery on the job that it is about.
+    """
     continued = sorted({each.chain_id for each in held if each.chain_index > 0})
     firsts = {id_ for (id_,) in await tx.fetch_all(FIRSTS, ids=continued)} if continued else set()
-    return [each for each in held if each.chain_index == 0 or each.chain_id in firsts]
+    busy = await webhooks.hold_targets(tx, [each.token.seq for each in held if each.task == DELIVER])
+    return [each for each in held if (each.chain_index == 0 or each.chain_id in firsts) and each.token.seq not in busy]
 
 
 def held_of(row: Row) -> Held:
     """Read a row of HELD_COLUMNS."""
     (seq, attempt, nonce, id_, chain_id, chain_index, task, lane, place, head, watched, unique_key,
-     cancel_requested_at, pause_requested_at, crashes, used, reason) = row  # fmt: skip
+     cancel_requested_at, pause_requested_at, crashes, used, reason, current_phase) = row  # fmt: skip
     return Held(
         token=Token(seq, attempt, nonce),
         id=id_,
@@ -179,6 +187,7 @@ def held_of(row: Row) -> Held:
         crashes=crashes,
         used=used,
         reason=reason,
+        current_phase=current_phase,
     )
 
 
@@ -346,6 +355,7 @@ async def leave(
     passing = {job.lane for job, each in decided if job.lane is not None and not _keeps_lane(job, each)}
     mine = await lanes.lock(tx, passing)
     versions: dict[int, int] = dict(await tx.fetch_all(LEAVE, given=[_values(job, each) for job, each in decided]))
+    await phase_rows.end(tx, [end for job, each in decided if (end := _end_of_phases(job, each)) is not None])
     kinds = [each.outcome.kind for _, each in decided]
     pass_points(kinds, "after_update")
     closed = await chain_ends.close(tx, [_end(job, each) for job, each in decided if _closes(each)])
@@ -360,7 +370,8 @@ async def leave(
     left |= {each.first for each in closed if each.chain_id in untold}
     await arrivals.leave(tx, sorted(left), arrivals.AGAIN_MS)
     said = [fact for job, each in decided for fact in _facts(job, each, versions[job.token.seq])]
-    await events.append(tx, said + enqueued)
+    told = await webhooks.ended(tx, [_delivered(job, each) for job, each in decided if _ends_delivery(job, each)])
+    await events.append(tx, said + enqueued + [events.Fact(*each) for each in told])
     await blockers.move(tx, moved, announce_blocked=False)
     pass_points(kinds, "after_event")
 
@@ -379,6 +390,22 @@ def _keeps_lane(job: Held, settlement: Settlement) -> bool:
     return job.head == 0 or lanes.holds_its_lane(LEADS_TO[settlement.outcome.kind][0], settlement.halts_lane)
 
 
+ENDS_PHASES = {
+    Kind.COMPLETE: PhaseStatus.COMPLETED,
+    Kind.RETRY: PhaseStatus.FAILED,
+    Kind.FAIL: PhaseStatus.FAILED,
+    Kind.CANCEL: PhaseStatus.CANCELLED,
+}
+"""What becomes of the phases of a run; by all other ends they stay as they are, and the next run goes on from there."""
+
+
+def _end_of_phases(job: Held, settlement: Settlement) -> phase_rows.JobEnd | None:
+    how = ENDS_PHASES.get(settlement.outcome.kind)
+    if job.current_phase is None or how is None:
+        return None
+    return phase_rows.JobEnd(job.token.seq, how, settlement.outcome.error)
+
+
 def _closes(settlement: Settlement) -> bool:
     return LEADS_TO[settlement.outcome.kind][0] in TERMINAL and settlement.outcome.successor is None
 
@@ -387,6 +414,15 @@ def _end(job: Held, settlement: Settlement) -> chain_ends.End:
     status = LEADS_TO[settlement.outcome.kind][0]
     seq = job.token.seq
     return chain_ends.End(seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, status)
+
+
+def _ends_delivery(job: Held, settlement: Settlement) -> bool:
+    return job.task == DELIVER and LEADS_TO[settlement.outcome.kind][0] in TERMINAL
+
+
+def _delivered(job: Held, settlement: Settlement) -> webhooks.End:
+    outcome = settlement.outcome
+    return webhooks.End(job.token.seq, job.id, job.lane, LEADS_TO[outcome.kind][0], outcome.reason)
 
 
 def _values(job: Held, settlement: Settlement) -> tuple[object, ...]:

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from holdfast.crashpoints import reach
 from holdfast.errors import Busy, JobNotFound, StatusConflict, UniqueConflict
-from holdfast.models import CancelAnswer, EventName, Job, PauseAnswer, Unique
+from holdfast.models import DELIVER, CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
-from holdfast.store import admission, chain_ends, dependents, events, lanes, reads, unique
+from holdfast.store import admission, chain_ends, dependents, events, lanes, phase_rows, reads, unique, webhooks
 from holdfast.store.deletes import TOMBSTONE
 from holdfast.store.tx import Operation, Row, Tx
 
@@ -107,6 +107,7 @@ class Named:
     place: int | None
     head: int
     watched: int
+    stale_at: int | None
 
     @property
     def halts(self) -> str | None:
@@ -115,7 +116,7 @@ class Named:
 
 
 LOCK = f"""
-    SELECT seq, id, chain_id, chain_index, task, status, unique_key, attempt, lane, place, head, watched
+    SELECT seq, id, chain_id, chain_index, task, status, unique_key, attempt, lane, place, head, watched, stale_at
     FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'  -- deleted while we waited for it
     ORDER BY seq $locked"""
@@ -164,14 +165,11 @@ def _refuse(jobs: Sequence[Named], change: Change, advice: str = "") -> None:
 CANCEL = f"""
     UPDATE holdfast_job
     SET status = 'cancelled', gate = CASE WHEN lane IS NOT NULL OR watched = 1 THEN 'arrival' END, wake_at = $now,
-        head = 0, place = NULL, reason = :reason, finished_at = $now, version = version + 1,
+        head = 0, place = NULL, reason = :reason, finished_at = $now, stale_at = NULL, version = version + 1,
         closed_as = CASE WHEN chain_index = 0 THEN 'cancelled' END,
         closed_at = CASE WHEN chain_index = 0 THEN $now END
     WHERE seq $any(seqs: bigint) AND {guard(Change.CANCEL)}
     RETURNING seq, version"""
-CANCEL_PHASES = """
-    UPDATE holdfast_phase SET status = 'cancelled', finished_at = $now
-    WHERE job $any(seqs: bigint) AND status IN ('pending', 'running')"""
 # whoever asks again changes nothing: what was asked first stands; but a cancel and its reason go before a pause
 REQUEST_CANCEL = f"""
     UPDATE holdfast_job SET cancel_requested_at = $now, reason = :reason, version = version + 1
@@ -190,6 +188,7 @@ async def cancel(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[CancelAnswer
     """Cancel jobs: at once what does not run, by request what runs; what has ended is left as it is."""
     jobs = await lock(tx, ids)
     running = [job for job in jobs if job.status is Status.RUNNING]
+    await hold_targets(tx, jobs)
     await _cancel_now(tx, [job for job in jobs if job.status in MOVES[Change.CANCEL].sources], asked)
     pausing = await _paused_instead(tx, running)
     await _request(tx, [job for job in running if job.task not in pausing], REQUEST_CANCEL, "job:cancelling", asked)
@@ -209,11 +208,27 @@ async def _cancel_now(tx: Tx, jobs: Sequence[Named], asked: Asked) -> None:
         return
     seqs = [job.seq for job in jobs]
     versions: dict[int, int] = dict(await tx.fetch_all(CANCEL, seqs=seqs, reason=asked.why))
-    await tx.execute(CANCEL_PHASES, seqs=seqs)
+    await phase_rows.cancel(tx, seqs)
     closed = await chain_ends.close(tx, [end_of(job, Status.CANCELLED) for job in jobs])
+    await chain_ends.unmark(tx, [job.chain_id for job in jobs if job.stale_at is not None])
     await chain_ends.leave_dependents(tx, closed)
     await _announce(tx, jobs, versions, "job:cancelled", Status.CANCELLED, asked)
-    await events.append(tx, _freed(jobs, asked))
+    await events.append(tx, _freed(jobs, asked) + await deliveries_ended(tx, jobs, Status.CANCELLED, asked))
+
+
+async def hold_targets(tx: Tx, jobs: Sequence[Named]) -> None:
+    """Lock the jobs that deliveries among *jobs* are about; raise `Busy` before anything is written if one is locked.
+
+    Here it is not waited for: whoever has it may be waiting for one of *jobs*.
+    """
+    if await webhooks.hold_targets(tx, [job.seq for job in jobs if job.task == DELIVER]):
+        raise Busy("somebody holds the job that this webhook is about; try again")
+
+
+async def deliveries_ended(tx: Tx, jobs: Sequence[Named], status: Status, asked: Asked) -> list[events.Fact]:
+    """Write down that the deliveries among *jobs* have ended by somebody's hand; give what is to be appended."""
+    ends = [webhooks.End(job.seq, str(job.id), job.lane, status, asked.why) for job in jobs if job.task == DELIVER]
+    return [events.Fact(*each) for each in await webhooks.ended(tx, ends)]
 
 
 def end_of(job: Named, closed_as: Status) -> chain_ends.End:

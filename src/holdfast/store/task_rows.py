@@ -36,6 +36,14 @@ async def record(tx: Tx, records: Sequence[TaskRecord]) -> None:
         await tx.execute(RECORD, given=given)
 
 
+POLICIES = """SELECT name, policy FROM holdfast_task"""
+
+
+async def policies(tx: Tx) -> dict[str, str]:
+    """Read what is written down of all tasks: how their jobs are dealt with, as JSON."""
+    return dict(await tx.fetch_all(POLICIES))
+
+
 FIND = """
     SELECT name, version, policy, input_schema, output_schema FROM holdfast_task
     WHERE name $any(names: text)"""

@@ -193,8 +193,11 @@ class Store(Runner, Protocol):
     def migrate_sync(self) -> list[str]:
         """Bring the schema up to date, blocking."""
 
-    def watch(self, hear: Hear) -> Watch:
-        """Have *hear* called, in any thread, whenever something may have grown here, until the watch is stopped."""
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+        """Have *hear* called, in any thread, whenever something may have grown here, until the watch is stopped.
+
+        One that *follows_log* also hears of what makes only the log grow.
+        """
 
     def standing_sync(self) -> Standing:
         """Tell how far the schema has been brought; makes and changes nothing."""

@@ -5,7 +5,7 @@ start inserts turn 0, or the turn after one whose `until` has passed, and does n
 so it locks no row that a closing chain needs. Two rules keep the turns sound whoever is half-way through a commit:
 - a row is deleted only if it is turn 0 and has no `until`: then nobody can have gone on to turn 1 from it;
 - every other row is *retired* instead (`until` := 0); the next start goes on from it.
-Retired rows are swept by retention, under a lock on the table.
+Rows whose time has passed are swept by retention, under a lock on the table.
 
 *One order.* To take a key that an open transaction is just taking waits for it, so whoever takes several takes them in
 one order, or two would wait for each other. A holder may let go between the statement that meets it and the one that
@@ -15,6 +15,7 @@ go first, by a savepoint, and taken anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -170,6 +171,24 @@ async def forget(tx: Tx, taken: Sequence[tuple[str, str, UUID]]) -> None:
         await tx.execute(FORGET, given=[(task, key, str(chain_id)) for task, key, chain_id in taken])
 
 
+# subselects are not locked: just the rows of the keys are
+LOCK = """
+    SELECT chain_id FROM holdfast_unique
+    WHERE (task, key, chain_id) IN (
+        SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))
+    ORDER BY task, key, turn $skip_locked"""
+
+
+async def held_elsewhere(tx: Tx, keys: Sequence[tuple[str, str, UUID]]) -> set[str]:
+    """Lock the rows of *keys* (task, key, chain); name the chains of which somebody else has one locked."""
+    if not keys:
+        return set()
+    given = [(task, key, str(chain_id)) for task, key, chain_id in keys]
+    mine = Counter(chain_id for (chain_id,) in await tx.fetch_all(LOCK, given=given))
+    there = Counter(chain_id for _, _, chain_id, _, _ in await tx.fetch_all(HELD_BY, given=given))
+    return {chain_id for chain_id, rows in there.items() if mine[chain_id] < rows}
+
+
 DELETE = """
     DELETE FROM holdfast_unique
     WHERE turn = 0 AND until IS NULL AND scope $any(scopes: text) AND (task, key, chain_id) IN (
@@ -189,3 +208,69 @@ async def free(tx: Tx, held: Sequence[tuple[str, str, UUID]], scopes: Sequence[s
     given = [(task, key, str(chain_id)) for task, key, chain_id in held]
     await tx.execute(DELETE, given=given, scopes=list(scopes))
     await tx.execute(RETIRE, given=given, scopes=list(scopes))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One row, by its key."""
+
+    task: str = ""
+    key: str = ""
+    number: int = -1
+
+
+WALK = """
+    SELECT task, key, turn, chain_id, coalesce(until <= $now, false),
+        (SELECT 1 FROM holdfast_job AS chain WHERE chain.id = holdfast_unique.chain_id)
+    FROM holdfast_unique
+    WHERE (task, key, turn) > (:task, :key, :turn)
+    ORDER BY task, key, turn LIMIT :most"""
+MOST_WALKED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What was met on a walk over some rows: keys (task, key, chain) that nobody frees, and rows that are over."""
+
+    lost: list[tuple[str, str, UUID]]
+    over: list[Turn]
+    last: Turn | None
+    """How far it came; None at the end of the table."""
+
+
+async def walk(tx: Tx, after: Turn) -> Walked:
+    """Look at some rows behind *after*.
+
+    A key and its chain come in one commit, so one that is seen without its chain has lost it, by somebody's own SQL.
+    Nobody will ever close that chain, and whoever asks for the key would be told for ever to try again.
+    """
+    rows = await tx.fetch_all(WALK, task=after.task, key=after.key, turn=after.number, most=MOST_WALKED)
+    lost = [(task, key, UUID(chain_id)) for task, key, _, chain_id, over, there in rows if there is None and not over]
+    over = [Turn(task, key, turn) for task, key, turn, _, over, _ in rows if over]
+    return Walked(lost, over, Turn(*rows[-1][:3]) if len(rows) == MOST_WALKED else None)
+
+
+# a start that goes on from a row is seen only once it has committed: so nobody may be half-way through one. It is not
+# waited for, or all other starts would stand behind us
+LOCK_TABLE = ("SET LOCAL lock_timeout = 50", "LOCK TABLE holdfast_unique IN SHARE ROW EXCLUSIVE MODE")
+# while an earlier turn has time left, which is so if the clock was set back, the later one says that it has not
+SWEEP = """
+    DELETE FROM holdfast_unique
+    WHERE until <= $now
+        AND (task, key, turn) IN (SELECT given.task, given.key, given.turn
+            FROM $list(given: task text, key text, turn bigint))
+        AND (SELECT 1 FROM holdfast_unique AS earlier
+            WHERE earlier.task = holdfast_unique.task AND earlier.key = holdfast_unique.key
+                AND earlier.turn < holdfast_unique.turn AND (earlier.until IS NULL OR earlier.until > $now)
+            LIMIT 1) IS NULL
+    RETURNING task"""
+
+
+async def sweep(tx: Tx, over: Sequence[Turn]) -> int:
+    """Delete rows whose time has passed; answer how many. Raises `Busy` while somebody is just writing keys."""
+    if not over:
+        return 0
+    if tx.database == "postgres":
+        for statement in LOCK_TABLE:
+            await tx.execute(statement)
+    return len(await tx.fetch_all(SWEEP, given=[(each.task, each.key, each.number) for each in over]))

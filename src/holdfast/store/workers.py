@@ -48,6 +48,9 @@ FORGET = """DELETE FROM holdfast_worker WHERE id $any(ids: text) AND lock_path I
 FORGET_SILENT = """
     DELETE FROM holdfast_worker WHERE seen_at < $now - :milliseconds AND lock_path IS NULL
     RETURNING id"""
+# whose lock file has gone astray, with its machine or its directory, nobody proves dead
+ASTRAY = """SELECT id FROM holdfast_worker WHERE seen_at < $now - :milliseconds"""
+FORGET_ASTRAY = """DELETE FROM holdfast_worker WHERE id $any(ids: text) AND seen_at < $now - :milliseconds"""
 
 
 async def beat(tx: Tx, member: Member, *, is_asleep: bool = False) -> None:
@@ -73,3 +76,13 @@ async def forget(tx: Tx, member_ids: Sequence[str]) -> None:
 async def forget_silent(tx: Tx, milliseconds: int) -> list[str]:
     """Remove the rows without a beat for *milliseconds*; answer whose they were."""
     return [id_ for (id_,) in await tx.fetch_all(FORGET_SILENT, milliseconds=milliseconds)]
+
+
+async def astray(tx: Tx, milliseconds: int) -> list[str]:
+    """Name those without a beat for *milliseconds*, also whose death nobody could prove."""
+    return [id_ for (id_,) in await tx.fetch_all(ASTRAY, milliseconds=milliseconds)]
+
+
+async def forget_astray(tx: Tx, member_ids: Sequence[str], milliseconds: int) -> None:
+    """Remove the rows of those who are still without a beat for *milliseconds*."""
+    await tx.execute(FORGET_ASTRAY, ids=list(member_ids), milliseconds=milliseconds)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
+from holdfast import open_blocks
 from holdfast.calls import Call
 from holdfast.crashpoints import reach
 from holdfast.errors import (
@@ -30,17 +31,21 @@ from holdfast.errors import (
 )
 from holdfast.models import BlockerEnd
 from holdfast.outcomes import Facts, Fail, Kind, Outcome, describe, judge
+from holdfast.phases import half_up
 from holdfast.starting import take_continuation
 from holdfast.states import Status
-from holdfast.store.jobs import Claimed
+from holdfast.store.jobs import Claimed, Report
 from holdfast.store.tx import drive
 from holdfast.tasks import Task
-from holdfast.worker.aborts import NO_LONGER_OURS, Aborted, AbortReason, AbortSignal
+from holdfast.worker.aborts import NO_LONGER_OURS, Aborted, AbortReason, AbortSignal, abort_error
 from holdfast.worker.blocks import Blocks, Continued, Desk
-from holdfast.worker.context import Blocker, BlockingContext, Context, RunningJob, Tell
+from holdfast.worker.context import Blocker, BlockingContext, Context, RunningJob
+from holdfast.worker.phases import Phases, Returned
 
 R = TypeVar("R")
 
+Tell: TypeAlias = Callable[[Report, bool], Future[bool] | None]
+"""Takes in how far a handler is, and whether that is to be written at once; from any thread."""
 AnyContext: TypeAlias = Context | BlockingContext
 Next: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[AnyContext, Next], Awaitable[Any]]
@@ -83,6 +88,7 @@ class Attempt:
     _handler: asyncio.Task[Any] | None = field(default=None, init=False)
     _failed: str | None = field(default=None, init=False)
     _blocks: Blocks | None = field(default=None, init=False)
+    _phases: Phases | None = field(default=None, init=False)
     _continued: Continued | None = field(default=None, init=False)
     _has_ended: bool = field(default=False, init=False)
     _loop: asyncio.AbstractEventLoop = field(init=False)
@@ -90,7 +96,9 @@ class Attempt:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         kind = Context if self.task.signature.is_async else BlockingContext
-        self.context = kind(self, self.job.id, AbortSignal(self._loop), self.tell)
+        self.context = kind(self, self.job.id, AbortSignal(self._loop))
+        if self.task.policy.phases:
+            self._phases = Phases(self.job, self.task, self.desk, self)
 
     async def run(self) -> Outcome | None:
         """Run the handler to its end and say what the attempt came to."""
@@ -120,8 +128,11 @@ class Attempt:
         """Tell the handler to stop; the first reason counts. An async handler is cancelled at its next await."""
         if self.context.abort_reason is not None or (self._blocks is not None and self._blocks.defers(reason)):
             return
+        if self._phases is not None and self._phases.defers(reason):
+            return
         self.context.abort_reason = reason
         self.context.aborted.set()
+        self.desk.progress.give_up(self.job.token)
         if self._handler is not None and self.task.signature.is_async:
             self._handler.cancel()
 
@@ -180,8 +191,7 @@ class Attempt:
         if blocks is not None and blocks.is_completed:
             self._warn(error)
             return None
-        if reason is None and blocks is not None:
-            reason = blocks.found
+        reason = reason or self._found
         if reason is not None and isinstance(error, asyncio.CancelledError | Aborted | LeaseLost):
             return self.aborted(reason, error)
         return None if reason in NO_LONGER_OURS else self.judge(error)
@@ -210,13 +220,21 @@ class Attempt:
         self._handler = asyncio.current_task()
         self.context.raise_if_aborted()
         seconds = self.task.policy.timeout
-        if seconds is None:
-            return await self._call()
-        timer = self._loop.call_later(seconds, self.abort, AbortReason.TIMEOUT)
+        timer = None if seconds is None else self._loop.call_later(seconds, self.abort, AbortReason.TIMEOUT)
         try:
+            if self._phases is not None and self.job.current_phase is not None:
+                await self._load(self._phases)
             return await self._call()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
+
+    async def _load(self, phases: Phases) -> None:
+        """Read what earlier attempts have finished, before the handler begins."""
+        if self.task.signature.is_async:
+            await phases.load()
+        else:
+            await self._in_thread(lambda: drive(phases.load()))
 
     async def _call(self) -> Any:
         call: Next = self._run_handler
@@ -245,17 +263,22 @@ class Attempt:
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         """Call in a thread, which cannot be ended: whoever cancels waits until it comes back by itself."""
+        return (await self._threaded(call, lambda: self.abort(AbortReason.SHUTDOWN))).value
+
+    async def _threaded(self, call: Callable[[], Any], cancelled: Callable[[], None]) -> Returned:
         variables = contextvars.copy_context()
         future = self._loop.run_in_executor(self.threads, variables.run, _caught, call)
+        is_cancelled = False
         while not future.done():
             try:
                 await asyncio.shield(future)
             except asyncio.CancelledError:
-                self.abort(AbortReason.SHUTDOWN)
+                is_cancelled = True
+                cancelled()
         value, error = future.result()
         if error is not None:
             raise error
-        return value
+        return Returned(value, is_cancelled)
 
     # what its context asks for
 
@@ -292,7 +315,14 @@ class Attempt:
     def blocks(self) -> Blocks:
         """Give the blocks of this attempt."""
         if self._blocks is None:
-            self._blocks = Blocks(self.job, self.task, self.desk, lambda: self.context.abort_reason, self._abort_soon)
+            self._blocks = Blocks(
+                self.job,
+                self.task,
+                self.desk,
+                lambda: self.context.abort_reason,
+                self.abort_soon,
+                lambda: None if self._phases is None else self._phases.active,
+            )
             if self._has_ended:
                 self._blocks.end()
         return self._blocks
@@ -310,10 +340,58 @@ class Attempt:
     def fail(self, reason: str) -> None:
         """Fail the job for good, from any thread."""
         self._failed = reason
-        self._abort_soon(AbortReason.FAILED)
+        self.abort_soon(AbortReason.FAILED)
 
-    def _abort_soon(self, reason: AbortReason) -> None:
+    def phases(self) -> Phases:
+        """Give the phases of this attempt; those of a task that declares none refuse whatever they are asked for."""
+        return self._phases or Phases(self.job, self.task, self.desk, self)
+
+    def report(self, percent: float, message: str | None, at_once: bool) -> Future[bool] | None:
+        """Take in how far the handler is, from any thread; *at_once* gives what `flushed` takes."""
+        if self._phases is not None:
+            return self.tell(self._phases.report(percent, message), at_once)
+        return self.tell(Report(self.job.token, half_up(percent), message), at_once)
+
+    async def flushed(self, written: Future[bool]) -> None:
+        """Wait until a report is written, or raise why nobody will write it."""
+        open_blocks.refuse_flush()
+        reason = self.context.abort_reason
+        if reason is None and await self.desk.wait(written):
+            return
+        reason = reason or self.context.abort_reason
+        if reason is None:
+            raise Misuse("the job has ended, so that nobody writes its progress any more; report it before")
+        raise abort_error(reason, self.job.id)
+
+    # what its phases ask for
+
+    def refuse_phase(self) -> None:
+        """Raise if no phase may begin now: the handler is to stop, has ended, or has completed its job."""
+        if self._has_ended:
+            raise Misuse("ctx.phase() cannot begin now: the handler has ended; let it await whatever it has begun")
+        open_blocks.refuse_alone("ctx.phase")
+        if self._blocks is not None and self._blocks.is_completing:
+            raise Misuse("ctx.phase() cannot begin now: the job is completed by a block; phases come before it")
+        if (reason := self.stop_reason()) is not None:
+            raise abort_error(reason, self.job.id)
+
+    def stop_reason(self) -> AbortReason | None:
+        """Tell why the handler is to stop, if it is."""
+        return self.context.abort_reason or self._found
+
+    def abort_soon(self, reason: AbortReason) -> None:
+        """Have the handler stop; from any thread."""
         self._loop.call_soon_threadsafe(self.abort, reason)
+
+    async def call_in_thread(self, call: Callable[[], Any]) -> Returned:
+        """Run a plain function of an async handler; whatever happens, wait until it comes back."""
+        return await self._threaded(call, lambda: None)
+
+    @property
+    def _found(self) -> AbortReason | None:
+        """What a block or a phase has found of the claim, before anybody told the attempt."""
+        by_block = None if self._blocks is None else self._blocks.found
+        return by_block or (None if self._phases is None else self._phases.found)
 
 
 def _output_of(end: BlockerEnd) -> str:

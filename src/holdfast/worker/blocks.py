@@ -12,7 +12,9 @@ COMMIT can be lost: then the row is locked, which waits for whatever became of i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -77,6 +79,7 @@ class Desk:
     """Opens a block's transaction, by the lease, what is run first, and `using=`."""
     runner: Runner
     pause: Callable[[float], Awaitable[None]]
+    wait: Callable[[Future[bool]], Awaitable[bool]]
     starting: Starting
     leases: Leases
     progress: Progress
@@ -97,9 +100,13 @@ def make_desks(
     async def pause_blocking(seconds: float) -> None:
         surroundings.sleep_blocking(seconds)
 
+    async def wait_blocking(future: Future[bool]) -> bool:
+        return future.result()
+
+    begin, begin_blocking, blocking = opener.begin, opener.begin_blocking, Blocking(store)
     return {
-        True: Desk(opener.begin, store, surroundings.sleep, starting, leases, progress, worker),
-        False: Desk(opener.begin_blocking, Blocking(store), pause_blocking, starting, leases, progress, worker),
+        True: Desk(begin, store, surroundings.sleep, asyncio.wrap_future, starting, leases, progress, worker),
+        False: Desk(begin_blocking, blocking, pause_blocking, wait_blocking, starting, leases, progress, worker),
     }
 
 
@@ -111,7 +118,10 @@ class Continued:
 
 
 class Blocks:
-    """The blocks of one attempt, in order; *reason* tells why it is to stop, if it is, and *abort* has it stop."""
+    """The blocks of one attempt, in order; *reason* tells why it is to stop, if it is, and *abort* has it stop.
+
+    *phase* names the phase that is under way.
+    """
 
     def __init__(
         self,
@@ -120,12 +130,14 @@ class Blocks:
         desk: Desk,
         reason: Callable[[], AbortReason | None],
         abort: Callable[[AbortReason], None],
+        phase: Callable[[], str | None],
     ) -> None:
         self.job = job
         self.task = task
         self.desk = desk
         self._reason = reason
         self._abort = abort
+        self._phase = phase
         self._stage = Stage.FRESH
         self._is_committing = False
         self._has_ended = False
@@ -166,6 +178,8 @@ class Blocks:
         stage = OPENS.get((self._stage, kind))
         if stage is None:
             raise Misuse(f"{kind}() cannot be opened now: {REFUSALS[self._stage]}")
+        if (phase := self._phase()) is not None and kind is not BlockKind.PREPARE:
+            raise Misuse(f"{kind}() cannot be opened now: phase {phase!r} is under way; complete the job after it")
         self.refuse_aborted()
         self._stage = stage
 

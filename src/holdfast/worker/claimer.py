@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from holdfast.crashpoints import reach
 from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
 from holdfast.outcomes import Kind
-from holdfast.store import jobs, settling
+from holdfast.store import glances, jobs, settling
 from holdfast.store.jobs import LOWEST, Claimed, Claims, Place, Report, Want
 from holdfast.store.settling import Settled, Settlement, pass_points
 from holdfast.store.tx import Store, Tx
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Tasks
+from holdfast.worker.deliveries import Deliveries
 from holdfast.worker.doubts import Doubts
 from holdfast.worker.ending import Ending
 from holdfast.worker.floor import Floor
@@ -54,6 +55,8 @@ async def exchange(
     nonce: str,
     floor: Place = LOWEST,
     reports: Sequence[Report] = (),
+    *,
+    is_crowded: bool = False,
 ) -> tuple[Settled, Claims]:
     """Write the last reports, settle, then claim, in one transaction."""
     passed_over = await jobs.report(tx, reports)
@@ -61,7 +64,7 @@ async def exchange(
     settled.busy.extend(each for each in settlements if each.token in passed_over)  # or the report would be lost
     if most == 0:
         return settled, Claims([], more=False)
-    return settled, await jobs.admit_and_claim(tx, wants, most, worker, nonce, floor)
+    return settled, await jobs.admit_and_claim(tx, wants, most, worker, nonce, floor, is_crowded=is_crowded)
 
 
 class Claimer:
@@ -83,6 +86,7 @@ class Claimer:
         leases: Leases,
         progress: Progress,
         hearing: Hearing,
+        deliveries: Deliveries,
         woken: asyncio.Event,
     ) -> None:
         self._store = store
@@ -98,6 +102,7 @@ class Claimer:
         self._leases = leases
         self._progress = progress
         self._hearing = hearing
+        self._deliveries = deliveries
         self._woken = woken
         self._settler = Settler(store, ended, leases, progress, worker)
         self._doubts = Doubts(store, worker, surroundings.monotonic)
@@ -105,6 +110,7 @@ class Claimer:
         self._reserved = 0
         self._listening = 0
         self._is_hungry = True
+        self._is_crowded = False
         self._rests_until = 0.0
         self.trouble_since: float | None = None
         self._answered_at = 0.0
@@ -113,7 +119,7 @@ class Claimer:
     @property
     def is_quiet(self) -> bool:
         """Tell whether no claim is under way and none is wanted before a hint, or the next look."""
-        return not self._is_hungry and not self._reserved
+        return not (self._is_hungry or self._reserved or self._deliveries.reserved)
 
     def note_hint(self) -> bool:
         """Take note of a hint, in any thread; tell whether a loop waits for it, and is to be woken.
@@ -141,13 +147,14 @@ class Claimer:
             began = self._surroundings.monotonic()
             try:
                 await self._doubts.resolve(self._begin)  # first: what is taken below must not be lost if this fails
+                await self._claim_deliveries()
                 batch = self._ended.take(self._leases)
                 most = self._free_slots()
                 if batch or (most and self._is_hungry and self._resting_seconds(most) <= 0):
                     await self._exchange(batch, most)
                 elif most and (self.is_quiet or self._hearing.is_disturbed) and self._hearing.is_due:
                     await self._claim_for_hint(most)
-                    self._is_hungry |= await self._hearing.look()
+                    await self._look()
                     self.claimed = self._surroundings.monotonic()
                 else:
                     await self._sleep(most)
@@ -160,14 +167,17 @@ class Claimer:
         self._woken.set()
 
     def _is_done(self) -> bool:
-        if not self._ending.is_draining or self._running or self._reserved or not self._intake.is_empty:
+        if not self._ending.is_draining or self._running or not self._intake.is_empty:
+            return False
+        if self._reserved or self._deliveries.reserved:
             return False
         return not (self._ended or self._doubts) or self._ending.is_over
 
     def _free_slots(self) -> int:
         if self._ending.is_draining:
             return 0
-        return self._intake.room(max(0, self._options.concurrency - len(self._running) - self._reserved))
+        at_work = len(self._running) - self._running.internal
+        return self._intake.room(max(0, self._options.concurrency - at_work - self._reserved))
 
     def _resting_seconds(self, most: int) -> float:
         """Say how long to wait until more slots than *most* are free to be claimed for."""
@@ -181,12 +191,9 @@ class Claimer:
         self._reserved += most
         if most:
             self._is_hungry = False
-        reports = self._progress.rest(each.token for each in batch)
         floor = self._floor.place()
         try:
-            settled, claims = await asyncio.shield(
-                self._store.run(exchange, batch, self._wants, most, self._worker, nonce, floor, reports)
-            )
+            settled, claims = await asyncio.shield(self._ask(batch, most, nonce, floor))
         except UnknownOutcome:
             self._ended.add(*batch)  # what was written down already comes back as lost, which is harmless
             self._doubts.add(nonce, sent)
@@ -204,17 +211,28 @@ class Claimer:
             self._reserved -= most
         self.claimed = self._surroundings.monotonic()
         self._after_commit(batch, claims)
+        self._deliveries.has_settled()
         self._settler.note(batch, settled)
         if most:
             self._floor.note(floor, sent, claims.jobs, most)
             self._is_hungry |= claims.more
+            self._is_crowded = claims.is_crowded
             self._rests_until = self.claimed + min(LONGEST_REST, self.claimed - sent)
-            self._hearing.plan(claims.next_ms)
+            self._hearing.plan(self._deliveries.sooner(claims.next_ms))
         else:
             self._is_hungry = True  # nobody has looked for what these ends let run
         self._begin(claims.jobs, sent)
         if settled.busy and not settled.done and not claims.jobs:
             await self._surroundings.sleep(BUSY_SECONDS)
+
+    async def _ask(self, batch: list[Settlement], most: int, nonce: str, floor: Place) -> tuple[Settled, Claims]:
+        if batch or floor == LOWEST or self._is_crowded:
+            reports = self._progress.rest(each.token for each in batch)
+            about = self._wants, most, self._worker, nonce, floor
+            return await self._store.run(exchange, batch, *about, reports, is_crowded=self._is_crowded)
+        # nothing to write down, and nobody to admit: on PostgreSQL one round trip instead of four
+        claimed = await self._store.run(jobs.claim, self._wants, most, self._worker, nonce, floor)
+        return Settled([], {}, []), Claims(claimed, more=True)
 
     async def _claim_for_hint(self, most: int) -> None:
         """Claim what is ready, by one statement, if a hint has come; the look that follows tells what else there is.
@@ -236,6 +254,41 @@ class Claimer:
         if claimed:
             reach("claim.after_commit")
         self._begin(claimed, sent)
+
+    async def _claim_deliveries(self) -> None:
+        """Claim webhooks to be delivered, if it is time to look for some and they have free slots."""
+        if not (most := self._free_for_deliveries()):
+            return
+        wants, is_wanted = self._deliveries.wants, self._deliveries.is_wanted
+        nonce, sent = self._nonce(), self._surroundings.monotonic()
+        self._deliveries.begin(most)
+        try:
+            if not is_wanted and not (found := await self._store.read(glances.work, wants)).is_there:
+                self._deliveries.note_look(found)
+                return
+            claims = await asyncio.shield(self._store.run(jobs.admit_and_claim, wants, most, self._worker, nonce))
+        except UnknownOutcome:
+            self._doubts.add(nonce, sent)
+            raise
+        finally:
+            self._deliveries.end(most)
+        if claims.jobs:
+            reach("claim.after_commit")
+        self._deliveries.note(claims)
+        self._begin(claims.jobs, sent)
+
+    def _free_for_deliveries(self) -> int:
+        if self._ending.is_draining or not self._intake.room(1):
+            return 0
+        if self.is_quiet and self._free_slots() and not self._deliveries.is_wanted:
+            return 0  # who is idle, and listens, looks first
+        return self._deliveries.room(self._running.internal)
+
+    async def _look(self) -> None:
+        """Read whether there is something to do; what there is may also be a delivery."""
+        if await self._hearing.look():
+            self._is_hungry = True
+            self._deliveries.look_soon()
 
     def _nonce(self) -> str:
         return f"{self._surroundings.chance.getrandbits(64):016x}"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from holdfast.calls import Call
 from holdfast.codec import clean_text
+from holdfast.phases import percent_of
 from holdfast.states import Status
+from holdfast.store.tx import drive
 from holdfast.tasks import Task
 from holdfast.transactions import BlockingTransaction, Transaction
 from holdfast.worker import block_faces
@@ -22,13 +25,12 @@ from holdfast.worker.block_faces import (
     CompletingTransaction,
 )
 from holdfast.worker.blocks import BlockKind, Blocks
+from holdfast.worker.phases import Phases
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 MESSAGE_LENGTH = 500
-
-Tell: TypeAlias = Callable[[int, str | None, bool], None]
-"""Takes in how far a handler is (percent, message) and whether that is to be written at once; from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,15 @@ class Host(Protocol):
     def blocks(self) -> Blocks:
         """Give the blocks of this attempt."""
 
+    def phases(self) -> Phases:
+        """Give the phases of this attempt."""
+
+    def report(self, percent: float, message: str | None, at_once: bool) -> Future[bool] | None:
+        """Take in how far the handler is, from any thread; *at_once* gives what `flushed` takes."""
+
+    async def flushed(self, written: Future[bool]) -> None:
+        """Wait until a report is written, or raise why nobody will write it."""
+
     def continue_with(self, call: Call[Any]) -> object:
         """Go on with *call* when the handler has returned what this gives."""
 
@@ -85,9 +96,8 @@ class Host(Protocol):
 class _Base:
     """What both contexts have."""
 
-    def __init__(self, host: Host, idempotency_key: str, aborted: AbortSignal, tell: Tell) -> None:
+    def __init__(self, host: Host, idempotency_key: str, aborted: AbortSignal) -> None:
         self._host = host
-        self._tell = tell
         self.aborted = aborted
         """Set when the handler is to stop; `abort_reason` says why."""
         self.abort_reason: AbortReason | None = None
@@ -130,14 +140,31 @@ class _Base:
         """Fail the job for good and stop its handler; from beside it too, such as a task that watches a budget."""
         self._host.fail(reason)
 
-    def progress(self, percent: float, message: str | None = None, *, flush: bool = False) -> None:
-        """Say how far the job is, from 0 to 100; it is stored and seen by everybody who watches.
+    def phase_result(self, name: str) -> Any:
+        """Give what the phase *name* gave, which has finished, in this attempt or an earlier one.
 
-        It returns at once and may be called as often as you like: the first call is written at once, later ones at
-        most four times a second, and the last one with the job's end. *flush* has this one written without waiting.
+        It is read by the type of the function that `ctx.phase` was given for it in this attempt, else as plain JSON.
         """
+        return self._host.phases().result(name)
+
+    def phase_results(self) -> dict[str, Any]:
+        """Give what the phases that have finished gave, by name, in their order."""
+        return self._host.phases().results()
+
+    def _report(self, percent: float, message: str | None, total: float | None, flush: bool) -> Future[bool] | None:
         text = None if message is None else clean_text(str(message), MESSAGE_LENGTH)
-        self._tell(round(min(max(percent, 0), 100)), text, flush)
+        return self._host.report(percent_of(percent, total), text, flush)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    """A report that is to be written at once; await it to know that it is."""
+
+    host: Host
+    written: Future[bool]
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self.host.flushed(self.written).__await__()
 
 
 class Context(_Base):
@@ -147,6 +174,49 @@ class Context(_Base):
     """
 
     __holdfast_context__: ClassVar[str] = "async"
+
+    @overload
+    async def phase(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def phase(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def phase(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `function(*args)` as the phase *name*, which the task declares, and store what it returns.
+
+        A phase that has finished is never run again: what was stored is given, in every later attempt. Phases run one
+        after the other, in the order of `phases=`. A plain *function* runs in a thread. What it returns is stored as
+        JSON, by its annotation, and given as it is read back. Raises `Misuse` out of order, `InvalidOutput` for what
+        cannot be stored, and, if the handler is to stop, what `raise_if_aborted` does, before it begins.
+        """
+        return await self._host.phases().run(name, function, args, kwargs)
+
+    @overload
+    def progress(
+        self,
+        percent: float,
+        message: str | None = None,
+        *,
+        total: float | None = None,
+        flush: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    def progress(
+        self, percent: float, message: str | None = None, *, total: float | None = None, flush: Literal[True]
+    ) -> Awaitable[None]: ...
+    def progress(
+        self, percent: float, message: str | None = None, *, total: float | None = None, flush: bool = False
+    ) -> Awaitable[None] | None:
+        """Say how far the job is, from 0 to 100; with *total*, how much of that is done: `ctx.progress(3, total=7)`.
+
+        In a phase it is of the phase, and the job's follows from it. It is stored and seen by everybody who watches; it
+        returns at once and may be called as often as you like: the first call is written at once, later ones at most
+        four times a second, and the last one with the end of the phase or the job. *flush* has this one written without
+        waiting; `await ctx.progress(50, flush=True)` returns when it is durable. Raises `InvalidInput` for what is no
+        number; one below 0 or above 100 is taken for these.
+        """
+        written = self._report(percent, message, total, flush)
+        return None if written is None else _Flush(self._host, written)
 
     def prepare(self, *, using: object = None) -> AsyncBlock[Transaction]:
         """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
@@ -175,6 +245,30 @@ class BlockingContext(_Base):
     """The first parameter of a plain `def` handler that wants one; public as `holdfast.sync.Context`."""
 
     __holdfast_context__: ClassVar[str] = "blocking"
+
+    def phase(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run `function(*args)` as the phase *name*, which the task declares, and store what it returns.
+
+        A phase that has finished is never run again: what was stored is given, in every later attempt. Phases run one
+        after the other, in the order of `phases=`. What it returns is stored as JSON, by its annotation, and given as
+        it is read back. Raises `Misuse` out of order, `InvalidOutput` for what cannot be stored, and, if the handler is
+        to stop, what `raise_if_aborted` does, before it begins.
+        """
+        return cast("R", self._host.phases().run_blocking(name, function, args, kwargs))
+
+    def progress(
+        self, percent: float, message: str | None = None, *, total: float | None = None, flush: bool = False
+    ) -> None:
+        """Say how far the job is, from 0 to 100; with *total*, how much of that is done: `ctx.progress(3, total=7)`.
+
+        In a phase it is of the phase, and the job's follows from it. It is stored and seen by everybody who watches; it
+        returns at once and may be called as often as you like: the first call is written at once, later ones at most
+        four times a second, and the last one with the end of the phase or the job. With *flush* it returns when it is
+        durable. Raises `InvalidInput` for what is no number; one below 0 or above 100 is taken for these.
+        """
+        written = self._report(percent, message, total, flush)
+        if written is not None:
+            drive(self._host.flushed(written))
 
     def prepare(self, *, using: object = None) -> BlockingBlock[BlockingTransaction]:
         """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.

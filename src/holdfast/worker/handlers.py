@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.errors import StoreError
+from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Outcome
 from holdfast.providers import Opener
 from holdfast.starting import Starting
@@ -16,6 +17,7 @@ from holdfast.store.jobs import Claimed
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Store
 from holdfast.surroundings import Surroundings
+from holdfast.tasks import Tasks
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.blocks import make_desks
 from holdfast.worker.leases import Leases
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Handlers:
-    """The handlers of one worker, *worker* by its id; plain functions run in threads of its own."""
+    """The handlers of *tasks* in one worker, *worker* by its id; plain functions run in threads of its own."""
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class Handlers:
         surroundings: Surroundings,
         options: WorkerOptions,
         worker: str,
+        tasks: Tasks,
         *,
         running: Running,
         ended: Ended,
@@ -45,7 +48,7 @@ class Handlers:
         progress: Progress,
     ) -> None:
         self._store = store
-        self._tasks = starting.tasks
+        self._tasks = tasks
         self._surroundings = surroundings
         self._options = options
         self._running = running
@@ -60,7 +63,8 @@ class Handlers:
         task = self._tasks.get(job.task)
         tell, chance = self._progress.teller(job.token), self._surroundings.chance
         desk = self._desks[task.signature.is_async]
-        attempt = Attempt(job, task, desk, self._options.middleware, self._threads, chance, tell)
+        middleware = () if job.queue == INTERNAL_QUEUE else self._options.middleware
+        attempt = Attempt(job, task, desk, middleware, self._threads, chance, tell)
         self._running.add(attempt)
         group.create_task(self._run(attempt, then))
 

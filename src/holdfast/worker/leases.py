@@ -19,6 +19,7 @@ import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from holdfast.crashpoints import reach
@@ -83,6 +84,12 @@ def _due_at(leases: Iterable[Lease]) -> float:
     return min(lease.sent + lease.seconds / 3 for lease in leases)
 
 
+def _begun(seconds: float, sent: float, now: float) -> Lease:
+    """Make a lease that is spared, though it may be late at first sight."""
+    return Lease(seconds, sent, spared_until=now + margin(seconds))
+
+
+@cache
 def margin(seconds: float) -> float:
     """Say how long before the end of a lease of *seconds* it is given up."""
     return min(MARGIN_SECONDS, seconds / 6)
@@ -113,13 +120,11 @@ class Leases:
         """Keep the leases of jobs that were claimed by a call that was sent at *sent*; seconds by token."""
         if not tokens:
             return
-        leases = {token: Lease(seconds, sent) for token, seconds in tokens.items()}
         now = self._monotonic()
-        for lease in leases.values():
-            lease.spare(now)
-        self._held |= leases
-        self._fence_in_time(leases.values())
-        self._look_by(min(now + LOOK_SECONDS, _due_at(leases.values())))
+        self._held |= {token: _begun(seconds, sent, now) for token, seconds in tokens.items()}
+        shortest = [_begun(min(tokens.values()), sent, now)]  # of those that begin together it is late and due first
+        self._fence_in_time(shortest)
+        self._look_by(min(now + LOOK_SECONDS, _due_at(shortest)))
 
     def hint(self) -> None:
         """Look soon: something may be asked of a handler that runs here."""

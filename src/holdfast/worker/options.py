@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from holdfast.calls import NAME_LENGTH, check_queue, is_name
+from holdfast.calls import NAME_LENGTH, check_any, is_name
 from holdfast.errors import InvalidSettings
 from holdfast.store.jobs import Want
 from holdfast.surroundings import Surroundings
@@ -24,6 +24,7 @@ class WorkerOptions:
     grace: float | None = 20.0
     poll: float = 2.0
     middleware: Sequence[Middleware] = ()
+    webhooks: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):
@@ -33,7 +34,7 @@ class WorkerOptions:
                 "queues names none, so nothing would run; name some, or leave it out for the usual ones"
             )
         for each in self.queues or ():
-            check_queue(each)
+            check_any("queue", each)
         if type(self.concurrency) is not int or not _is_number(self.poll) or not _is_number(self.grace or 0):
             raise InvalidSettings("a worker takes a whole number as concurrency, and seconds as poll and grace")
         if self.concurrency < 1 or not self.poll > 0 or not (self.grace is None or self.grace >= 0):
@@ -44,6 +45,8 @@ class WorkerOptions:
             raise InvalidSettings(f"the name of a worker is a text of 1 to {NAME_LENGTH} printable characters")
         if callable(self.middleware) or not all(map(callable, self.middleware)):
             raise InvalidSettings("middleware is a list of functions (ctx, next), also if it has one entry")
+        if not isinstance(self.webhooks, bool):
+            raise InvalidSettings("webhooks is True, or False for a worker that leaves them to others")
 
 
 def _is_number(value: object) -> bool:
@@ -59,6 +62,7 @@ class WorkerKeywords(TypedDict, total=False):
     grace: float | None
     poll: float
     middleware: Sequence[Middleware]
+    webhooks: bool
 
 
 def new_worker_id(name: str | None, surroundings: Surroundings) -> str:

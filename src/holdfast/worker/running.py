@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 
+from holdfast.models import INTERNAL_QUEUE
 from holdfast.store.jobs import Token
 from holdfast.worker.aborts import AbortReason
 from holdfast.worker.attempt import Attempt
@@ -20,14 +21,19 @@ class Running:
 
     def __init__(self) -> None:
         self._attempts: dict[Token, Attempt] = {}
+        self.internal = 0
+        """How many of them are the engine's own, which take no slot of a handler."""
 
     def add(self, attempt: Attempt) -> None:
         """Count *attempt* in."""
         self._attempts[attempt.job.token] = attempt
+        self.internal += attempt.job.queue == INTERNAL_QUEUE
 
     def remove(self, attempt: Attempt) -> bool:
         """Count *attempt* out; tell whether it was here, and not abandoned before."""
-        return self._attempts.pop(attempt.job.token, None) is not None
+        was_here = self._attempts.pop(attempt.job.token, None) is not None
+        self.internal -= was_here and attempt.job.queue == INTERNAL_QUEUE
+        return was_here
 
     def abort(self, reasons: Mapping[Token, AbortReason]) -> None:
         """Tell these attempts to stop, as far as they run and have not been told; say so if they do not."""

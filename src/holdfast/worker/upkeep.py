@@ -18,6 +18,7 @@ from holdfast.store.jobs import Want
 from holdfast.store.reaping import Reaped
 from holdfast.store.tx import Store
 from holdfast.surroundings import Surroundings
+from holdfast.worker.deliveries import Undelivered
 from holdfast.worker.proof import Proof
 
 PERIOD_SECONDS = 4.0
@@ -53,12 +54,14 @@ class Upkeep:
         wants: Sequence[Want],
         proof: Proof | None = None,
         wake: Callable[[], None] = lambda: None,
+        undelivered: Undelivered | None = None,
     ) -> None:
         self._store = store
         self._surroundings = surroundings
         self._served = {each.queue for each in wants}
         self._proof = proof
         self._wake = wake
+        self._undelivered = undelivered
         self._worked: tuple[float, int] | None = None
         self._failing_since: float | None = None
         self._quiet_since: float | None = None
@@ -98,6 +101,8 @@ class Upkeep:
                 await self._store.run(admission.admit, queue)
         if self._rounds % STATISTICS_ROUNDS == 0 and await self._store.read(statistics.are_known):
             await self._store.run(statistics.forget)
+        if self._rounds % STATISTICS_ROUNDS == 0 and self._undelivered is not None:
+            await self._undelivered.look()
         self._rounds += 1
 
     async def _reap(self) -> Reaped:

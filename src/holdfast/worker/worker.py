@@ -4,7 +4,8 @@
 answers. `intake` begins what was claimed, or gives it back; suspects run alone. `handlers` runs each `attempt`, and
 `running` knows them all. A handler sees its `context` and opens `blocks`, each of them `fenced`. `settle` keeps what
 has ended until it is written down. `leases` are kept by a thread of their own, which also hears what is asked of
-running jobs. `hearing` says when to look, `progress` what handlers report, `upkeep` and `proof` what others have left.
+running jobs. `hearing` says when to look, `progress` what handlers report, `upkeep` and `proof` what others have left;
+`retention` takes away what ended long ago. `deliveries` are the slots for webhooks, beside those of handlers.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from holdfast.errors import HoldfastError, Misuse
 from holdfast.providers import Opener
 from holdfast.starting import Starting
-from holdfast.store.jobs import Hold, Token
+from holdfast.store.jobs import Hold, Token, Want
 from holdfast.store.tx import Store
 from holdfast.store.workers import Member
 from holdfast.surroundings import Surroundings
+from holdfast.tasks import Task, Tasks
 from holdfast.worker.aborts import ABORTS, AbortReason
 from holdfast.worker.claimer import LOOPS, Claimer
+from holdfast.worker.deliveries import Deliveries, Undelivered
 from holdfast.worker.ending import Ending
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.health import Health, HintMode, Instants
@@ -35,6 +38,7 @@ from holdfast.worker.loop_watch import LoopWatch
 from holdfast.worker.options import WorkerOptions, new_worker_id, wants_of
 from holdfast.worker.progress import Progress
 from holdfast.worker.proof import Proof
+from holdfast.worker.retention import RetentionPass, RetentionUpkeep
 from holdfast.worker.running import Running
 from holdfast.worker.settle import Ended
 from holdfast.worker.upkeep import Upkeep
@@ -54,6 +58,8 @@ class Worker:
         surroundings: Surroundings,
         options: WorkerOptions,
         make_proof: Callable[[str], Proof | None] = lambda _: None,
+        retention: RetentionPass | None = None,
+        delivery: Task[..., Any] | None = None,
     ) -> None:
         self._store = store
         self._lease_store = lease_store
@@ -63,6 +69,13 @@ class Worker:
         self._options = options
         self.id = new_worker_id(options.name, surroundings)
         self._wants = wants_of(starting.tasks, options.queues)
+        self._retention = None if retention is None else RetentionUpkeep(retention, surroundings)
+        self._tasks = Tasks()
+        self._tasks.merge(starting.tasks)
+        if delivery is not None:
+            self._tasks.add(delivery)
+        self._deliveries = Deliveries(delivery, options.concurrency, surroundings.monotonic)
+        self._undelivered = Undelivered(store) if options.webhooks and delivery is None else None
         self._running = Running()
         self._ended = Ended()
         self._ending = Ending(surroundings.monotonic)
@@ -87,7 +100,7 @@ class Worker:
         self._progress = Progress(self._store, self._surroundings)
         self._leases = Leases(self._lease_store, self._surroundings, self)
         self._hearing = Hearing(
-            self._store, self._surroundings, self._member(), self._wants, self._options.poll, self._hear
+            self._store, self._surroundings, self._member(), self._all_wants, self._options.poll, self._hear
         )
         self._handlers = Handlers(
             self._store,
@@ -96,6 +109,7 @@ class Worker:
             self._surroundings,
             self._options,
             self.id,
+            self._tasks,
             running=self._running,
             ended=self._ended,
             leases=self._leases,
@@ -110,8 +124,12 @@ class Worker:
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
         self._claimer = claimer = self._make_claimer(group)
-        upkeep = self._upkeep = Upkeep(self._store, self._surroundings, self._wants, self._proof, claimer.wake)
-        beside = [group.create_task(each) for each in (upkeep.run(), self._progress.run(), self._hearing.run())]
+        upkeep = self._upkeep = Upkeep(
+            self._store, self._surroundings, self._all_wants, self._proof, claimer.wake, self._undelivered
+        )
+        loops = [upkeep.run(), self._progress.run(), self._hearing.run()]
+        loops += [] if self._retention is None else [self._retention.run()]
+        beside = [group.create_task(each) for each in loops]
         await asyncio.wait([group.create_task(claimer.run()) for _ in range(LOOPS)])
         if self._ended:  # their leases will end
             logger.error("jobs_not_settled", extra={"jobs": len(self._ended)})
@@ -132,7 +150,7 @@ class Worker:
         )
         return Claimer(
             self._store,
-            self._starting.tasks,
+            self._tasks,
             self._surroundings,
             self._options,
             self.id,
@@ -144,8 +162,14 @@ class Worker:
             leases=self._leases,
             progress=self._progress,
             hearing=self._hearing,
+            deliveries=self._deliveries,
             woken=self._woken,
         )
+
+    @property
+    def _all_wants(self) -> list[Want]:
+        """What it serves: the jobs of its handlers, and deliveries."""
+        return [*self._wants, *self._deliveries.wants]
 
     async def _begin_proof(self) -> None:
         if self._proof is None:

@@ -79,8 +79,8 @@ class JobAdmin(admin.ModelAdmin):
     fieldsets = (
         (None, {"fields": ("id", "task", "status", "reason", "attempt", "crashes", "worker")}),
         ("Place", {"fields": ("chain_id", "chain_index", "queue", "lane", "priority")}),
-        ("Times", {"fields": ("created", "runs", "started", "finished", "leased")}),
-        ("Values", {"fields": ("progress", "message", "given", "came_out", "errors")}),
+        ("Times", {"fields": ("created", "runs", "started", "finished", "stale", "leased")}),
+        ("Values", {"fields": ("progress", "message", "given", "came_out", "errors", "delivered")}),
         ("History", {"fields": ("timeline",)}),
     )
 
@@ -131,6 +131,11 @@ class JobAdmin(admin.ModelAdmin):
         """When it ended."""
         return instant(job.finished_at)
 
+    @admin.display(description="stale since")
+    def stale(self, job: Any) -> datetime | None:
+        """When retention marked it, to be deleted later."""
+        return instant(job.stale_at)
+
     @admin.display(description="leased until")
     def leased(self, job: Any) -> datetime | None:
         """Until when its worker has it."""
@@ -150,6 +155,11 @@ class JobAdmin(admin.ModelAdmin):
     def errors(self, job: Any) -> SafeString:
         """What was raised last."""
         return _laid_out(job.error)
+
+    @admin.display(description="webhook delivered", boolean=True)
+    def delivered(self, job: Any) -> bool | None:
+        """Whether the last webhook that ended for it was delivered."""
+        return None if job.webhook_sent is None else bool(job.webhook_sent)
 
     @admin.display(description="events")
     def timeline(self, job: Any) -> SafeString:

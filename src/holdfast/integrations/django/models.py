@@ -42,6 +42,8 @@ class Job(models.Model):
     finished_at = models.BigIntegerField(null=True)
     lease_until = models.BigIntegerField(null=True)
     closed_as = models.TextField(null=True)
+    stale_at = models.BigIntegerField(null=True)
+    webhook_sent = models.BigIntegerField(null=True)
 
     class Meta:
         """Look at the table, and change nothing."""

@@ -20,7 +20,7 @@ from holdfast.store.tx import Row, drive
 class TakeStep(Operation):
     """Takes our step *number*, in the database that HOLDFAST names and in no other.
 
-    To go back from the first one drops all our tables; later steps stay, for older releases work on their tables.
+    To go back from the first one drops all our tables; later steps stay as they are.
     """
 
     category = OperationCategory.SQL

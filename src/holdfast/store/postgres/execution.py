@@ -22,7 +22,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.errors import StoreError, Unavailable, UnknownOutcome
-from holdfast.store.postgres.address import Plan
+from holdfast.store.postgres.address import FORGET_PLANS, PLANS_SECONDS, Plan
 from holdfast.store.postgres.deadline import Alarm, Deadline
 from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.store.postgres.pool import Lent
@@ -232,13 +232,16 @@ class Opening(Execution[Lent]):
                 pool.give_back(lent, is_clean=is_clean and not (alarm is not None and alarm.has_rung))
 
     async def _begin(self, lent: Lent) -> None:
-        if self._first is None:
-            await lent.tx.begin(self._plan.begin)
-            return
-        tx = OpeningTx(lent, self._plan.begin)
-        await self._first(tx)
+        now = self._side.monotonic()
+        is_stale = self._plan.keeps_plans and now - lent.planned >= PLANS_SECONDS
+        begin = f"{self._plan.begin}; {FORGET_PLANS}" if is_stale else self._plan.begin
+        tx = OpeningTx(lent, begin)
+        if self._first is not None:
+            await self._first(tx)
         if not tx.has_begun:
-            await lent.tx.begin(self._plan.begin)
+            await lent.tx.begin(begin)
+        if is_stale:
+            lent.planned = now
 
 
 class OpeningTx:

@@ -24,7 +24,8 @@ from functools import partial
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from holdfast.store.hints import Hear
+from holdfast.store.dialect import READERS_ONLY
+from holdfast.store.hints import Tell
 from holdfast.store.postgres.address import Address
 from holdfast.store.postgres.connecting import connect, wait
 from holdfast.store.postgres.deadline import Deadline
@@ -67,18 +68,19 @@ class Line:
         until = self._heard + BEAT_SECONDS if self._asked is None else self._asked + DEAF_SECONDS
         return max(0.0, until - self._monotonic())
 
-    def hear(self) -> bool:
-        """Take in what has come; tell whether a hint was among it. Raise `Deaf` if our own word is overdue."""
+    def hear(self) -> set[str]:
+        """Take in what has come; give the words of the hints among it. Raise `Deaf` if our own word is overdue."""
         self.pgconn.consume_input()
         self._read_answers()
-        is_hint = False
+        hints: set[str] = set()
         while (notification := self.pgconn.notifies()) is not None:
             is_own = notification.relname.decode() == self._own
-            is_hint |= not is_own
+            if not is_own:
+                hints.add(notification.extra.decode())
             if is_own and (self.is_proven or not self._is_indirect or notification.extra.decode() == ELSEWHERE):
                 self._asked, self._heard, self.is_proven = None, self._monotonic(), True
         self._keep_alive()
-        return is_hint
+        return hints
 
     def close(self) -> None:
         """Say goodbye."""
@@ -139,7 +141,7 @@ class Bell:
 class Listener:
     """Keeps a line open while somebody listens."""
 
-    def __init__(self, address: Address, channel: str, surroundings: Surroundings, tell: Hear) -> None:
+    def __init__(self, address: Address, channel: str, surroundings: Surroundings, tell: Tell) -> None:
         self._address = address
         self._channel = channel
         self._surroundings = surroundings
@@ -200,12 +202,12 @@ class Listener:
             while not self._is_stopping:
                 selector.select(line.due())
                 was_proven = line.is_proven
-                is_hint = line.hear()
+                hints = line.hear()
                 if line.is_proven and not was_proven:
                     self._note_success()
-                    is_hint = True  # so that everybody reads once more, now that it listens
-                if is_hint:
-                    self._tell()
+                    hints.add("")  # so that everybody reads once more, now that it listens
+                if hints:
+                    self._tell(of_log=hints == {READERS_ONLY})
 
     def _note_success(self) -> None:
         if self._failures:

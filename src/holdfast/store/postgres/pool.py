@@ -33,6 +33,8 @@ class Lent:
     tx: OwnAsyncPostgresTx | OwnPostgresTx
     born: float
     used: float = 0.0
+    planned: float = float("-inf")
+    """When it has forgotten its plans last."""
 
 
 class Doors(Protocol):

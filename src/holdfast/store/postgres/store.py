@@ -13,7 +13,7 @@ from holdfast.crashpoints import reach
 from holdfast.settings import Settings
 from holdfast.store import migrations
 from holdfast.store.dialect import Dialect, PostgresDialect, channel
-from holdfast.store.hints import Hear, Hints, Watch
+from holdfast.store.hints import Hear, Hints, Tell, Watch
 from holdfast.store.postgres.address import MIGRATION_SECONDS, Address, block_plan
 from holdfast.store.postgres.block import Block
 from holdfast.store.postgres.cancels import Cancels
@@ -171,9 +171,9 @@ class PostgresStore:
             taken.append(name)
         return taken
 
-    def watch(self, hear: Hear) -> Watch:
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
         """Have *hear* called when a hint comes over the connection that listens, which all watches share."""
-        return self._hints.watch(hear)
+        return self._hints.watch(hear, follows_log=follows_log)
 
     def standing_sync(self) -> migrations.Standing:
         """Tell how far the schema has been brought; changes nothing."""
@@ -240,7 +240,7 @@ class PostgresStore:
 
         return run
 
-    def _listener(self, tell: Hear) -> Listener | NoListener:
+    def _listener(self, tell: Tell) -> Listener | NoListener:
         self._source: Listener | NoListener = NoListener()
         settings = self._settings
         if settings.listen_url is not None or not settings.transaction_pooler:

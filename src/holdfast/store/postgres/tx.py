@@ -18,6 +18,7 @@ from psycopg.types import bool as booleans
 from psycopg.types import numeric, string
 
 from holdfast.store.dialect import Dialect
+from holdfast.store.postgres.beginning import KEEPS_PREPARED, Beginnings, sent
 from holdfast.store.postgres.line import Line
 from holdfast.store.statements import Record, records
 from holdfast.store.tx import Database, Row
@@ -151,22 +152,29 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
         self.connection = connection
         self._users_cursor = UsersAsyncCursor(connection, row_factory=tuple_row)
         self._whole_cursor = WholeAsyncCursor(connection, row_factory=tuple_row)
+        self._beginnings = Beginnings(self._cursor)
 
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""
         await self._users_cursor.execute(text, values)
+        if not (self._users_cursor.statusmessage or "").startswith(KEEPS_PREPARED):
+            self._beginnings.forget()
         if not _gives_rows(self._users_cursor):
             return []
         return records(_names(self._users_cursor), await self._users_cursor.fetchall())
 
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
+        self._beginnings.forget()
         await self._cursor.execute(text, prepare=False)
 
     async def begin_with(self, text: str, sql: str, values: Mapping[str, object]) -> list[Row]:
         """Run *text*, which may be several statements, and *sql* after it, as one; return the rows of *sql*."""
         statement = self._dialect.compile(sql, values)
-        await self._whole_cursor.execute(f"{text}; {statement.text}", self._dialect.bind(statement, values))
+        given = self._dialect.bind(statement, values)
+        if (whole := self._beginnings.write(text, statement.text, given)) is not None:
+            return self._beginnings.read(await self.connection.wait(sent(self.connection.pgconn, whole)))
+        await self._whole_cursor.execute(f"{text}; {statement.text}", given)
         while self._whole_cursor.nextset():
             pass
         return await self._whole_cursor.fetchall() if _gives_rows(self._whole_cursor) else []
@@ -193,6 +201,7 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
 
     async def roll_back(self) -> None:
         """Undo the transaction, if there is one."""
+        self._beginnings.forget()
         await self.connection.rollback()
 
 
@@ -204,22 +213,29 @@ class OwnPostgresTx(PostgresTx):
         self.connection = connection
         self._users_cursor = UsersCursor(connection, row_factory=tuple_row)
         self._whole_cursor = WholeCursor(connection, row_factory=tuple_row)
+        self._beginnings = Beginnings(self._cursor)
 
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""
         self._users_cursor.execute(text, values)
+        if not (self._users_cursor.statusmessage or "").startswith(KEEPS_PREPARED):
+            self._beginnings.forget()
         if not _gives_rows(self._users_cursor):
             return []
         return records(_names(self._users_cursor), self._users_cursor.fetchall())
 
     async def begin(self, text: str) -> None:
         """Run *text*, which may be several statements, as one: it is never prepared."""
+        self._beginnings.forget()
         self._cursor.execute(text, prepare=False)
 
     async def begin_with(self, text: str, sql: str, values: Mapping[str, object]) -> list[Row]:
         """Run *text*, which may be several statements, and *sql* after it, as one; return the rows of *sql*."""
         statement = self._dialect.compile(sql, values)
-        self._whole_cursor.execute(f"{text}; {statement.text}", self._dialect.bind(statement, values))
+        given = self._dialect.bind(statement, values)
+        if (whole := self._beginnings.write(text, statement.text, given)) is not None:
+            return self._beginnings.read(self.connection.wait(sent(self.connection.pgconn, whole)))
+        self._whole_cursor.execute(f"{text}; {statement.text}", given)
         while self._whole_cursor.nextset():
             pass
         return self._whole_cursor.fetchall() if _gives_rows(self._whole_cursor) else []
@@ -243,6 +259,7 @@ class OwnPostgresTx(PostgresTx):
 
     async def roll_back(self) -> None:
         """Undo the transaction, if there is one."""
+        self._beginnings.forget()
         self.connection.rollback()
 
 

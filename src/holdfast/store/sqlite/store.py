@@ -154,9 +154,9 @@ class SqliteStore:
         """The file, by its real name."""
         return self._file.path
 
-    def watch(self, hear: Hear) -> Watch:
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
         """Have *hear* called after our own commits, and when the log file shows those of others."""
-        return self._in_this_process().hints.watch(hear)
+        return self._in_this_process().hints.watch(hear, follows_log=follows_log)
 
     def last_writer(self) -> int | None:
         """Give the process that had the right to write last, or has it."""

@@ -1,0 +1,37 @@
+"""What commands share that look into a database: their options, and the face that is opened on it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.sync import BlockingHoldfast
+
+
+def of_database(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command* the options of all that look into a database."""
+    options = (
+        click.option("--database", help="A SQLite file or a postgresql:// address.  [default: HOLDFAST_DATABASE]"),
+        click.option("--schema-name", help="PostgreSQL: the schema that holds the tables.  [default: public]"),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def opened(database: str | None, schema_name: str | None) -> Iterator[BlockingHoldfast]:
+    """Open the blocking face on a database, as far as it is not named by that of the environment."""
+    from holdfast.app import Holdfast
+    from holdfast.settings import Settings
+
+    given = {"database": database, "schema_name": schema_name}
+    settings = Settings.from_environment(**{name: value for name, value in given.items() if value is not None})
+    with Holdfast(settings=settings).sync as face:
+        yield face

@@ -1,0 +1,69 @@
+"""`holdfast retention`: makes one pass of retention, or shows what it would do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast.retention import Retained, RetentionCount
+
+COLUMNS = ("stale", "deleted", "kept", "postponed")
+
+
+@click.command()
+@click.argument("app")
+@click.option("--dry-run", is_flag=True, help="Show what would be marked and deleted, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def retention(app: str, dry_run: bool, as_json: bool) -> None:
+    """Mark what has ended long enough ago as stale, and delete what has been stale long enough.
+
+    APP is the place of a Holdfast object such as `shop.jobs:hf`: its tasks say how long their jobs are kept, and have
+    the hooks that are called. Workers do the same by themselves, unless the setting `retention` is off. It counts
+    chains; *kept* are those that are due but still needed, *postponed* those whose hook failed or is not known here.
+
+    \b
+    Examples:
+      holdfast retention shop.jobs:hf --dry-run
+      holdfast retention shop.jobs:hf --json
+    """
+    from holdfast.cli.worker import load
+
+    with load(app).sync as face:
+        done = face.retain(dry_run=dry_run)
+    click.echo(json.dumps(as_object(done, dry_run)) if as_json else as_table(done, dry_run))
+
+
+def as_object(done: Retained, dry_run: bool) -> dict[str, object]:
+    """Make what is printed as JSON."""
+    counts = [
+        {"task": each.task, "outcome": str(each.outcome)} | {name: getattr(each, name) for name in COLUMNS}
+        for each in done.counts
+    ]
+    return {"dry_run": dry_run, "counts": counts, "trimmed": done.trimmed}
+
+
+def as_table(done: Retained, dry_run: bool) -> str:
+    """Make a table for people, with a sum below."""
+    verb = "would be" if dry_run else "were"
+    summary = f"{_chains(done.stale)} {verb} marked stale, {_chains(done.deleted)} deleted"
+    if not done.counts:
+        return f"nothing is due: {summary}"
+    width = max(len("task"), *(len(each.task) for each in done.counts))
+    lines = [_line("task".ljust(width), "outcome", *COLUMNS)]
+    lines += [_line(each.task.ljust(width), str(each.outcome), *map(str, _numbers(each))) for each in done.counts]
+    return "\n".join([*lines, summary])
+
+
+def _numbers(count: RetentionCount) -> list[int]:
+    return [getattr(count, name) for name in COLUMNS]
+
+
+def _line(task: str, outcome: str, *cells: str) -> str:
+    return "  ".join([task, outcome.ljust(9), *(each.rjust(9) for each in cells)])
+
+
+def _chains(number: int) -> str:
+    return f"{number} chain{'' if number == 1 else 's'}"

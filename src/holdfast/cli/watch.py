@@ -1,0 +1,198 @@
+"""`holdfast watch`: shows how a job goes on, and what continues it, until the chain has ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from holdfast.cli.database import of_database, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from holdfast.models import Job
+    from holdfast.sync import BlockingHoldfast
+
+EXIT_CODES = {"completed": 0, "failed": 6, "cancelled": 7}
+INTERRUPTED = 130
+LOOK_SECONDS = 1.0
+
+
+@click.command()
+@click.argument("job")
+@click.argument("app", required=False)
+@of_database
+def watch(job: str, app: str | None, database: str | None, schema_name: str | None, as_json: bool) -> None:
+    """Show how JOB goes on, and what continues it, until its chain has ended.
+
+    APP is the place of a Holdfast object such as `shop.jobs:hf`; without it, the database is --database, a SQLite file
+    or a postgresql:// address, or that of HOLDFAST_DATABASE. In a terminal there is a bar for the job and one for each
+    of its phases; elsewhere a line for each change; with --json an event for each line, as the HTTP API writes it, the
+    first one a `snapshot`. Ctrl-C ends only the watching.
+
+    Exit codes: 0 completed; 6 failed; 7 cancelled; 2 the call is wrong; 3 there is no such job, or it was deleted; 5
+    the database could not be reached; 130 after Ctrl-C.
+
+    \b
+    Examples:
+      holdfast watch 01980f00-6e1c-7000-8000-5a1c2f9e0b77 shop.jobs:hf
+      holdfast watch 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --database jobs.db --json
+    """
+    if app is not None and (database is not None or schema_name is not None):
+        raise click.UsageError("give APP or --database, not both")
+    with _face(app, database, schema_name) as face:
+        try:
+            end = _print_events(face, job) if as_json else _show(face, job)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+    sys.exit(EXIT_CODES[end])
+
+
+@contextmanager
+def _face(app: str | None, database: str | None, schema_name: str | None) -> Iterator[BlockingHoldfast]:
+    if app is None:
+        with opened(database, schema_name) as face:
+            yield face
+    else:
+        from holdfast.cli.worker import load
+
+        with load(app).sync as face:
+            yield face
+
+
+class _View(Protocol):
+    def show(self, job: Job) -> None:
+        """Show how *job* stands."""
+
+
+def _show(face: BlockingHoldfast, job_id: str) -> str:
+    """Show the jobs of a chain, from the one that is its last by now; answer how it ended."""
+    from holdfast.errors import JobNotFound
+    from holdfast.states import State
+
+    chain_id = face.get_job(job_id).chain_id
+    with _view() as view:
+        while True:
+            job = _last_job(face, chain_id)
+            with face.watch(job) as changes:
+                for job in changes:
+                    view.show(job)
+            if job.outcome is None:
+                raise JobNotFound(job.id)
+            if job.state is not State.CONTINUED:
+                return str(job.outcome)
+
+
+def _last_job(face: BlockingHoldfast, chain_id: UUID) -> Job:
+    page = face.list_chain_jobs(chain_id, limit=500)
+    while page.next_cursor is not None:
+        page = face.list_chain_jobs(chain_id, limit=500, cursor=page.next_cursor)
+    return page.items[-1]
+
+
+def _print_events(face: BlockingHoldfast, job_id: str) -> str:
+    """Print what is told of a chain; answer how it ended."""
+    chain_id = face.get_job(job_id).chain_id
+    with face.event_stream(chains=chain_id, ping_seconds=LOOK_SECONDS) as stream:
+        for piece in stream:
+            has_ended = True  # for all that is known: of a task without history nothing is told
+            for told in _told(piece):
+                click.echo(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
+                has_ended = _status(told) in EXIT_CODES
+            if has_ended and not (chain := face.get_chain(chain_id)).is_open:
+                return str(chain.status)
+    raise click.ClickException("the events have ended")
+
+
+def _told(piece: bytes) -> Iterator[dict[str, Any]]:
+    """Read what is in a piece of a stream, whose messages have a line of data each; leave out pings."""
+    for message in piece.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in message.split("\n") if line)
+        if fields.get("event", "ping") != "ping":
+            yield {"event": fields["event"], **json.loads(fields["data"])}
+
+
+def _status(told: dict[str, Any]) -> str | None:
+    """Tell how the last job of the chain stood: after an event, or in a snapshot, which has the newest first."""
+    newest = told["jobs"][0] if told.get("jobs") else told
+    status = newest.get("status")
+    return None if status is None else str(status)
+
+
+@contextmanager
+def _view() -> Iterator[_View]:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn
+
+    columns = (_text("name"), BarColumn(), TaskProgressColumn(), _text("state"), _text("message"))
+    with Progress(*columns, console=console) as progress:
+        yield _Bars(progress)
+
+
+def _text(field: str) -> Any:
+    from rich.progress import TextColumn
+
+    return TextColumn("{task.fields[" + field + "]}", markup=False)
+
+
+class _Bars:
+    """A bar for a job, and one below it for each of its phases."""
+
+    def __init__(self, progress: Any) -> None:
+        self._progress = progress
+        self._bars: dict[tuple[UUID, str], Any] = {}
+
+    def show(self, job: Job) -> None:
+        """Show how *job* stands."""
+        self._set(job.id, "", job.task, _percent(job), str(job.state), job.message)
+        for phase in job.phases:
+            self._set(job.id, phase.name, f"  {phase.name}", phase.progress, str(phase.status), phase.message)
+
+    def _set(self, job_id: UUID, phase: str, name: str, percent: int, state: str, message: str | None) -> None:
+        shown = {"name": _clean(name), "state": state, "message": _clean(message or "")}
+        if (job_id, phase) not in self._bars:
+            self._bars[job_id, phase] = self._progress.add_task("", total=100, completed=percent, **shown)
+        else:
+            self._progress.update(self._bars[job_id, phase], completed=percent, **shown)
+
+
+class _Lines:
+    """A line for each change, for files and pipes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, job: Job) -> None:
+        """Show how *job* stands, unless it looks as before."""
+        words = [f"{job.task} {job.id}", f"{job.state} {_percent(job)} %", job.current_phase, job.message, _error(job)]
+        line = _clean(", ".join(str(each) for each in words if each))
+        if line != self._last:
+            click.echo(line)
+        self._last = line
+
+
+def _percent(job: Job) -> int:
+    return 100 if job.outcome == "completed" else job.progress or 0
+
+
+def _error(job: Job) -> str | None:
+    if job.outcome != "failed" or not isinstance(job.error, dict):
+        return job.reason if job.outcome else None
+    return ": ".join(str(job.error[key]) for key in ("type", "message") if job.error.get(key))
+
+
+def _clean(text: str) -> str:
+    """Leave out what would steer a terminal."""
+    from holdfast.calls import UNPRINTABLE
+
+    return UNPRINTABLE.sub(" ", text)

@@ -1,0 +1,267 @@
+"""`holdfast webhooks`: who is told of events and what came of it, secrets, and a receiver to try it all with."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.database import of_database, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.models import Delivery, Subscription
+
+
+@click.group()
+def webhooks() -> None:
+    """See and change who is told of events by webhooks.
+
+    DATABASE is a SQLite file or a postgresql:// address; without --database, HOLDFAST_DATABASE is read.
+
+    \b
+    Examples:
+      holdfast webhooks add https://example.com/hooks --event job:failed --secret shop
+      holdfast webhooks deliveries --job 01980f00-6e1c-7000-8000-5a1c2f9e0b77
+      holdfast webhooks listen --secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
+    """
+
+
+@webhooks.command("list")
+@of_database
+def list_subscriptions(database: str | None, schema_name: str | None, as_json: bool) -> None:
+    """List the subscriptions, the oldest first.
+
+    \b
+    Examples:
+      holdfast webhooks list --database jobs.db
+    """
+    with opened(database, schema_name) as face:
+        found = face.webhooks.list()
+    show([subscription_object(each) for each in found], subscription_line, as_json, "there are no subscriptions")
+
+
+@webhooks.command()
+@click.argument("url")
+@click.option("--event", "events", multiple=True, help="An event to be told of; may be given several times.")
+@click.option("--task", "tasks", multiple=True, help="A task whose jobs to be told of; may be given several times.")
+@click.option("--secret", "secrets", multiple=True, help="The name of a secret in webhook_secrets that signs.")
+@of_database
+def add(
+    url: str,
+    events: tuple[Any, ...],
+    tasks: tuple[str, ...],
+    secrets: tuple[str, ...],
+    database: str | None,
+    schema_name: str | None,
+    as_json: bool,
+) -> None:
+    """Have URL told of events, from now on; print the id of the subscription.
+
+    Without --event it is told of completed, failed, retrying, cancelled and stale jobs; without --task, of all.
+
+    \b
+    Examples:
+      holdfast webhooks add https://example.com/hooks
+      holdfast webhooks add https://example.com/hooks --event job:failed --task orders.charge --secret shop
+    """
+    wanted: dict[str, Any] = {"events": events} if events else {}
+    with opened(database, schema_name) as face:
+        made = face.webhooks.subscribe(url, **wanted, tasks=tasks or None, secrets=secrets)
+    click.echo(json.dumps(subscription_object(made)) if as_json else str(made.id))
+
+
+@webhooks.command()
+@click.argument("subscription")
+@of_database
+def remove(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
+    """Forget SUBSCRIPTION; deliveries that exist are still tried.
+
+    \b
+    Examples:
+      holdfast webhooks remove 01980f00-6e1c-7000-8000-5a1c2f9e0b77
+    """
+    with opened(database, schema_name) as face:
+        face.webhooks.remove(subscription)
+    click.echo(json.dumps({"removed": subscription}) if as_json else f"removed {subscription}")
+
+
+@webhooks.command()
+@click.argument("subscription")
+@of_database
+def enable(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
+    """Tell SUBSCRIPTION again, of what happens from now on; one that answered 410 was disabled.
+
+    \b
+    Examples:
+      holdfast webhooks enable 01980f00-6e1c-7000-8000-5a1c2f9e0b77
+    """
+    with opened(database, schema_name) as face:
+        found = face.webhooks.enable(subscription)
+    show([subscription_object(found)], subscription_line, as_json)
+
+
+@webhooks.command()
+@click.argument("subscription")
+@click.option("--why", help="What is shown as the reason.")
+@of_database
+def disable(subscription: str, why: str | None, database: str | None, schema_name: str | None, as_json: bool) -> None:
+    """Tell SUBSCRIPTION nothing until it is enabled again.
+
+    \b
+    Examples:
+      holdfast webhooks disable 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --why "moving house"
+    """
+    with opened(database, schema_name) as face:
+        found = face.webhooks.disable(subscription, why=why)
+    show([subscription_object(found)], subscription_line, as_json)
+
+
+@webhooks.command()
+@click.option("--job", help="Only what was to be told of this job.")
+@click.option("--subscription", help="Only what this subscription was to be told.")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="How many to show.")
+@of_database
+def deliveries(
+    job: str | None,
+    subscription: str | None,
+    limit: int,
+    database: str | None,
+    schema_name: str | None,
+    as_json: bool,
+) -> None:
+    """List deliveries, the newest first, with what came of each.
+
+    \b
+    Examples:
+      holdfast webhooks deliveries --database jobs.db
+      holdfast webhooks deliveries --job 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --json
+    """
+    with opened(database, schema_name) as face:
+        found = face.webhooks.deliveries(job=job, subscription=subscription, limit=limit)
+    show([delivery_object(each) for each in found], delivery_line, as_json, "there are no deliveries")
+
+
+@webhooks.command()
+@click.argument("delivery")
+@click.option("--by", help="Who asks for it, for the history.")
+@click.option("--why", help="Why, for the history.")
+@of_database
+def redeliver(
+    delivery: str, by: str | None, why: str | None, database: str | None, schema_name: str | None, as_json: bool
+) -> None:
+    """Deliver once more what DELIVERY was to deliver: the same body, under the same webhook-id.
+
+    \b
+    Examples:
+      holdfast webhooks redeliver 01980f00-6e1c-7000-8000-5a1c2f9e0b77
+    """
+    with opened(database, schema_name) as face:
+        made = face.webhooks.redeliver(delivery, by=by, why=why)
+    show([delivery_object(made)], delivery_line, as_json)
+
+
+@webhooks.command()
+def secret() -> None:
+    """Print a new secret, for the setting webhook_secrets here and for the receiver; it is kept nowhere.
+
+    \b
+    Examples:
+      holdfast webhooks secret
+    """
+    from holdfast.webhooks.signing import new_secret
+
+    click.echo(new_secret())
+
+
+@webhooks.command()
+@click.option("--port", type=click.IntRange(0, 65_535), default=8800, show_default=True, help="0 takes a free one.")
+@click.option("--secret", "secrets", multiple=True, help="A secret to check signatures with; without, none is checked.")
+@click.option("--answer", type=click.IntRange(200, 599), default=200, show_default=True, help="The status to answer.")
+@click.option("--retry-after", type=click.IntRange(0), help="Answer with the header Retry-After, in seconds.")
+@click.option("--count", type=click.IntRange(1), help="End after so many requests.")
+@click.option("--json", "as_json", is_flag=True, help="Print each request as a line of JSON, with its body.")
+def listen(
+    port: int, secrets: tuple[str, ...], answer: int, retry_after: int | None, count: int | None, as_json: bool
+) -> None:
+    """Receive webhooks on this machine, check their signatures and print what comes; for trying things out.
+
+    It listens on 127.0.0.1 only. Workers post to such an address if their settings allow it: webhook_http=True,
+    webhook_private_addresses=True and webhook_ports=[8800].
+
+    \b
+    Examples:
+      holdfast webhooks listen --secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
+      holdfast webhooks listen --answer 429 --retry-after 5
+    """
+    from holdfast.cli.listening import Listener
+
+    listener = Listener(port, secrets, answer, retry_after, as_json)
+    listener.run(count)
+
+
+def show(found: list[dict[str, Any]], line: Callable[[dict[str, Any]], str], as_json: bool, nothing: str = "") -> None:
+    """Print what was found, as JSON or a line each."""
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for each in found:
+        click.echo(line(each))
+    if not found:
+        click.echo(nothing)
+
+
+def subscription_object(subscription: Subscription) -> dict[str, Any]:
+    """Write a subscription for JSON."""
+    from holdfast.wire import instant_text
+
+    return {
+        "id": str(subscription.id),
+        "url": subscription.url,
+        "events": list(subscription.events),
+        "tasks": None if subscription.tasks is None else list(subscription.tasks),
+        "secrets": list(subscription.secrets),
+        "created_at": instant_text(subscription.created_at),
+        "disabled_at": instant_text(subscription.disabled_at),
+        "reason": subscription.reason,
+    }
+
+
+def subscription_line(each: dict[str, Any]) -> str:
+    """Write a subscription for people."""
+    of = f" of {', '.join(each['tasks'])}" if each["tasks"] else ""
+    by = f", signed by {', '.join(each['secrets'])}" if each["secrets"] else ""
+    off = f", disabled: {each['reason'] or 'by hand'}" if each["disabled_at"] else ""
+    return f"{each['id']} {each['url']}: {', '.join(each['events'])}{of}{by}{off}"
+
+
+def delivery_object(delivery: Delivery) -> dict[str, Any]:
+    """Write a delivery for JSON."""
+    from holdfast.wire import instant_text
+
+    return {
+        "id": str(delivery.id),
+        "message_id": str(delivery.message_id),
+        "event": delivery.event,
+        "job": str(delivery.target),
+        "subscription": None if delivery.subscription is None else str(delivery.subscription),
+        "url": delivery.url,
+        "status": str(delivery.status),
+        "attempts": delivery.attempts,
+        "reason": delivery.reason,
+        "error": delivery.error,
+        "answer": delivery.answer,
+        "created_at": instant_text(delivery.created_at),
+        "next_at": instant_text(delivery.next_at),
+        "finished_at": instant_text(delivery.finished_at),
+    }
+
+
+def delivery_line(each: dict[str, Any]) -> str:
+    """Write a delivery for people."""
+    came = (each["answer"] or {}).get("status") or (each["error"] or {}).get("message") or ""
+    again = f", again at {each['next_at']}" if each["next_at"] and each["attempts"] else ""
+    head = f"{each['id']} {each['event']} of {each['job']} to {each['url']}: {each['status']}"
+    return f"{head} after {each['attempts']} tries{f' ({came})' if came else ''}{again}"

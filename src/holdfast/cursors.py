@@ -1,0 +1,163 @@
+"""Where a reader of the log stands: what it has seen, as an opaque text that it can come back with.
+
+On SQLite commits have one order, and `seq` is it. On PostgreSQL a transaction that commits later may have drawn a lower
+`seq` and have a lower number, so no number is a place. There a cursor is a *snapshot*: the number of the next
+transaction and the numbers of those that were under way. Whatever these had not committed is new, and nobody's open
+transaction holds anything up. Snapshots of one server nest, in the order in which they were taken, so a page of a read
+that took in more than fits is what its snapshot has seen and the one before had not, up to a `seq`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from holdfast.errors import InvalidCursor
+
+LONGEST = 64_000
+LARGEST = 2**63
+
+
+class Position(NamedTuple):
+    """Where an event stands in the log: the transaction that wrote it (0 on SQLite), and its number."""
+
+    xid: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The transactions that had ended: all below *xmax*, save those *in_progress*."""
+
+    xmax: int
+    in_progress: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Snapshot:
+        """Read it as PostgreSQL writes it."""
+        _, xmax, listed = text.split(":")
+        return cls(int(xmax), tuple(int(each) for each in listed.split(",") if each))
+
+    def has_seen(self, xid: int) -> bool:
+        """Tell whether the transaction *xid* had ended."""
+        return xid < self.xmax and xid not in self.in_progress
+
+    def includes(self, other: Snapshot) -> bool:
+        """Tell whether it was taken when *other* was, or later."""
+        return other.xmax <= self.xmax and not any(map(other.has_seen, self.in_progress))
+
+
+@dataclass(frozen=True, slots=True)
+class SeqCursor:
+    """A place in the log of a SQLite file."""
+
+    origin: str
+    seq: int
+
+    @property
+    def text(self) -> str:
+        """The cursor as it is handed out."""
+        return _wrap(f"s:{self.origin}:{self.seq}")
+
+    def has_seen(self, position: Position) -> bool:
+        """Tell whether who stands here has seen the event at *position*."""
+        return position.seq <= self.seq
+
+    def behind(self, position: Position) -> SeqCursor:
+        """Give the place right behind *position*."""
+        return replace(self, seq=position.seq)
+
+    def joined(self, reached: Cursor) -> SeqCursor:
+        """Give the place of who was here, and had seen all that *reached* has before."""
+        return self if isinstance(reached, SeqCursor) and reached.seq <= self.seq else replace(self, seq=reached.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCursor:
+    """A place in the log of a PostgreSQL database: behind *seen*, and in *page*, if there is one, behind *seq*."""
+
+    origin: str
+    seen: Snapshot
+    page: Snapshot | None = None
+    seq: int = 0
+
+    @property
+    def text(self) -> str:
+        """The cursor as it is handed out."""
+        if self.page is None:
+            return _wrap(f"p:{self.origin}:{_written(self.seen)}")
+        return _wrap(f"p:{self.origin}:{_written(self.seen)}:{_written(self.page)}:{self.seq}")
+
+    def has_seen(self, position: Position) -> bool:
+        """Tell whether who stands here has seen the event at *position*."""
+        if self.seen.has_seen(position.xid):
+            return True
+        return self.page is not None and position.seq <= self.seq and self.page.has_seen(position.xid)
+
+    def behind(self, position: Position) -> SnapshotCursor:
+        """Give the place right behind *position*, which is in the page."""
+        return replace(self, seq=position.seq)
+
+    def joined(self, reached: Cursor) -> SnapshotCursor:
+        """Give the place of who was here, and had seen all that *reached*, the end of a read, has before."""
+        if not isinstance(reached, SnapshotCursor) or self.seen.includes(reached.seen):
+            return self
+        if self.page is None or reached.seen.includes(self.page):
+            return reached
+        return replace(self, seen=reached.seen)
+
+
+Cursor: TypeAlias = SeqCursor | SnapshotCursor
+
+
+def read_cursor(text: object) -> Cursor:
+    """Read what `text` of a cursor wrote; or raise `InvalidCursor`."""
+    if not isinstance(text, str):
+        raise InvalidCursor
+    try:
+        kind, origin, *parts = _unwrap(text).split(":")
+        if not (origin.isascii() and origin.isalnum()):
+            raise InvalidCursor
+        match kind, parts:
+            case "s", [seq]:
+                return SeqCursor(origin, _number(seq))
+            case "p", [seen]:
+                return SnapshotCursor(origin, _snapshot(seen))
+            case "p", [seen, page, seq]:
+                return SnapshotCursor(origin, _snapshot(seen), _snapshot(page), _number(seq))
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidCursor
+
+
+@lru_cache(maxsize=16)
+def _written(snapshot: Snapshot) -> str:
+    """Write a snapshot in few signs: those in progress by how far they are below the next."""
+    return ".".join([str(snapshot.xmax), *(str(snapshot.xmax - each) for each in snapshot.in_progress)])
+
+
+def _snapshot(text: str) -> Snapshot:
+    xmax, *distances = map(_number, text.split("."))
+    in_progress = tuple(xmax - each for each in distances)
+    if any(each < 0 or each >= xmax for each in in_progress):
+        raise InvalidCursor
+    return Snapshot(xmax, in_progress)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < LARGEST):
+        raise InvalidCursor
+    return int(text)
+
+
+def _wrap(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _unwrap(text: str) -> str:
+    if not text.isascii() or len(text) > LONGEST:
+        raise InvalidCursor
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode("ascii")

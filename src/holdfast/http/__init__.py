@@ -1,0 +1,13 @@
+"""Holdfast over HTTP: `events_app(hf)` is an application, `Events(hf)` an endpoint for yours; needs Starlette."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+if find_spec("starlette") is None:
+    raise ImportError("holdfast.http needs Starlette; install it with: pip install 'holdfast[http]'", name="starlette")
+
+from holdfast.http.app import events_app
+from holdfast.http.sse import Events
+
+__all__ = ["Events", "events_app"]

@@ -1,0 +1,129 @@
+"""What a task says of its phases: their names, how far a job is by them, and how their results are read.
+
+A job with *n* phases of which the one at *position* is at *p* percent is at `100 * (position + p / 100) / n` percent,
+rounded half up, so that three phases at 50, 25 and 80 give 17, 42 and 93:
+
+    >>> [overall(position, 3, percent) for position, percent in enumerate((50, 25, 80))]
+    [17, 42, 93]
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
+
+from holdfast.codec import Codec, make_codec
+from holdfast.errors import InvalidInput, InvalidOutput, Misuse
+from holdfast.models import RUN_PHASE
+
+MOST_PHASES = 1_000
+LONGEST_NAME = 100
+
+
+def check_phases(names: object) -> tuple[str, ...]:
+    """Read the names of a task's phases, or raise `InvalidInput` and say what is wrong with them."""
+    if isinstance(names, str) or not isinstance(names, list | tuple):
+        raise InvalidInput('they are a list of names; write phases=("download", "encode")', "options.phases")
+    if len(names) > MOST_PHASES:
+        raise InvalidInput(
+            f"they are {len(names)}, and {MOST_PHASES} are allowed; start a job for each part", "options.phases"
+        )
+    for name in names:
+        _check_name(name)
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        raise InvalidInput(f"{twice[0]!r} stands there twice; each has a name of its own", "options.phases")
+    return tuple(names)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.isprintable() or name != name.strip() or not name:
+        raise InvalidInput(f"{str(name)[:60]!r} cannot name a phase; give a text of one line", "options.phases")
+    if len(name) > LONGEST_NAME:
+        raise InvalidInput(f"{name[:60]!r}… has more than {LONGEST_NAME} characters", "options.phases")
+    if name == RUN_PHASE:
+        raise InvalidInput(f"{RUN_PHASE!r} is what the phase of a task is called that declares none", "options.phases")
+
+
+def overall(position: int, total: int, percent: float) -> int:
+    """Say how far a job is whose phase at *position* of *total* is at *percent*."""
+    return half_up((100 * position + percent) / total)
+
+
+def half_up(number: float) -> int:
+    """Round to the nearest whole number, a half to the next higher one.
+
+    >>> [half_up(number) for number in (0.5, 1.5, 2.49)]
+    [1, 2, 2]
+    """
+    floor = math.floor(number)
+    return floor + (number - floor >= 0.5)  # adding 0.5 first would round up what is a hair below it
+
+
+def percent_of(done: object, total: object = None) -> float:
+    """Read how far something is, in percent or as *done* of *total*; what is beyond 0 or 100 is taken for these.
+
+    Raises `InvalidInput` for what is no number, which a handler must not store as its progress.
+    """
+    part = _number(done, "progress.percent" if total is None else "progress.done")
+    if total is None:
+        return min(max(part, 0.0), 100.0)
+    whole = _number(total, "progress.total")
+    if whole < 0:
+        raise InvalidInput(f"{total} is less than nothing; give how much there is to do", "progress.total")
+    return 100.0 if whole == 0 else min(max(100 * part / whole, 0.0), 100.0)
+
+
+def _number(value: object, path: str) -> float:
+    try:
+        number = None if isinstance(value, str | bytes | bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or not math.isfinite(number):
+        is_long = isinstance(value, int) and abs(value) > 1  # which Python may refuse to write down
+        shown = "what is beyond all measure" if is_long else repr(str(value)[:60])
+        raise InvalidInput(f"{shown} is no number; say how far it is, from 0 to 100", path)
+    return number
+
+
+def result_codec(function: Callable[..., object], name: str, task: str) -> Codec[Any]:
+    """Say how the results of *function*, which phase *name* runs, are stored: by its return annotation."""
+    kind = returned_type(function, name)
+    try:
+        return _codec(kind, name, task)
+    except TypeError:  # an annotation that cannot be a key
+        return _codec.__wrapped__(kind, name, task)
+
+
+@lru_cache(1024)
+def _codec(kind: Any, name: str, task: str) -> Codec[Any]:
+    return make_codec(kind, f"phase {name}", InvalidOutput, task)
+
+
+def returned_type(function: Callable[..., object], name: str) -> Any:
+    """Read the return annotation, and no other: those of the parameters are nobody's business here."""
+    named = _named(function)
+    annotation = getattr(named, "__annotations__", {}).get("return", Any)
+    if isinstance(annotation, str):
+        alone = SimpleNamespace(__annotations__={"return": annotation})
+        names = getattr(inspect.unwrap(named), "__globals__", {})
+        try:
+            annotation = get_type_hints(alone, globalns=names, include_extras=True)["return"]
+        except Exception as error:  # noqa: BLE001 - an annotation is an expression of the user's
+            raise Misuse(
+                f"what the function of phase {name!r} returns cannot be resolved ({error}); define or import what its "
+                "annotation names above it, and not under `if TYPE_CHECKING`"
+            ) from None
+    return get_args(annotation)[-1] if get_origin(annotation) in (Awaitable, Coroutine) else annotation
+
+
+def _named(function: Callable[..., object]) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.isroutine(function) or isinstance(function, type):
+        return function
+    return type(function).__call__
