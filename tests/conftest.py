@@ -10,10 +10,11 @@ import pytest
 
 from holdfast import Holdfast
 from tests.factories import TASKS
+from tests.kept_connections import KeptConnections, kept_connections
 from tests.sweeping import Sweeper
 from tests.ways import WAYS, Way
 
-pytest_plugins = ["tests.postgres", "tests.pooled"]
+pytest_plugins = ["tests.garbage", "tests.memory", "tests.postgres", "tests.pooled"]
 
 SCHEMA = "contract"
 
@@ -28,6 +29,28 @@ def migrated_url(postgres_url: str) -> str:
 
 
 @pytest.fixture(scope="session")
+def kept_connections_of_run(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[KeptConnections | None]:
+    """The connections that tests hand on to each other; none through a pooler."""
+    if request.config.getoption("pooled"):
+        yield None
+        return
+    with kept_connections(postgres_url) as kept:
+        yield kept
+
+
+@pytest.fixture
+def own_connections(kept_connections_of_run: KeptConnections | None) -> Iterator[None]:
+    """Make every connection of this test anew, and close it."""
+    if kept_connections_of_run is None:
+        yield
+        return
+    kept_connections_of_run.close()
+    kept_connections_of_run.is_on = False
+    yield
+    kept_connections_of_run.is_on = True
+
+
+@pytest.fixture(scope="session")
 def sweeper(migrated_url: str) -> Iterator[Sweeper]:
     """Empties the tables of `contract`."""
     sweeper = Sweeper(migrated_url, SCHEMA)
@@ -36,7 +59,7 @@ def sweeper(migrated_url: str) -> Iterator[Sweeper]:
 
 
 @pytest.fixture
-def empty_url(migrated_url: str, sweeper: Sweeper) -> str:
+def empty_url(migrated_url: str, sweeper: Sweeper, kept_connections_of_run: KeptConnections | None) -> str:
     """The same with empty tables; what a test leaves behind, the next one does not see."""
     sweeper.sweep()
     return migrated_url

@@ -29,6 +29,7 @@ BEGINS = "is about one statement that commits by itself; behind a pooler each ha
 APART = {
     "tests/store/test_postgres_connections.py": OWN,
     "tests/store/test_plans.py": OWN,
+    "tests/store/test_block_plans.py": OWN,
     "tests/store/test_line.py": OWN,
     "tests/store/test_chain_races.py": WHO_WAITS,
     "tests/store/test_interleavings.py": WHO_WAITS,

@@ -7,9 +7,14 @@ import psycopg
 from holdfast.store.dialect import TABLES
 
 KEPT = frozenset({"meta", "jobs"})
+MOST_BYTES = 256 * 1024
 WRITTEN_TO = """
-    SELECT oid::regclass::text FROM pg_catalog.pg_class
+    SELECT oid::regclass::text, pg_relation_size(oid) FROM pg_catalog.pg_class
     WHERE relnamespace = %s::regnamespace AND relname = ANY(%s) AND relkind = 'r' AND pg_relation_size(oid) > 0"""
+RESTART = """
+    SELECT setval(seqrelid::regclass, seqstart, false) FROM pg_catalog.pg_sequence
+    JOIN pg_catalog.pg_class ON pg_class.oid = seqrelid
+    WHERE relnamespace = %s::regnamespace AND pg_sequence_last_value(seqrelid) IS NOT NULL"""
 
 
 class Sweeper:
@@ -22,7 +27,7 @@ class Sweeper:
         self._connection = self._connect()
 
     def sweep(self) -> None:
-        """Make every table as it was when it was new: not even a row that was rolled back is left of it."""
+        """Empty every table, and number its rows from one again, once nobody is writing any more."""
         try:
             self._sweep()
         except psycopg.OperationalError:  # a test has ended every connection to the database, or the server itself
@@ -34,9 +39,15 @@ class Sweeper:
         self._connection.close()
 
     def _sweep(self) -> None:
-        rows = self._connection.execute(WRITTEN_TO, (self._schema, self._tables)).fetchall()
-        if rows:
-            self._connection.execute(f"TRUNCATE {', '.join(name for (name,) in rows)} RESTART IDENTITY")
+        sizes: dict[str, int] = dict(self._connection.execute(WRITTEN_TO, (self._schema, self._tables)).fetchall())
+        if not sizes:
+            return
+        if max(sizes.values()) > MOST_BYTES:
+            self._connection.execute(f"TRUNCATE {', '.join(sizes)} RESTART IDENTITY")
+        else:  # a TRUNCATE makes new files for a table and each of its indexes: 3 ms, where this takes 0.5
+            deletes = "; ".join(f"DELETE FROM {name}" for name in sizes)
+            self._connection.execute(f"LOCK TABLE {', '.join(sizes)} IN SHARE ROW EXCLUSIVE MODE; {deletes}")
+            self._connection.execute(RESTART, (self._schema,))
 
-    def _connect(self) -> psycopg.Connection[tuple[str]]:
+    def _connect(self) -> psycopg.Connection[tuple[str, int]]:
         return psycopg.connect(self._url, autocommit=True, prepare_threshold=None)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench import backlog, drain, lanes, latency, stack_starts, start, throughput, transactions
+from bench import backlog, drain, events, lanes, latency, stack_starts, start, throughput, transactions
 from bench.__main__ import COMMANDS, main
 from bench.everything import Everything
 from bench.limits.sqlite import SqliteByHand
@@ -161,6 +161,22 @@ def test_lanes_runs_every_job_with_lanes_and_without(benchmarked: str, capsys: p
     shown = capsys.readouterr().out
     assert first_cells(shown) == ["SQLite: 10,000 lanes", "PostgreSQL: 10,000 lanes"]
     assert shown.count(f"jobs done: ours {2 * lanes.QUICK.jobs * (lanes.QUICK.rounds + 1):,}") == 2
+
+
+@pytest.mark.long
+def test_events_drains_follows_and_streams_on_both_stores(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["events", "--quick"]) == 0
+
+    shown = capsys.readouterr().out
+    expected = [each.ours for store in ("SQLite", "PostgreSQL") for each in events.comparisons(store)]
+    drained = events.QUICK.jobs * (events.QUICK.rounds + 1)
+    assert first_cells(shown) == expected
+    assert shown.count(f"jobs done: {2 * drained + events.QUICK.jobs} alone, {drained} with a subscription") == 2
+
+
+def test_events_that_are_not_there_are_not_reported() -> None:
+    with pytest.raises(Unsuited, match="3 events are missing"):
+        events.select(lambda after, most: [], after=7, number=3)
 
 
 @pytest.mark.long

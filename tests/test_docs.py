@@ -15,6 +15,7 @@ import doctest
 import enum
 import importlib
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -33,17 +34,21 @@ import pytest
 
 import holdfast
 import holdfast.errors
+import holdfast.parts
 from holdfast import Holdfast
 from holdfast.calls import CHECKS, StartOptions
 from holdfast.cli import commands
 from holdfast.errors import HoldfastError
+from holdfast.listeners import Listeners
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
 from holdfast.models import EventName
+from holdfast.pipelines import Pipeliner
 from holdfast.settings import Settings
 from holdfast.states import MOVES, State, Status
-from holdfast.sync import BlockingHoldfast
 from holdfast.tasks import TaskOptions
-from tests import django_project
+from holdfast.webhook_body import webhook_schema
+from holdfast.webhook_handles import WebhooksHandle
+from tests import django_project, forked
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -107,7 +112,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
         if isinstance(program, str):
             variables["PYTHONPATH"] = str(ROOT)
         # what a warning is to our own tests, it is to what we show
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-W", "error", *named, *arguments],
             check=False,
             cwd=tmp_path,
@@ -159,7 +164,20 @@ def test_an_excerpt_stands_in_its_file(page: Path, source: str, body: str) -> No
 SAID = {
     "approval.py": ("approved by ada", "bob is too late: it is completed", "(review continued, publish completed)"),
     "charge.py": ("charge, continued in attempt 2", "7 shipped", "asked 2 times, charged [995]"),
+    "media_pipeline.py": ("encode failed", "film.mov: 4 of 4 frames, in attempt 2"),
     "fan_in.py": ("count_book continued, add_up completed", "6000 words on 1000 pages"),
+    "webhooks.py": (
+        "job:completed: cat.png, small (in 2 tries)",
+        "owl.png, small (by the new one)",
+        "webhook_sent is True",
+    ),
+    "phase_queue.py": (
+        "webhooks: job:retrying job:completed",
+        "webhooks: job:failed job:completed",
+        "runs:     download 2 encode 3 upload 3",
+        "retained: 2 marked stale, 2 deleted",
+    ),
+    "live_progress.py": ("page:   200, text/html", "job:phase:completed, 67 %", "output: Film 1.webm"),
     "outbox_sqlite.py": ("orders:   ['kettle']", "jobs:     [1]", "receipts: [(1, 2)]"),
 }
 
@@ -256,25 +274,31 @@ def test_a_command_line_that_is_shown_exists(page: str, words: list[str]) -> Non
     if words[0] in ("--help", "--version"):
         return
     command = commands.commands.get(words[0])
+    if isinstance(command, click.Group) and len(words) > 1 and words[1][0] not in "-[":
+        command = command.commands.get(words[1])
 
-    assert command is not None, f"{page} shows holdfast {words[0]}"
-    options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    assert command is not None, f"{page} shows holdfast {' '.join(words[:2])}"
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {
+        "--help"
+    }
     assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= options, page
 
 
-@pytest.mark.parametrize(("page", "words"), command_lines("python3"))
-def test_a_command_of_dev_py_that_is_shown_exists(page: str, words: list[str]) -> None:
-    if words[0] != "dev.py":
-        return
+# each once: it is a process that reads its help
+DEV_COMMANDS = {words[1]: page for page, words in command_lines("python3") if words[0] == "dev.py"}
+
+
+@pytest.mark.parametrize("command", DEV_COMMANDS)
+def test_a_command_of_dev_py_that_is_shown_exists(command: str) -> None:
     told = subprocess.run(
-        [sys.executable, ROOT / "dev.py", words[1], "--help"],
+        [sys.executable, ROOT / "dev.py", command, "--help"],
         check=False,
         capture_output=True,
         text=True,
         timeout=20,
     )
 
-    assert told.returncode == 0, f"{page} shows dev.py {words[1]}"
+    assert told.returncode == 0, f"{DEV_COMMANDS[command]} shows dev.py {command}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -283,7 +307,7 @@ def test_methods_events_and_settings_that_are_named_exist(page: Path) -> None:
     face = Holdfast("never-opened.db")
 
     for name in re.findall(r"\bhf\.sync\.(\w+)", text):
-        assert hasattr(BlockingHoldfast, name), f"hf.sync.{name}"
+        assert hasattr(face.sync, name), f"hf.sync.{name}"
     for name in re.findall(r"\bhf\.(?!sync\b)(\w+)", text):
         assert hasattr(face, name), f"hf.{name}"
     for name in re.findall(r"\bHOLDFAST_([A-Z_]+[A-Z])\b", text):
@@ -340,16 +364,26 @@ def errors_table() -> str:
 
 
 def events_table() -> str:
-    return table(("event", "appended by"), [(f"`{name}`", APPENDED_BY[name]) for name in get_args(EventName)])
+    rows = [(f"`{name}`", APPENDED_BY[name], FACTS[name]) for name in get_args(EventName)]
+    return table(("event", "appended by", "its facts"), rows)
+
+
+def event_values_text() -> str:
+    return fields_text(holdfast.Event)
+
+
+def listener_methods_text() -> str:
+    return methods_of(Listeners, "hf", ["on", "off"])
 
 
 APPENDED_BY = {
     "job:enqueued": "`start`, `start_many`, `start_again` and `continue_with`, once for each job that was inserted",
-    "job:started": "a claim; its facts name the worker",
-    "job:progress": "a handler that says how far it is",
+    "job:started": "a claim",
+    "job:progress": "a handler that says how far it is; the beginning of a phase, which its facts name",
+    "job:phase:completed": "the end of a phase, with its result; its facts name the phase",
     "job:completed": "an attempt that returned, the commit of `ctx.complete()`, `hf.complete`; names what continues it",
     "job:failed": "an attempt that raised for the last time or for good, a third crash, a blocker that ended otherwise",
-    "job:retrying": "an attempt that raised and will be tried again; its facts hold the error",
+    "job:retrying": "an attempt that raised and will be tried again",
     "job:rescheduled": "a handler's `Reschedule`, work given back at shutdown, `reschedule`, `trigger`",
     "job:pausing": "`pause` of a running job",
     "job:paused": "`pause`, or an attempt that ended in a pause",
@@ -359,14 +393,49 @@ APPENDED_BY = {
     "job:blocked": "admission, once it has counted blockers that are still open",
     "job:unblocked": "the last open blocker",
     "job:reaped": "a lease that ran out, if the job will run again",
-    "job:deleted": "`delete` and `delete_many`, once for each job that is gone",
-    "job:warning": "a handler that raised after its block had completed the job; its facts hold the error",
-    "chain:completed": "the completion that closes a chain; its facts name the chain",
-    "lane:halted": "a head that failed or was paused, so that its lane waits; its facts say lane, job and reason",
+    "job:stale": "retention, when a job that has ended is marked as stale",
+    "job:deleted": "`delete`, `delete_many` and retention, once for each job that is gone",
+    "job:webhook:delivered": "the delivery of a webhook about the job, when the receiver has taken it",
+    "job:webhook:failed": "the delivery of a webhook about the job, when it was refused, given up or tried in vain",
+    "job:warning": "a handler that raised after its block had completed the job",
+    "chain:completed": "the completion that closes a chain",
+    "lane:halted": "a head that failed or was paused, so that its lane waits",
     "lane:paused": "`hf.lane(key).pause()`",
     "lane:resumed": "`hf.lane(key).resume()`; the end, retry, resume, deletion or skip of the job that halted the lane",
     "queue:paused": "`hf.queue(name).pause()`",
     "queue:resumed": "`hf.queue(name).resume()`",
+}
+
+
+WHO = "`by` and `reason`, if given"
+FACTS: dict[str, str] = {
+    "job:enqueued": "after `start_again`: `again`, the job that it repeats; " + WHO,
+    "job:started": "`worker`",
+    "job:progress": "`progress`, `message`; in a phase `phase` and `phase_progress`",
+    "job:phase:completed": "`phase`, `progress` of the whole",
+    "job:completed": "`continued`, the job that continues it, if one does; " + WHO,
+    "job:failed": "`reason`, `error`",
+    "job:retrying": "`reason`, `error`",
+    "job:rescheduled": "`reason`, `error`; " + WHO,
+    "job:pausing": WHO,
+    "job:paused": "`reason`, `error`; " + WHO,
+    "job:resumed": WHO,
+    "job:cancelling": WHO,
+    "job:cancelled": "`reason`, `error`; " + WHO,
+    "job:blocked": "",
+    "job:unblocked": "",
+    "job:reaped": "`reason`, `error`",
+    "job:stale": "",
+    "job:webhook:delivered": "`delivery`, the job that posted it; `event`; `subscription`, if it is for one",
+    "job:webhook:failed": "`delivery`, the job that posted it; `event`; `subscription`, if it is for one; `reason`",
+    "job:warning": "`error`",
+    "chain:completed": "",
+    "job:deleted": "`id`, `seq`",
+    "lane:halted": "`lane`, `job` that halts it, `reason`",
+    "lane:paused": "`lane`; " + WHO,
+    "lane:resumed": "`lane`, `job` that halted it, if one did; " + WHO,
+    "queue:paused": "`queue`; `until`, in milliseconds since 1970, if it is for a time; " + WHO,
+    "queue:resumed": "`queue`; " + WHO,
 }
 
 
@@ -407,7 +476,12 @@ DERIVED = {
 
 
 def commands_text() -> str:
-    return "\n\n".join(command_text(name, each) for name, each in sorted(commands.commands.items()))
+    shown: dict[str, click.Command] = {}
+    for name, each in sorted(commands.commands.items()):
+        shown[name] = each
+        if isinstance(each, click.Group):
+            shown |= {f"{name} {inner}": command for inner, command in sorted(each.commands.items())}
+    return "\n\n".join(command_text(name, each) for name, each in shown.items())
 
 
 def command_text(name: str, command: click.Command) -> str:
@@ -432,18 +506,27 @@ def names_table() -> str:
     return table(("name", "what it is"), rows)
 
 
+def parts_table() -> str:
+    named = [each for each in holdfast.parts.__all__ if each != "sse"]
+    return table(("name", "what it is"), [(f"`{each}`", summary(getattr(holdfast.parts, each))) for each in named])
+
+
 def methods_text() -> str:
     return methods_of(Holdfast, "hf", [name for name in vars(Holdfast) if not name.startswith("_")])
 
 
 def task_methods_text() -> str:
     tasks = methods_of(holdfast.Tasks, "tasks", ["declare", "merge", "call", "get"])
+    pipeline = f"### tasks.pipeline(name, *functions, **options)\n\n{inspect.getdoc(Pipeliner)}"
     task = methods_of(holdfast.Task, "greet", ["run", "call_with", "record"])
-    return f"{tasks}\n\n{task}\n\n{methods_of(holdfast.Call, 'call', ['options'])}"
+    return f"{pipeline}\n\n{tasks}\n\n{task}\n\n{methods_of(holdfast.Call, 'call', ['options'])}"
 
 
 def handler_methods_text() -> str:
-    context = ["prepare", "complete", "atomic", "continue_with", "blocker", "progress", "fail", "raise_if_aborted"]
+    context = [
+        "prepare", "complete", "atomic", "phase", "phase_result", "phase_results", "progress", "continue_with",
+        "blocker", "fail", "raise_if_aborted",
+    ]  # fmt: skip
     transaction = ["execute", "fetch_one", "fetch_all", "start", "start_many", "savepoint", "finish", "continue_with"]
     shown = methods_of(holdfast.CompletingTransaction, "tx", transaction)
     return f"{methods_of(holdfast.Context, 'ctx', context)}\n\n{shown}"
@@ -470,14 +553,15 @@ def parameters(method: Callable[..., object]) -> list[inspect.Parameter]:
 
 
 def fields_text(kind: Any) -> str:
-    rows = [(f"`{each.name}`", f"`{each.type}`") for each in dataclasses.fields(kind)]
+    shown = [each for each in dataclasses.fields(kind) if not each.name.startswith("_")]
+    rows = [(f"`{each.name}`", f"`{each.type}`") for each in shown]
     properties = [name for name, value in vars(kind).items() if isinstance(value, property)]
     rows += [(f"`{name}`", summary(getattr(kind, name))) for name in properties]
     return f"### {kind.__name__}\n\n{paragraph(kind)}\n\n{table(('field', 'type'), rows)}"
 
 
 def values_text() -> str:
-    kinds = (holdfast.Chain, holdfast.Job, holdfast.Blocker, holdfast.Page, holdfast.Unique)
+    kinds = (holdfast.Chain, holdfast.Job, holdfast.Phase, holdfast.Blocker, holdfast.Page, holdfast.Unique)
     return "\n\n".join(fields_text(each) for each in kinds)
 
 
@@ -493,6 +577,27 @@ def keywords_text() -> str:
     for title, kind in kinds.items():
         rows.append((title, ", ".join(f"`{name}`" for name in sorted(kind.__optional_keys__))))
     return table(("keywords", "names"), rows)
+
+
+def webhook_schema_text() -> str:
+    return f"```json\n{folded(webhook_schema())}\n```"
+
+
+def folded(value: object, depth: int = 0) -> str:
+    """Write a JSON value with all on one line that fits there."""
+    text = json.dumps(value)
+    if len(text) + depth < 110 or not isinstance(value, dict):
+        return text
+    inner = [f"{' ' * (depth + 1)}{json.dumps(key)}: {folded(each, depth + 1)}" for key, each in value.items()]
+    return "{\n" + ",\n".join(inner) + "\n" + " " * depth + "}"
+
+
+def webhook_methods_text() -> str:
+    return methods_of(WebhooksHandle, "hf.webhooks", [name for name in vars(WebhooksHandle) if name[0] != "_"])
+
+
+def webhook_values_text() -> str:
+    return "\n\n".join(fields_text(each) for each in (holdfast.Subscription, holdfast.Delivery))
 
 
 def words_text() -> str:
@@ -513,11 +618,17 @@ GENERATED: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "errors": errors_table,
     "events": events_table,
+    "event values": event_values_text,
+    "listener methods": listener_methods_text,
+    "webhook schema": webhook_schema_text,
+    "webhook methods": webhook_methods_text,
+    "webhook values": webhook_values_text,
     "moves": moves_table,
     "diagram": states_diagram,
     "derived": derived_table,
     "commands": commands_text,
     "names": names_table,
+    "parts": parts_table,
     "methods": methods_text,
     "task methods": task_methods_text,
     "handler methods": handler_methods_text,

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast import Holdfast
+from tests import forked
 from tests.acceptance.jobs_of_tests import PLACE, TASKS
 from tests.acceptance.processes import until
 
@@ -79,7 +80,7 @@ class Scene:
         log = self.directory / f"worker-{len(self.workers)}.log"
         command = [str(Path(sys.executable).with_name("holdfast")), "worker", app, *options]
         with log.open("wb") as stream:
-            process = subprocess.Popen(
+            process = forked.Popen(
                 command, cwd=ROOT, stdout=stream, stderr=stream, env={**self.environment, **environment}
             )
         self.workers.append(WorkerProcess(process, log))

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.store import admission
+from holdfast.store.tx import Tx
 from tests.acceptance.jobs_of_tests import hf, quick
 from tests.acceptance.produce import job_id
 
@@ -59,6 +60,23 @@ def paused_queue(hf: Holdfast) -> None:
     hf.sync.queue("default").pause()
 
 
+def ended_long_ago(hf: Holdfast) -> None:
+    """Have the first job have ended long ago."""
+    cancelled(hf)
+    hf.store.run_sync(run, AGE)
+
+
+def stale_for_long(hf: Holdfast) -> None:
+    """Have it have been stale for long, too."""
+    ended_long_ago(hf)
+    hf.store.run_sync(run, MARK)
+
+
+async def run(tx: Tx, sql: str) -> None:
+    """Run *sql*."""
+    await tx.execute(sql)
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     """What is done where; the *event* it appends, and the *value* that *sql* reads when it is done, and not before."""
@@ -70,6 +88,9 @@ class Verb:
     value: object
 
 
+AGE = "UPDATE holdfast_job SET closed_at = 1"
+MARK = "UPDATE holdfast_job SET stale_at = 1"
+STALE = "SELECT count(*) FROM holdfast_job WHERE stale_at IS NOT NULL"
 STATUS = f"SELECT status FROM holdfast_job WHERE id = '{FIRST}'"
 GATE = f"SELECT gate FROM holdfast_job WHERE id = '{FIRST}'"
 IS_DELAYED = f"SELECT run_at > $now + 60000 FROM holdfast_job WHERE id = '{FIRST}'"
@@ -88,6 +109,8 @@ VERBS = {
     "outside": Verb(in_lane, lambda hf: hf.sync.complete(quick, FIRST, 7), "job:completed", HEAD, str(SECOND)),
     "start_again": Verb(in_lane, lambda hf: hf.sync.start_again(FIRST), "job:enqueued", JOBS, 3),
     "delete": Verb(in_lane, lambda hf: hf.sync.delete(FIRST), "job:deleted", IS_THERE, 0),
+    "mark": Verb(ended_long_ago, lambda hf: hf.sync.retain(), "job:stale", STALE, 1),
+    "remove": Verb(stale_for_long, lambda hf: hf.sync.retain(), "job:deleted", IS_THERE, 0),
     "skip": Verb(halted, lambda hf: hf.sync.lane(LANE).skip(), "lane:resumed", HEAD, str(SECOND)),
     "pause_lane": Verb(in_lane, lambda hf: hf.sync.lane(LANE).pause(), "lane:paused", GATE, None),
     "resume_lane": Verb(paused_lane, lambda hf: hf.sync.lane(LANE).resume(), "lane:resumed", GATE, "ready"),

@@ -19,6 +19,9 @@ import pytest
 import holdfast
 from holdfast.crashpoints import POINTS, VARIABLE, Trap
 from holdfast.errors import InvalidSettings
+from holdfast.models import INTERNAL_QUEUE
+from tests import forked
+from tests.acceptance.jobs_of_tests import quick
 from tests.acceptance.processes import until
 from tests.acceptance.produce import job_id
 from tests.acceptance.scene import ROOT, Scene, WorkerProcess, scene
@@ -37,6 +40,8 @@ ONLY_ON = {"reap.after_proof": "sqlite"}
 STEERED = [point for point in POINTS if point.partition(".")[0] in VERBS]
 # and these a block over somebody else's transaction: test_completion_by_orm.py
 PROVIDED = [point for point in POINTS if point.startswith("provided.")]
+# and these a worker whose job somebody is to be told of
+TOLD = ["complete.after_delivery"]
 
 
 def places(points: Sequence[str]) -> list[object]:
@@ -47,7 +52,10 @@ def places(points: Sequence[str]) -> list[object]:
     return [pytest.param(*case, marks=[] if case in ALWAYS else pytest.mark.long) for case in wanted]
 
 
-PLAYED = [point for point in POINTS if point not in [*STEERED, *PROVIDED] or point.startswith("pause.")]
+# and these the end of a phase: test_media_pipeline.py
+PHASED = [point for point in POINTS if point.startswith("phase.")]
+ELSEWHERE = [*STEERED, *PROVIDED, *TOLD, *PHASED]
+PLAYED = [point for point in POINTS if point not in ELSEWHERE or point.startswith("pause.")]
 
 
 @pytest.mark.parametrize(("stage_database", "point", "mode"), places(PLAYED), indirect=["stage_database"])
@@ -79,7 +87,7 @@ def run_in_spite_of(command: Sequence[str], environment: dict[str, str], trap: s
     """Run a program with the trap set, and again without if that kills it; give what it said."""
     trapped = run_trapped(command, environment, trap)
     if trapped.returncode == -signal.SIGKILL:
-        subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=30, check=True)
+        forked.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=30, check=True)
     else:
         assert trapped.returncode == 0, trapped.stderr
     return trapped.stderr
@@ -151,9 +159,29 @@ def test_a_verb_whose_process_is_killed_was_done_wholly_or_not_at_all(stage: Sce
     if where != "after_commit" and trapped.returncode != 0:
         assert trapped.returncode == -signal.SIGKILL or "UnknownOutcome" in trapped.stderr, trapped.stderr
         assert tables(stage) == before
-        subprocess.run(command, env=stage.environment, cwd=ROOT, capture_output=True, timeout=30, check=True)
+        forked.run(command, env=stage.environment, cwd=ROOT, capture_output=True, timeout=30, check=True)
     assert stage.rows(verb.sql) == [(verb.value,)]
     assert events(tables(stage), verb.event) == events(before, verb.event) + 1
+
+
+@pytest.mark.parametrize(("stage_database", "point", "mode"), places(TOLD), indirect=["stage_database"])
+def test_a_worker_killed_as_it_makes_a_delivery_leaves_the_job_and_its_event_undone(
+    stage: Scene, point: str, mode: str
+) -> None:
+    """F-01, F-15, I-12, I-47."""
+    stage.face.queue(INTERNAL_QUEUE).pause()
+    stage.start(quick(n=1).options(webhook="https://example.com/hook"))
+
+    worker = stage.worker(waits=False, **{VARIABLE: f"{point}:1:{mode}"})
+    until(lambda: "crash_point_reached" in worker.said, "the point is reached", 30)
+    if mode == "kill":
+        worker.exit_code()
+        assert stage.rows("SELECT count(*) FROM holdfast_delivery") == [(0,)]
+        stage.worker(waits=False)
+
+    ended = "SELECT count(*) FROM holdfast_event WHERE name = 'job:completed'"
+    until(lambda: stage.rows(ended) == [(1,)], f"the job completes; {stage.logs()}", 40)
+    assert stage.rows("SELECT event FROM holdfast_delivery") == [("job:completed",)]
 
 
 def tables(stage: Scene) -> dict[str, list[tuple[object, ...]]]:

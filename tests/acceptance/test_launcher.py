@@ -28,6 +28,7 @@ from holdfast.testing import (
 )
 from holdfast.testing.identity import Identity
 from tests.acceptance.processes import is_running, listening_addresses, owner_of, processes_naming, until
+from tests.standby import temporary_standby
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the /proc of Linux")
 
@@ -167,6 +168,33 @@ def test_nothing_is_left_after_the_block() -> None:
 
     assert not is_running(process)
     assert not directory.exists()
+
+
+@on_linux
+def test_a_standby_follows_its_primary_is_promoted_in_its_place_and_leaves_nothing() -> None:
+    with temporary_postgres() as primary, temporary_standby(primary) as standby:
+        process, directory = process_of(standby), standby.log.parent
+        owner = owner_of(process)
+        query(primary.url, "CREATE TABLE kept AS SELECT 7 AS value")
+        standby.catch_up()
+        primary.stop("immediate")
+
+        standby.promote()
+
+        query(standby.url, "INSERT INTO kept VALUES (8)")
+        kept = query(standby.url, "SELECT value FROM kept")
+        [[timeline]] = query(standby.url, "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)")
+    assert (kept, timeline) == ([(7,), (8,)], "00000002")
+    assert owner != 0
+    assert not is_running(process)
+    assert not directory.exists()
+
+
+def test_a_server_that_was_given_has_no_standby(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(postgres.URL_VARIABLE, server.url)
+
+    with temporary_postgres() as given, pytest.raises(NotOurServer), temporary_standby(given):
+        pass
 
 
 @on_linux

@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from tests import forked
+
 
 def holdfast(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("holdfast")), *arguments]
-    return subprocess.run(
+    return forked.run(
         command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
     )
 
@@ -41,7 +43,7 @@ def test_it_brings_an_empty_database_up_to_date_and_says_what_it_did(database: s
     told = holdfast("migrate", database, **schema)
 
     assert told.returncode == 0, told.stderr
-    assert told.stdout == "took 0001_kernel; the database is up to date (schema 1)\n"
+    assert told.stdout == "took 0001_kernel, 0002_log; the database is up to date (schema 2)\n"
 
 
 @both
@@ -50,7 +52,7 @@ def test_a_second_run_has_nothing_to_do(database: str) -> None:
 
     told = holdfast("migrate", "--json", database, **schema)
 
-    assert json.loads(told.stdout) == {"schema": 1, "taken": []}
+    assert json.loads(told.stdout) == {"schema": 2, "taken": []}
 
 
 @both
@@ -62,7 +64,7 @@ def test_check_tells_by_its_exit_code_and_the_command_to_run(database: str) -> N
     assert before.returncode == 5
     assert "run `holdfast migrate`" in before.stderr
     assert before.stdout == ""
-    assert (after.returncode, after.stdout) == (0, "the database is up to date (schema 1)\n")
+    assert (after.returncode, after.stdout) == (0, "the database is up to date (schema 2)\n")
 
 
 def test_check_makes_no_file(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_the_printed_sql_makes_a_sqlite_file_that_needs_no_more(tmp_path: Path) 
     connection.executescript(holdfast("migrate", "--sql", path).stdout)
     connection.close()
 
-    assert holdfast("migrate", "--json", path).stdout == '{"schema": 1, "taken": []}\n'
+    assert holdfast("migrate", "--json", path).stdout == '{"schema": 2, "taken": []}\n'
 
 
 def test_the_printed_sql_makes_a_postgresql_schema_that_needs_no_more(postgres_url: str) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 
 def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("holdfast")), *arguments]
-    return subprocess.run(
+    return forked.run(
         command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env={**os.environ, **environment}
     )
 

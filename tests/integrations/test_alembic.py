@@ -186,6 +186,8 @@ class Shop:
         return taken
 
 
+NEWEST = code_number("sqlite")
+NEXT = NEWEST + 1
 DRIVERS = ("sqlite", "sqlite+aiosqlite", "postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg")
 
 
@@ -207,20 +209,20 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def take_first_step(shop: Shop, **options: str) -> None:
+def take_our_steps(shop: Shop, **options: str) -> None:
     """Write the revision that a shop begins with: its own table, and our tables."""
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     shop.revise(
         "a1",
         'op.create_table("shop_order", sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True))\n'
-        f"holdfast_tables.upgrade(1{given})",
+        + "\n".join(f"holdfast_tables.upgrade({number}{given})" for number in range(1, NEXT)),
         f"holdfast_tables.downgrade({given.removeprefix(', ')})\n" + 'op.drop_table("shop_order")',
     )
 
 
 @pytest.mark.parametrize("shop", DRIVERS, indirect=True)
 def test_a_revision_makes_our_tables_with_its_own(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
 
     shop.upgrade()
 
@@ -231,7 +233,7 @@ def test_a_revision_makes_our_tables_with_its_own(shop: Shop) -> None:
 
 
 def test_it_makes_what_our_own_command_makes(shop: Shop, tmp_path: Path) -> None:
-    shop.revise("a1", "holdfast_tables.upgrade(1)", "holdfast_tables.downgrade()")
+    shop.revise("a1", f"holdfast_tables.upgrade({NEWEST})", "holdfast_tables.downgrade()")
     shop.migrate()
     expected = shop.tables()
     command.stamp(shop.config(), "a1")
@@ -244,7 +246,7 @@ def test_it_makes_what_our_own_command_makes(shop: Shop, tmp_path: Path) -> None
 
 
 def test_what_our_command_has_done_is_not_done_again(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
     shop.migrate()
     with shop.face().sync as hf:
         chain = hf.start(greet(name="Ada"))
@@ -258,18 +260,18 @@ def test_what_our_command_has_done_is_not_done_again(shop: Shop) -> None:
 
 
 def test_a_revision_that_fails_leaves_nothing_of_ours_half_done(shop: Shop) -> None:
-    shop.revise("a1", "holdfast_tables.upgrade(1)\nraise RuntimeError('out of paper')")
+    shop.revise("a1", f"holdfast_tables.upgrade({NEWEST})\nraise RuntimeError('out of paper')")
 
     with pytest.raises(RuntimeError, match="out of paper"):
         shop.upgrade()
 
     # SQLite's driver begins a transaction with the first row, and so keeps the table that is made before it
     assert [name for name in shop.tables() if name != "holdfast_meta"] == []
-    assert shop.migrate() == ["0001_kernel"]
+    assert shop.migrate() == [step.name for step in steps("sqlite")]
 
 
 def test_the_script_of_offline_mode_makes_the_same(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
 
     shop.run(shop.script())
 
@@ -281,7 +283,7 @@ def test_the_script_of_offline_mode_makes_the_same(shop: Shop) -> None:
 
 
 def test_the_tables_go_with_a_downgrade_and_can_be_made_anew(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
     shop.upgrade()
 
     command.downgrade(shop.config(), "base")
@@ -294,7 +296,7 @@ def test_the_tables_go_with_a_downgrade_and_can_be_made_anew(shop: Shop) -> None
 
 
 def test_a_downgrade_can_be_written_out_too(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
     shop.upgrade()
 
     shop.run(shop.script("a1:base", is_down=True))
@@ -303,55 +305,56 @@ def test_a_downgrade_can_be_written_out_too(shop: Shop) -> None:
 
 
 @pytest.fixture
-def second_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A next release, with a step more; its text has what SQLAlchemy reads otherwise than a database does."""
     statements = ("CREATE TABLE holdfast_tag (name text DEFAULT '100% :sure')",)
-    known = {database: [*steps(database), Step(2, "0002_tags", 1, statements)] for database in ("sqlite", "postgres")}
+    tags = Step(NEXT, "a_next_one", 1, statements)
+    known = {database: [*steps(database), tags] for database in ("sqlite", "postgres")}
     monkeypatch.setattr(migrations, "steps", known.__getitem__)
 
 
-@pytest.mark.usefixtures("second_step")
+@pytest.mark.usefixtures("next_step")
 def test_a_revision_takes_its_own_step_and_no_more(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
 
     shop.upgrade()
 
-    assert standing(shop) == "1"
+    assert standing(shop) == str(NEWEST)
 
 
-@pytest.mark.usefixtures("second_step")
+@pytest.mark.usefixtures("next_step")
 @pytest.mark.parametrize("shop", DRIVERS, indirect=True)
 def test_the_next_release_is_a_revision_more(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
     shop.upgrade()
-    shop.revise("b2", "holdfast_tables.upgrade(2)", before="a1")
+    shop.revise("b2", f"holdfast_tables.upgrade({NEXT})", before="a1")
 
     shop.upgrade()
 
-    assert standing(shop) == "2"
+    assert standing(shop) == str(NEXT)
     shop.query("SELECT name FROM holdfast_tag")
     assert default_of_tag(shop) == "100% :sure"
 
 
-@pytest.mark.usefixtures("second_step")
+@pytest.mark.usefixtures("next_step")
 def test_a_script_of_both_revisions_takes_each_step_once(shop: Shop) -> None:
-    take_first_step(shop)
-    shop.revise("b2", "holdfast_tables.upgrade(2)", before="a1")
+    take_our_steps(shop)
+    shop.revise("b2", f"holdfast_tables.upgrade({NEXT})", before="a1")
 
     script = shop.script()
     shop.run(script)
 
-    assert standing(shop) == "2"
+    assert standing(shop) == str(NEXT)
     assert default_of_tag(shop) == "100% :sure"
 
 
-@pytest.mark.usefixtures("second_step")
+@pytest.mark.usefixtures("next_step")
 def test_a_revision_takes_also_the_steps_before_it_that_nobody_took(shop: Shop) -> None:
-    shop.revise("b2", "holdfast_tables.upgrade(2)")
+    shop.revise("b2", f"holdfast_tables.upgrade({NEXT})")
 
     shop.upgrade()
 
-    assert standing(shop) == "2"
+    assert standing(shop) == str(NEXT)
 
 
 def standing(shop: Shop) -> str:
@@ -377,7 +380,7 @@ def test_a_step_that_this_release_does_not_know_is_refused(shop: Shop) -> None:
 
 @pytest.mark.parametrize("shop", ["postgresql+psycopg"], indirect=True)
 def test_the_tables_may_be_in_a_schema_of_their_own(shop: Shop) -> None:
-    take_first_step(shop, schema_name="jobs")
+    take_our_steps(shop, schema_name="jobs")
 
     shop.upgrade()
 
@@ -388,7 +391,7 @@ def test_the_tables_may_be_in_a_schema_of_their_own(shop: Shop) -> None:
 
 @pytest.mark.parametrize("shop", ["postgresql+psycopg"], indirect=True)
 def test_a_script_makes_that_schema_too(shop: Shop) -> None:
-    take_first_step(shop, schema_name="jobs")
+    take_our_steps(shop, schema_name="jobs")
 
     shop.run(shop.script())
 
@@ -397,7 +400,7 @@ def test_a_script_makes_that_schema_too(shop: Shop) -> None:
 
 
 def test_a_name_that_is_none_is_refused(shop: Shop) -> None:
-    take_first_step(shop, schema_name="Robert'); DROP TABLE shop_order; --")
+    take_our_steps(shop, schema_name="Robert'); DROP TABLE shop_order; --")
 
     with pytest.raises(InvalidSettings, match="schema_name"):
         shop.upgrade()
@@ -405,7 +408,7 @@ def test_a_name_that_is_none_is_refused(shop: Shop) -> None:
 
 def test_another_database_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.integrations.alembic.DATABASES", {})
-    take_first_step(shop)
+    take_our_steps(shop)
 
     with pytest.raises(Misuse, match="PostgreSQL or SQLite"):
         shop.upgrade()
@@ -417,14 +420,14 @@ def generated(shop: Shop, **options: str) -> str:
 
 
 def test_autogenerate_leaves_our_tables_alone(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
     shop.upgrade()
 
     assert "drop" not in generated(shop)
 
 
 def test_without_the_filter_it_would_drop_them(shop: Shop) -> None:
-    take_first_step(shop)
+    take_our_steps(shop)
     shop.upgrade()
 
     assert "op.drop_table('holdfast_job')" in generated(shop, filtered="no")

@@ -8,10 +8,11 @@ from uuid import UUID
 from holdfast.calls import Call
 from holdfast.store import jobs, steering
 from holdfast.worker.context import Context
-from tests.simulation.checker import BY_HAND, Violation
+from tests.simulation.checker import BY_HAND
 from tests.simulation.handlers import Fate, booking, steady
 from tests.simulation.process import Process
 from tests.simulation.scenes import WELL, Stage, scene
+from tests.simulation.violations import Violation
 from tests.simulation.world import PERIOD_SECONDS, POLL_SECONDS
 
 LEASE_OF_BOOKING = 9

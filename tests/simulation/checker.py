@@ -13,6 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation import kept
+from tests.simulation.kept import Kept
+from tests.simulation.violations import Violation
+
 if TYPE_CHECKING:
     from holdfast.store.jobs import Token
     from tests.simulation.process import Process
@@ -32,6 +36,8 @@ LEGAL: dict[str, set[tuple[str | None, str]]] = {
     "job:cancelling": {("running", "running")},
     "job:pausing": {("running", "running")},
     "job:progress": {("running", "running")},
+    "job:phase:completed": {("running", "running")},
+    "job:stale": {(end, end) for end in ("completed", "failed", "cancelled")},
     "job:blocked": {("blocked", "blocked"), ("failed", "blocked")},
     "job:unblocked": {("blocked", "pending")},
     "job:resumed": {(old, new) for old in ("paused", "failed", "cancelled") for new in ("pending", "blocked")},
@@ -43,10 +49,12 @@ LEGAL[OUTSIDE] = {(old, "completed") for old in ("blocked", "pending", "running"
 BY_HAND = -1
 """The output of a job that somebody completes without a worker."""
 TERMINAL = ("completed", "failed", "cancelled")
+MOVES = {move for moves in LEGAL.values() for move in moves}
+"""Those that a job which keeps no history may make."""
 
 WATCHED = (
     "status", "attempt", "nonce", "worker", "lease_until", "cancel_requested_at", "pause_requested_at", "version",
-    "head", "place", "crashes", "used", "closed_as", "open_blockers",
+    "head", "place", "crashes", "used", "closed_as", "open_blockers", "stale_at",
 )  # fmt: skip
 CONSTANT = (
     "seq",
@@ -63,6 +71,7 @@ CONSTANT = (
     "error",
     "lease_ms",
     "completed_by",
+    "history",
 )
 
 NEW = ", ".join(f"NEW.{name}" for name in (*CONSTANT, *WATCHED))
@@ -76,9 +85,7 @@ CREATE TRIGGER sim_inserted AFTER INSERT ON holdfast_job BEGIN
     INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {", ".join("NULL" for _ in WATCHED)}); END;
 CREATE TRIGGER sim_updated AFTER UPDATE ON holdfast_job WHEN {CHANGED} BEGIN
     INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {OLD}); END;
-CREATE TRIGGER sim_deleted AFTER DELETE ON holdfast_job BEGIN
-    SELECT RAISE(ABORT, 'nothing is deleted in the simulation'); END;
-"""
+{kept.AUDIT}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,7 @@ class Change:
     error: str | None
     lease_ms: int | None
     completed_by: str | None
+    history: int
     status: str
     attempt: int
     nonce: str | None
@@ -115,6 +123,7 @@ class Change:
     used: int
     closed_as: str | None
     open_blockers: int
+    stale_at: int | None
     old_status: str | None
     old_attempt: int
     old_nonce: str | None
@@ -129,6 +138,7 @@ class Change:
     old_used: int
     old_closed_as: str | None
     old_open_blockers: int
+    old_stale_at: int | None
 
     @property
     def completes(self) -> bool:
@@ -137,10 +147,6 @@ class Change:
 
 
 assert [each.name for each in fields(Change)][2:] == COLUMNS.split(", ")
-
-
-class Violation(AssertionError):
-    """Something that must never be."""
 
 
 class Checker:
@@ -155,6 +161,9 @@ class Checker:
         """The chains that were closed otherwise than by completing, though they may be open again."""
         self.commits = 0
         self.reached: Counter[str] = Counter()
+        self.kept = Kept(world, self.ask)
+        self.log: dict[int, list[tuple[int, str, int | None]]] = {}
+        """All events that readers may be told of, by job: number, name, version."""
 
     def look(self, committer: Process) -> None:
         """Look at what *committer* has just committed."""
@@ -172,6 +181,10 @@ class Checker:
             [(job, version, named(name, facts)) for _, job, name, _, version, _, facts in events if name in LEGAL],
         )
         self._look_at_ledger(changes)
+        self.kept.look(changes, [(job, name) for _, job, name, *_ in events])
+        for number, job, name, _, version, _, _ in events:
+            if job not in self.kept.internal:
+                self.log.setdefault(job, []).append((number, name, version))
         if not changes:
             return
         self._seen_change = changes[-1].n
@@ -203,8 +216,14 @@ class Checker:
         told = {(job, version): name for job, version, name in events}
         if len(told) != len(events):
             raise Violation(f"I-12: two events tell of one move: {events}")
+        silent = {each.seq for each in changes if not each.history}
+        if any(job in silent for job, _, _ in events):
+            raise Violation(f"an event of a job that keeps no history: {events}")
         for each in changes:
             name = told.pop((each.seq, each.version), None) if each.version != each.old_version else None
+            if each.seq in silent:
+                self._look_at_silent(each)
+                continue
             if name is None:
                 if each.status != each.old_status:
                     raise Violation(f"I-12: no event in the commit of {show(each)}")
@@ -214,6 +233,12 @@ class Checker:
                 self.reached["cancel while running" if name == "job:cancelling" else "pause while running"] += 1
         if told:
             raise Violation(f"I-12: events without a move in their commit: {told}")
+
+    def _look_at_silent(self, each: Change) -> None:
+        """I-08: also what keeps no history makes lawful moves only."""
+        self.reached["moved without history"] += 1
+        if each.status != each.old_status and (each.old_status, each.status) not in MOVES:
+            raise Violation(f"I-08: there is no such move: {show(each)}")
 
     def _look_at(self, each: Change, committer: Process) -> None:
         if each.old_status is not None and each.status != each.old_status and each.version != each.old_version + 1:
@@ -301,7 +326,12 @@ class Checker:
 
     def _look_at_settlement(self, each: Change) -> None:
         """I-13: what is written is what this very attempt came to."""
-        if each.completes and each.output is not None and json.loads(each.output) != each.attempt:
+        if (
+            each.completes
+            and each.seq not in self.kept.internal
+            and each.output is not None
+            and json.loads(each.output) != each.attempt
+        ):
             raise Violation(f"I-13: attempt {each.output} of job {each.seq} completed while {each.attempt} held it")
 
     def _look_at_reap(self, each: Change, committer: Process) -> None:
@@ -399,9 +429,10 @@ class Checker:
         ((written,),) = self.ask(
             "SELECT count(*) FROM sim_ledger WHERE job = ? AND attempt = ? AND what = 'done'", job, attempt
         )
-        ((status, completed_by, now),) = self.ask(
-            "SELECT status, completed_by, attempt FROM holdfast_job WHERE id = ?", job
-        )
+        found = self.ask("SELECT status, completed_by, attempt FROM holdfast_job WHERE id = ?", job)
+        if not found and is_committed and job in self.kept.gone.values():
+            return
+        ((status, completed_by, now),) = found
         is_ours = (status, completed_by, now) == ("completed", worker, attempt)
         if is_committed != is_ours or is_committed != bool(written):
             heard = "committed" if is_committed else "rolled back"
@@ -419,12 +450,13 @@ class Checker:
         )
         if each.status == "failed":
             self.reached["failed by a blocker"] += 1
-            if not {id_ for id_, _ in ends} & self._unhappy:
+            if not {id_ for id_, _ in ends} & (self._unhappy | set(self.kept.gone.values())):
                 raise Violation(f"I-39: job {each.seq} failed by blockers that ended {ends}")
             return
         self.reached["unblocked"] += 1
         if any(
-            end != "completed" and not (each.on_blocker_failure == "ignore" and id_ in self._unhappy)
+            end != "completed"
+            and not (each.on_blocker_failure == "ignore" and (id_ in self._unhappy or id_ in self.kept.gone.values()))
             for id_, end in ends
         ):
             raise Violation(f"I-38: job {each.seq} was let go by blockers that stand {ends}")

@@ -61,6 +61,8 @@ class Run:
     is_deaf: bool
 
 
+PHASES = ("fetch", "cut", "send")
+WELL = Fate("well")
 End = Callable[[Context, "World", Fate], Awaitable[int]]
 """How a handler ends that ends well."""
 
@@ -116,6 +118,21 @@ async def in_blocks(ctx: Context, world: World, fate: Fate) -> int:
         raise
     world.left_block(ctx, None)
     return output
+
+
+async def in_phases(ctx: Context, world: World, fate: Fate) -> int:
+    """Run phases, in one of which something may go wrong; then return."""
+    chance = world.machine.chance
+    bad = chance.choice(PHASES)
+    for name in PHASES:
+
+        async def run(name: str = name) -> str:
+            world.phase_begins(ctx, name)
+            await hold(ctx, world, fate if name == bad else WELL)
+            return f"{name} {ctx.job.attempt}"
+
+        world.phase_gives(ctx, name, await ctx.phase(name, run))
+    return await simply(ctx, world, fate)
 
 
 async def write(tx: Transaction, ctx: Context, what: str) -> None:
@@ -193,5 +210,19 @@ async def booking(ctx: Context, n: int, after: int = 0) -> int:
     return await work(ctx, WORLD[0], in_blocks)
 
 
-ALL: tuple[Callable[..., Any], ...] = (steady, steady, steady, fragile, careful, elsewhere, booking, booking)
+@TASKS.task(name="staged", lease=6, phases=PHASES, retry=Retry(attempts=6, first=0.5, maximum=4))
+async def staged(ctx: Context, n: int, after: int = 0) -> int:
+    """Goes on where it was interrupted."""
+    return await work(ctx, WORLD[0], in_phases)
+
+
+@TASKS.task(name="silent", lease=6, history=False, retry=Retry(attempts=4, first=0.5, maximum=4))
+async def silent(ctx: Context, n: int, after: int = 0) -> int:
+    """Keeps no history."""
+    return await work(ctx, WORLD[0], simply)
+
+
+ALL: tuple[Callable[..., Any], ...] = (
+    steady, steady, steady, fragile, careful, elsewhere, booking, booking, staged, silent,
+)  # fmt: skip
 LONGEST_LEASE = 12.0

@@ -19,6 +19,7 @@ from holdfast.surroundings import Shell, Surroundings, Threads
 from holdfast.tasks import Tasks
 from holdfast.worker.worker import Worker
 from tests.simulation.disk import Disk, VirtualFile, VirtualFileLock
+from tests.simulation.post import PostOffice, VirtualPoster
 from tests.simulation.virtual import Machine, VirtualEvent, VirtualLoop, VirtualShell, VirtualThreads
 
 LONGEST_TURN = 0.5
@@ -137,7 +138,16 @@ class VirtualStore(SqliteStore):
 class Process:
     """One process; it is born, and may be frozen, killed or told to stop."""
 
-    def __init__(self, name: str, machine: Machine, disk: Disk, tasks: Tasks, wall_offset_ms: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        machine: Machine,
+        disk: Disk,
+        tasks: Tasks,
+        wall_offset_ms: int = 0,
+        office: PostOffice | None = None,
+        **settings: Any,
+    ) -> None:
         self.name = name
         self.machine = machine
         self.disk = disk
@@ -155,6 +165,7 @@ class Process:
         self._look: Callable[[], float | None] | None = None
         self.surroundings = Surroundings(
             has_file_alarms=False,
+            poster=None if office is None else VirtualPoster(office, self),
             wall_ms=lambda: disk.clock() + wall_offset_ms,
             monotonic=self.loop.time,
             chance=Random(machine.chance.getrandbits(64)),
@@ -167,7 +178,10 @@ class Process:
         )
         self.store = VirtualStore(disk, self, self.surroundings)
         self.hf = Holdfast(
-            settings=Settings(database=disk.path), tasks=[tasks], store=self.store, surroundings=self.surroundings
+            settings=Settings(database=disk.path, **settings),
+            tasks=[tasks],
+            store=self.store,
+            surroundings=self.surroundings,
         )
         self.hf._starting._recorded |= {task.name for task in tasks}  # they stand in the template
 

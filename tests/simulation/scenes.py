@@ -18,9 +18,10 @@ from holdfast import completing
 from holdfast.errors import HoldfastError
 from holdfast.store import holds, jobs, steering
 from holdfast.worker import claimer
-from tests.simulation.checker import BY_HAND, Violation
+from tests.simulation.checker import BY_HAND
 from tests.simulation.handlers import WORLD, Fate, elsewhere, steady
 from tests.simulation.process import Process
+from tests.simulation.violations import Violation
 from tests.simulation.world import OPERATOR, POLL_SECONDS, World
 
 MOST_SEEDS = 5

@@ -14,22 +14,29 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from holdfast import Call
-from holdfast.errors import HoldfastError, LeaseLost, TransactionTimeout, UnknownOutcome
+from holdfast import Call, delivery
+from holdfast.errors import HoldfastError, JobNotFound, LeaseLost, TransactionTimeout, UnknownOutcome
 from holdfast.ids import IdMaker
+from holdfast.models import DELIVER
 from holdfast.store import holds, reaping, settling, steering
 from holdfast.store.steering import Asked
 from holdfast.worker import claimer, upkeep
 from holdfast.worker.aborts import AbortReason
 from holdfast.worker.context import Context, RunningJob
-from tests.simulation.checker import AUDIT, BY_HAND, Change, Checker, Violation
+from tests.simulation import post
+from tests.simulation.checker import AUDIT, BY_HAND, Change, Checker
 from tests.simulation.disk import Disk
 from tests.simulation.handlers import ALL, ENDS, LONGEST_CHAIN, LONGEST_LEASE, MISHAPS, TASKS, WORLD, Fate, Run
+from tests.simulation.kept import DELETE_SECONDS, STALE_SECONDS, SUBSCRIBED, SUBSCRIBED_URL, SUBSCRIPTION
+from tests.simulation.post import OWN, PostOffice
 from tests.simulation.process import Process
+from tests.simulation.tailer import Tailer
+from tests.simulation.violations import Violation
 from tests.simulation.virtual import Machine
 
 SAFETY_SECONDS = 240.0
-LIVENESS_SECONDS = 3 * LONGEST_LEASE + 10
+LIVENESS_SECONDS = 3 * max(LONGEST_LEASE, delivery.LEASE_SECONDS) + 10
+READING_SECONDS = 20.0
 EPOCH_MS = 1_700_000_000_000
 POLL_SECONDS = 4.0
 PERIOD_SECONDS = 1.1 * upkeep.PERIOD_SECONDS
@@ -40,6 +47,8 @@ FAULTS = (
     "kill_one", "freeze_one", "outage", "outage_of_one", "errors", "lost_answers", "slowness", "deafness", "stranger",
     "remove_life_lock",
 )  # fmt: skip
+RETENTION = {"stale_after_seconds": STALE_SECONDS, "delete_after_seconds": DELETE_SECONDS}
+WEBHOOKS = {"webhook_attempts": post.ATTEMPTS, "webhook_retry_seconds": post.RETRY_SECONDS}
 OPERATOR = Asked("operator", "to see what happens")
 
 
@@ -77,7 +86,10 @@ class World:
         self.slow_at = self.stepped_at = self.locked_at = float("-inf")
         """Until when the clock of the store was not where it had been, or somebody had the write lock for long."""
         self.history: list[str] = []
-        self.people = Process("people", self.machine, self.disk, TASKS)
+        self.office = PostOffice(self)
+        self.tailers: list[Process] = []
+        self.tailer: Tailer | None = None
+        self.people = Process("people", self.machine, self.disk, TASKS, **RETENTION)
         self.fate_loop = Process("fate", self.machine, self.disk, TASKS)
         self.new_id = IdMaker(self.store_ms, self.chance)
 
@@ -111,7 +123,7 @@ class World:
 
     def _hint(self) -> None:
         self.is_hinting = False
-        for each in self.processes:
+        for each in [*self.processes, *self.tailers[-1:]]:
             if self.chance.random() < 0.7:
                 each.hint()
 
@@ -189,6 +201,26 @@ class World:
             options["lane"] = chance.choice(LANES)
         call: Call[int] = chance.choice(ALL)(n=index + 1, after=attempt)
         return call.options(**options)
+
+    def phase_begins(self, ctx: Context, name: str) -> None:
+        """See that a phase may run."""
+        self._judge(lambda: self.checker.kept.begins(self._seq(ctx), name))
+
+    def phase_gives(self, ctx: Context, name: str, result: str) -> None:
+        """See that a phase gives what it gave before."""
+        if result != f"{name} {ctx.job.attempt}":
+            self._reach("phase not run again")
+        self._judge(lambda: self.checker.kept.gives(self._seq(ctx), name, result))
+
+    def _seq(self, ctx: Context) -> int:
+        ((seq,),) = self.checker.ask("SELECT seq FROM holdfast_job WHERE id = ?", str(ctx.job.id))
+        return int(seq)
+
+    def _judge(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except Violation as violation:
+            self.machine.errors.append(str(violation))
 
     def _has_held(self, seconds: float) -> None:
         """Take note of the time in which a block, or a slow disk, has kept everybody else from writing."""
@@ -291,7 +323,10 @@ class World:
         if len(self.processes) >= self.most:
             return
         offset = self.chance.choice((0, 0, 86_400_000, -86_400_000))
-        process = Process(f"p{len(self.workers)}", self.machine, self.disk, TASKS, offset)
+        kept = {"retention": False} if self.is_staged else RETENTION
+        process = Process(
+            f"p{len(self.workers)}", self.machine, self.disk, TASKS, offset, self.office, **kept, **WEBHOOKS
+        )
         self.processes.append(process)
         process.hear = self.heard
         slots = concurrency or self.chance.choice((1, 2, 3))
@@ -430,6 +465,8 @@ class World:
         options |= self._waiting_options()
         if chance.random() < 0.15:
             options["unique"] = chance.choice(KEYS)
+        if chance.random() < 0.1:
+            options["webhook"] = chance.choice((OWN, OWN, None))
         if chance.random() < 0.08:
             ends = chance.choice((["crash"] * 3, ["crash", "crash", "well"], ["crash", "hang", "crash"]))
             self.fates[job_id] = [Fate(end) for end in ends]
@@ -510,7 +547,8 @@ class World:
 
     def _statuses(self, *statuses: str) -> list[UUID]:
         rows = self.checker.ask(
-            f"SELECT id FROM holdfast_job WHERE status IN ({', '.join('?' * len(statuses))})", *statuses
+            f"SELECT id FROM holdfast_job WHERE status IN ({', '.join('?' * len(statuses))}) AND task <> '{DELIVER}'",
+            *statuses,
         )
         return [UUID(id_) for (id_,) in rows]
 
@@ -573,8 +611,10 @@ class World:
     def _to_complete(self) -> tuple[UUID, Any]:
         """Name a job, rather one that is open, and its task."""
         (job, *_) = self._one_of("running", "running", "blocked", "pending", "paused", "failed")
-        ((task,),) = self.checker.ask("SELECT task FROM holdfast_job WHERE id = ?", str(job))
-        return job, TASKS.get(task)
+        found = self.checker.ask("SELECT task FROM holdfast_job WHERE id = ?", str(job))
+        if not found:
+            raise JobNotFound(job)
+        return job, TASKS.get(found[0][0])
 
     def _one_of(self, *statuses: str) -> list[UUID]:
         """Name a job in one of these statuses, or now and then just any job."""
@@ -600,6 +640,14 @@ class World:
     async def _resume_queue(self) -> None:
         await self.people.store.run(holds.resume_queue, "other", OPERATOR)
 
+    async def _retain(self) -> None:
+        """Have somebody who is no worker make a pass of retention."""
+        await self.people.hf.retain()
+
+    async def _enable(self) -> None:
+        """Tell a subscriber again whose receiver said that it is gone."""
+        await self.people.hf.webhooks.enable(SUBSCRIPTION)
+
     # the run
 
     def play(self, safety_seconds: float = SAFETY_SECONDS, faults: Sequence[str] = FAULTS) -> str | None:
@@ -614,7 +662,7 @@ class World:
             self._cancel, self._cancel_running, self._cancel_running, self._give_up, self._pause, self._resume,
             self._resume, self._retry, self._retry_blocker, self._trigger, self._skip, self._pause_lane,
             self._resume_lane, self._resume_lane, self._pause_queue, self._resume_queue, self._complete,
-            self._complete_in_steps,
+            self._complete_in_steps, self._retain, self._retain, self._enable,
         ]  # fmt: skip
         for _ in range(self.most):
             self.give_birth()
@@ -622,6 +670,8 @@ class World:
         self.people.spawn(self._produce())
         self.people.spawn(self._produce())
         self.people.spawn(self._operate())
+        self.tailer = Tailer(self)
+        self.tailer.begin()
         self.machine.run(safety_seconds)
         if self.machine.errors:
             return self.machine.errors[0]
@@ -649,9 +699,17 @@ class World:
         if stuck := self._open_jobs():
             return f"liveness: {len(stuck)} jobs are open {LIVENESS_SECONDS:g} s after the last fault, first {stuck[0]}"
         there = {UUID(id_) for (id_,) in self.checker.ask("SELECT id FROM holdfast_job")}
-        if lost := self.acknowledged - there:
+        if lost := self.acknowledged - there - {UUID(id_) for id_ in self.checker.kept.gone.values()}:
             return f"I-01: acknowledged starts are lost: {lost}"
-        return self.checker.look_at_the_end()
+        kept = self.checker.kept.look_at_the_end(self.office.answers, post.ATTEMPTS)
+        return self.checker.look_at_the_end() or kept or self._read_on(self.machine.now + READING_SECONDS)
+
+    def _read_on(self, until: float) -> str | None:
+        """Let the reader come to the end of the log; say what it was not given."""
+        assert self.tailer is not None
+        while (missed := self.tailer.missed()) and self.machine.now < until and not self.machine.errors:
+            self.machine.run(self.machine.now + 2)
+        return self.machine.errors[0] if self.machine.errors else missed
 
     def _open_jobs(self) -> list[tuple[Any, ...]]:
         columns = "seq, task, status, gate, lane, head, place, open_blockers, attempt, worker"
@@ -680,14 +738,15 @@ class World:
         rows = self.checker.ask(
             """SELECT id FROM holdfast_job WHERE status = 'blocked' AND on_blocker_failure = 'wait'
                 AND EXISTS (SELECT 1
-                    FROM holdfast_blocker JOIN holdfast_job AS other ON other.id = holdfast_blocker.chain_id
-                    WHERE holdfast_blocker.job = holdfast_job.seq AND other.closed_as IN ('failed', 'cancelled'))"""
+                    FROM holdfast_blocker LEFT JOIN holdfast_job AS other ON other.id = holdfast_blocker.chain_id
+                    WHERE holdfast_blocker.job = holdfast_job.seq
+                        AND (other.id IS NULL OR other.closed_as IN ('failed', 'cancelled')))"""
         )
         return [UUID(id_) for (id_,) in rows]
 
     def close(self) -> None:
         """Drop everything; what the dead processes would still like to do is not listened to."""
-        for process in [*self.workers.values(), self.people, self.fate_loop]:
+        for process in [*self.workers.values(), *self.tailers, self.people, self.fate_loop]:
             process.loop.is_dead = True
             process.store.file.cut()
             for fibre in list(process.loop.waiting):
@@ -707,9 +766,10 @@ def make_template(folder: Path) -> Path:
     path = folder / "template.db"
     hf = Holdfast(str(path), tasks=[TASKS])
     with hf.sync:
-        pass
+        hf.sync.webhooks.subscribe(SUBSCRIBED_URL, events=SUBSCRIBED)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.executescript(AUDIT)
+    connection.execute("UPDATE holdfast_subscription SET id = ?", (SUBSCRIPTION,))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     return path

@@ -27,8 +27,8 @@ def samples_url(postgres_url: str) -> str:
 
 
 @pytest.fixture
-def stranger(samples_url: str, direct_url: str) -> Iterator[Stranger]:
-    """Somebody else's connection, past any pooler, and an empty sample table."""
+def stranger(samples_url: str, direct_url: str, own_connections: None) -> Iterator[Stranger]:
+    """Somebody else's connection, past any pooler, and an empty sample table; nobody else is connected."""
     with psycopg.connect(direct_url, autocommit=True) as connection:
         connection.execute(CREATE_TABLE)
         yield Stranger(connection)

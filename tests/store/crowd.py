@@ -47,7 +47,7 @@ def sql_id(number: str) -> str:
 FILL_JOBS = f"""
     INSERT INTO holdfast_job (seq, id, chain_id, chain_index, task, queue, lane, status, gate, wake_at, sort_key,
         place, head, run_at, attempt, nonce, worker, lease_until, lease_ms, input, created_at, finished_at, closed_as,
-        closed_at, unique_key)
+        closed_at, stale_at, unique_key)
     {SERIES}{KINDS}
     SELECT n, {sql_id("n")}, {sql_id(FIRST_OF_CHAIN)}, CASE WHEN kind BETWEEN 16 AND 19 THEN kind - 15 ELSE 0 END,
         'task-' || (n / 20 % 10), CASE WHEN n / 20 % 4 = 0 THEN 'mails' ELSE 'default' END,
@@ -65,7 +65,7 @@ FILL_JOBS = f"""
         CASE kind WHEN 13 THEN 30000 END,
         '{{{{}}}}', n, CASE WHEN kind <= 5 THEN n END,
         CASE WHEN kind <= 3 THEN 'completed' WHEN kind = 4 THEN 'failed' WHEN kind = 5 THEN 'cancelled' END,
-        CASE WHEN kind <= 5 THEN n END, CASE kind WHEN 7 THEN 'key-' || n END
+        CASE WHEN kind <= 5 THEN n END, CASE WHEN kind IN (2, 3) THEN n END, CASE kind WHEN 7 THEN 'key-' || n END
     FROM kinds"""
 FILL_BLOCKERS = f"""
     INSERT INTO holdfast_blocker (job, position, chain_id, state)
@@ -81,6 +81,11 @@ FILL_PHASES = f"""
 FILL_EVENTS = f"""
     INSERT INTO holdfast_event (job, name, at, status, version, attempt)
     {SERIES} SELECT n, 'job:enqueued', n, 'pending', 1, 0 FROM series"""
+FILL_DELETED = f"""
+    INSERT INTO holdfast_event (job, name, at) {SERIES} SELECT 0, 'job:deleted', n FROM series WHERE n % 20 = 0"""
+FILL_DELIVERIES = f"""
+    INSERT INTO holdfast_delivery (job, target, event, subscription)
+    {SERIES} SELECT n, n - n % 5, 'job:completed', CASE n % 2 WHEN 0 THEN {sql_id("1")} END FROM series"""
 FILL_FRONT = f"""
     INSERT INTO holdfast_job (seq, id, chain_id, task, queue, status, gate, sort_key, run_at, input, created_at)
     {SERIES} SELECT n, {sql_id("n")}, {sql_id("n")},
@@ -91,7 +96,10 @@ FILL_SETTINGS = """INSERT INTO holdfast_queue (name, paused_at) VALUES ('paused'
 FILL_TASKS = f"""
     INSERT INTO holdfast_task (name, version, policy, input_schema, output_schema, updated_at)
     {SERIES} SELECT 'task-' || n, '1', '{{{{}}}}', '{{{{}}}}', '{{{{}}}}', 0 FROM series"""
-PER_JOB = (FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_EVENTS)
+FILL_SUBSCRIPTIONS = f"""
+    INSERT INTO holdfast_subscription (id, url, events, created_at)
+    VALUES ({sql_id("1")}, 'https://example.com', '["job:completed"]', 0)"""
+PER_JOB = (FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES)
 
 
 def fill(tx: Tx, first: int, last: int, *, cycle: int = CYCLE) -> None:
@@ -108,6 +116,7 @@ def fill_front(tx: Tx) -> None:
 def fill_settings(tx: Tx) -> None:
     """Write down the tasks and the paused queue."""
     drive(tx.execute(FILL_SETTINGS))
+    drive(tx.execute(FILL_SUBSCRIPTIONS))
     drive(tx.execute(FILL_TASKS.format(first=0, last=99)))
 
 

@@ -1,8 +1,8 @@
 """A program that migrates and is killed at every statement in turn: `python -m tests.store.dying ADDRESS SCHEMA`.
 
-For each n = 1, 2, … it forks a child that takes the first migration step and is killed with -9 just before its n-th
-statement; then it looks at what is left. The last child gets through, but for its COMMIT. What was found is printed as
-JSON, one list `[schema, tables of ours]` for each child.
+For each step, and for each n = 1, 2, …, it forks a child that takes the step and is killed with -9 just before its n-th
+statement; then it looks at what is left. The last child gets through, but for its COMMIT; then the step is taken. What
+was found is printed as JSON: for each step a list of `[schema, tables of ours]`, as it was before, then for each child.
 """
 
 from __future__ import annotations
@@ -86,11 +86,20 @@ def database_of(address: str) -> Any:
     return "postgres" if address.startswith("postgresql:") else "sqlite"
 
 
-if __name__ == "__main__":
-    _, address, schema = sys.argv
-    found: list[list[int]] = []
+def die_in_step(address: str, schema: str) -> list[list[int]]:
+    """Have children die at each statement of the next step, then take it; tell what was there before and after each."""
+    found = [look(address, schema)]
     got_through = False
     while not got_through:
-        got_through = die_at(len(found) + 1, address, schema)
+        got_through = die_at(len(found), address, schema)
         found.append(look(address, schema))
-    print(json.dumps(found))
+    connection, tx = connect(address, schema)
+    drive(migrations.step(tx, database_of(address)))
+    connection.commit()
+    connection.close()
+    return found
+
+
+if __name__ == "__main__":
+    _, address, schema = sys.argv
+    print(json.dumps([die_in_step(address, schema) for _ in migrations.steps(database_of(address))]))

@@ -18,22 +18,29 @@ from holdfast.store import (
     completing,
     continuations,
     deletes,
+    deliveries,
     dependents,
     events,
+    glances,
     holds,
     jobs,
     lanes,
+    log,
+    phase_rows,
+    phases,
     reads,
     reaping,
+    retention,
     rows,
     settling,
     steering,
     task_rows,
+    trimming,
     unique,
+    webhooks,
 )
 from holdfast.store.reads import Paging
 from holdfast.store.tx import Database, Row, Tx, drive
-from tests.store import coming
 from tests.store.crowd import CYCLE, MIXED, job_id
 from tests.store.plans import JOB_CHAIN, JOB_ID, JOB_PKEY, Probe
 
@@ -43,23 +50,24 @@ class Listening:
 
     database: Database = "postgres"
 
-    def __init__(self) -> None:
+    def __init__(self, *answers: list[Row]) -> None:
         self.sql = ""
         self.values: dict[str, object] = {}
+        self._answers = list(answers)
 
     async def execute(self, sql: str, /, **values: object) -> None:
         """Remember *sql*."""
         self.sql, self.values = sql, values
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Remember *sql*, find nothing."""
+        """Remember *sql*, find what was given for it, or nothing."""
         await self.execute(sql, **values)
-        return []
+        return self._answers.pop(0) if self._answers else []
 
 
-def asked(operation: Callable[[Tx], Coroutine[Any, Any, object]]) -> tuple[str, dict[str, object]]:
-    """Give the statement that *operation* makes at run time, with its values."""
-    tx = Listening()
+def asked(operation: Callable[[Tx], Coroutine[Any, Any, object]], *answers: list[Row]) -> tuple[str, dict[str, object]]:
+    """Give the last statement that *operation* makes at run time, if earlier ones find *answers*, with its values."""
+    tx = Listening(*answers)
     drive(operation(tx))
     return tx.sql, tx.values
 
@@ -70,7 +78,7 @@ IDS = [str(job_id(each)) for each in ONE_CYCLE]
 CHAINS = [str(job_id(each)) for each in ONE_CYCLE if each % CYCLE < 16]
 HOLDER = MIXED // 2 + 7  # holds its key
 KEYS = [(f"task-{HOLDER // 20 % 10}", f"key-{HOLDER}"), ("task-1", "nobody's")]
-UNIQUE, BLOCKER = "holdfast_unique_pkey", "holdfast_blocker_pkey"
+UNIQUE, BLOCKER, PHASE = "holdfast_unique_pkey", "holdfast_blocker_pkey", "holdfast_phase_pkey"
 
 
 def on_borrowed(name: str, sql: str, values: Mapping[str, object], *indexes: str, **more: Any) -> Probe:
@@ -115,6 +123,10 @@ def delete_probes() -> Iterator[Probe]:
     yield on_borrowed("deletes.BURY", deletes.BURY, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("deletes.FORGET_PHASES", deletes.FORGET_PHASES, {"seqs": SEQS}, "holdfast_phase_pkey")
     yield on_borrowed("deletes.FORGET_BLOCKERS", deletes.FORGET_BLOCKERS, {"seqs": SEQS}, BLOCKER)
+    for database, index in EVENTS_OF.items():
+        yield on_borrowed("deletes.FORGET_EVENTS", deletes.FORGET_EVENTS, {"seqs": SEQS}, index, only=database)
+    yield on_borrowed("deletes.FORGET_DELIVERIES", deletes.FORGET_DELIVERIES, {"seqs": SEQS}, ABOUT)
+    yield on_borrowed("deletes.FORGET_DELIVERED", deletes.FORGET_DELIVERED, {"seqs": SEQS}, DELIVERY)
 
 
 JOB_LISTS = {
@@ -147,24 +159,21 @@ PAGES = {
     "newest": Paging(limit=10),
     "newest, a long page": Paging(limit=200),
     "oldest": Paging(limit=10, order="oldest"),
-    "newest after a cursor": Paging(limit=10, cursor=reads._write_cursor("newest", MIXED // 2)),
-    "oldest after a cursor": Paging(limit=10, order="oldest", cursor=reads._write_cursor("oldest", MIXED // 2)),
+    "newest after a cursor": Paging(limit=10, cursor=reads.write_cursor("newest", MIXED // 2)),
+    "oldest after a cursor": Paging(limit=10, order="oldest", cursor=reads.write_cursor("oldest", MIXED // 2)),
 }
 
 
 def read_probes() -> Iterator[Probe]:
     """Give what reads of single jobs, chains and tasks run."""
     steps = {"chain_id": str(job_id(MIXED // 2 + 15)), "after": 0}
-    yield on_ours("reads.JOB", reads.JOB, {"id": IDS[0]}, JOB_ID, JOB_CHAIN)
+    yield on_ours("reads.JOB", reads.JOB, {"id": IDS[0]}, JOB_ID, JOB_CHAIN, PHASE)
     yield on_ours("reads.CHAIN_OF_JOB", reads.CHAIN_OF_JOB, {"id": IDS[0]}, JOB_ID)
     yield on_ours("reads.STEPS", reads.STEPS, {**steps, "most": 10}, JOB_CHAIN, is_ordered=True)
     yield on_ours("reads.FIRST", reads.FIRST, {**steps, "after": -1}, JOB_ID)
-    yield on_ours("reads.CHAIN_JOBS", reads.CHAIN_JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN)
+    yield on_ours("reads.CHAIN_JOBS", reads.CHAIN_JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, PHASE)
     yield on_ours("task_rows.VERSIONS", task_rows.VERSIONS, {"names": ["task-1", "task-2"]})
     yield on_ours("task_rows.FIND", task_rows.FIND, {"names": ["task-1", "task-2"]})
-    timeline = {"job": SEQS[0], "most": 50}
-    for database, index in (("postgres", "holdfast_event_pkey"), ("sqlite", "holdfast_event_job")):
-        yield on_ours(f"events of a job, {database}", coming.TIMELINE, timeline, index, is_ordered=True, only=database)
 
 
 def list_probes() -> Iterator[Probe]:
@@ -173,9 +182,8 @@ def list_probes() -> Iterator[Probe]:
         for name, wanted in JOB_LISTS.items():
             sql, values = asked(partial(reads.list_jobs, wanted=wanted, paging=paging))
             walks = None if name != "all" else 5 * paging.limit
-            yield on_ours(
-                f"jobs, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, is_ordered=True, is_list=True, reads=walks
-            )
+            more = {"is_ordered": True, "is_list": True, "reads": walks}
+            yield on_ours(f"jobs, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, PHASE, **more)
         for name, which in CHAIN_LISTS.items():
             sql, values = asked(partial(reads.list_chains, wanted=which, paging=paging))
             blocking = {"holdfast_blocker_chain"} if which.roots_only else set()
@@ -206,8 +214,8 @@ def claim_probes() -> Iterator[Probe]:
     )
     yield on_ours(
         "jobs.CLAIM",
-        events._with_events(jobs.CLAIM["postgres"], "true"),
-        {"given": shares, **claim, "facts": None, "told": [("job:started",)]},
+        events._with_events(jobs.CLAIM["postgres"], tuple(jobs.STARTED)),
+        {"given": shares, **claim, "facts": None},
         READY,
         JOB_PKEY,
         reads=1000,
@@ -217,6 +225,8 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("jobs.CLAIM", jobs.CLAIM["sqlite"], {**one, **claim}, READY, JOB_PKEY, reads=600, only="sqlite")
     yield on_ours("jobs.NEXT_ARRIVAL", jobs.NEXT_ARRIVAL, {"given": [("default",), ("mails",)]}, ARRIVAL)
     yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
+    waiting = {"queue": "default", "task": "task-1", "milliseconds": 10_000}
+    yield on_ours("glances.WAITS", glances.WAITS, waiting, READY, is_ordered=True)
     yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
     yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)
@@ -224,17 +234,17 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("admission.DONE", admission.DONE, {"given": [(seq, "failed", None) for seq in SEQS]}, JOB_PKEY)
     yield on_ours("admission.REMOVE", admission.REMOVE, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("admission.NEXT_QUEUE", admission.NEXT_QUEUE, {"after": ""}, ARRIVAL, is_ordered=True)
-    yield on_ours("arrivals.LEAVE", arrivals.LEAVE, {"seqs": ARRIVED, "milliseconds": 25}, JOB_PKEY)
+    yield on_borrowed("arrivals.LEAVE", arrivals.LEAVE, {"seqs": ARRIVED, "milliseconds": 25}, JOB_PKEY)
 
 
 def lane_probes() -> Iterator[Probe]:
     """Give what lanes run."""
     key = {"key": "lane-1"}
     joining = [(each, each, 0, "lane") for each in ARRIVED]
-    yield on_ours("lanes.STANDING", lanes.STANDING, {"given": LANES}, LANE, HEAD, is_ordered=True)
-    yield on_ours("lanes.NEXT", lanes.NEXT, {"given": LANES}, LANE, HEAD, is_ordered=True)
+    yield on_borrowed("lanes.STANDING", lanes.STANDING, {"given": LANES}, LANE, HEAD, is_ordered=True)
+    yield on_borrowed("lanes.NEXT", lanes.NEXT, {"given": LANES}, LANE, HEAD, is_ordered=True)
     yield on_ours("lanes.JOIN", lanes.JOIN, {"given": joining}, JOB_PKEY)
-    yield on_ours("lanes.PROMOTE", lanes.PROMOTE, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
+    yield on_borrowed("lanes.PROMOTE", lanes.PROMOTE, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
     yield on_ours("holds.PARK", holds.PARK, key, HEAD)
     yield on_ours("holds.UNPARK", holds.UNPARK, key, HEAD)
     yield on_ours("holds.SKIP", holds.SKIP, key, HEAD)
@@ -252,10 +262,12 @@ def blocker_probes() -> Iterator[Probe]:
     yield on_ours("blockers.LOCK_CHAINS", blockers.LOCK_CHAINS, some, JOB_ID)
     yield on_ours("blockers.EXIST", blockers.EXIST, some, JOB_ID)
     yield on_ours("blockers.WATCH", blockers.WATCH, some, JOB_ID)
-    yield on_ours("blockers.MARK", blockers.MARK, {"given": marks}, BLOCKER)
-    yield on_ours("blockers.DEPENDENTS", blockers.DEPENDENTS, {**some, "completed": CHAINS, **most}, LINKS_TO, JOB_PKEY)
-    yield on_ours("blockers.LOCK_DEPENDENTS", blockers.LOCK_DEPENDENTS, {"seqs": SEQS}, JOB_PKEY)
-    yield on_ours("blockers.MOVE", blockers.MOVE, {"given": moves}, JOB_PKEY)
+    yield on_borrowed("blockers.MARK", blockers.MARK, {"given": marks}, BLOCKER)
+    yield on_borrowed(
+        "blockers.DEPENDENTS", blockers.DEPENDENTS, {**some, "completed": CHAINS, **most}, LINKS_TO, JOB_PKEY
+    )
+    yield on_borrowed("blockers.LOCK_DEPENDENTS", blockers.LOCK_DEPENDENTS, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("blockers.MOVE", blockers.MOVE, {"given": moves}, JOB_PKEY)
     yield on_ours("blockers.FAILED_BY", blockers.FAILED_BY, {**some, **most}, LINKS_TO)
     yield on_ours("blockers.LOCK_FAILED", blockers.LOCK_FAILED, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("blockers.BLOCK_AGAIN", blockers.BLOCK_AGAIN, {"seqs": SEQS}, JOB_PKEY)
@@ -264,25 +276,26 @@ def blocker_probes() -> Iterator[Probe]:
 def run_probes() -> Iterator[Probe]:
     """Give what settling, renewing and reaping run."""
     leaving = [(*each, "completed", None, 0, "null", None, None, None, 0, 0, 0, 0, "completed", 1) for each in TOKENS]
-    reports = {"given": [(*each, 50, None) for each in TOKENS], "seqs": SEQS}
+    reports = {"given": [(*each, 50, None, "run") for each in TOKENS], "seqs": SEQS}
     closing = [(each, "completed") for each in CHAINS]
-    tell = {"facts": None, "told": [("job:completed",), ("chain:completed",)]}
+    tell, told = {"facts": None}, tuple(settling.COMPLETED)
     ended = {"given": [(seq, 1, "n", "null") for seq in SEQS], "seqs": SEQS}
     yield on_ours("settling.COMPLETE", settling.COMPLETE, ended, JOB_PKEY, only="sqlite")
-    complete = events._with_events(settling.COMPLETE, "$hint_sleepers")
+    complete = events._with_events(settling.COMPLETE, told)
     yield on_ours("settling.COMPLETE", complete, {**ended, **tell}, JOB_PKEY, only="postgres")
     ended_in_block = {"given": ended["given"][:1]}
-    yield on_ours("settling.COMPLETE_BLOCK", settling.COMPLETE_BLOCK, ended_in_block, JOB_PKEY, only="sqlite")
-    complete = events._with_events(settling.COMPLETE_BLOCK, "$hint_sleepers")
-    yield on_ours("settling.COMPLETE_BLOCK", complete, {**ended_in_block, **tell}, JOB_PKEY, only="postgres")
-    yield on_ours("events.TELL", events._events_of_jobs("true"), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
+    yield on_borrowed("settling.COMPLETE_BLOCK", settling.COMPLETE_BLOCK, ended_in_block, JOB_PKEY, only="sqlite")
+    complete = events._with_events(settling.COMPLETE_BLOCK, told)
+    yield on_borrowed("settling.COMPLETE_BLOCK", complete, {**ended_in_block, **tell}, JOB_PKEY, only="postgres")
+    yield on_ours("events.TELL", events._events_of_jobs(told), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
     yield on_ours("settling.HOLD", settling.HOLD, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
-    yield on_ours("settling.LEAVE", settling.LEAVE, {"given": leaving}, JOB_PKEY)
+    yield on_borrowed("settling.LEAVE", settling.LEAVE, {"given": leaving}, JOB_PKEY)
     yield on_borrowed("chain_ends.CLOSE", chain_ends.CLOSE, {"given": closing}, JOB_ID)
     yield on_ours("jobs.LOOK", jobs.LOOK, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("jobs.RENEW", jobs.RENEW, {"given": TOKENS}, JOB_PKEY)
-    yield on_ours("jobs.PROGRESS", jobs.PROGRESS, reports, JOB_PKEY)
+    yield on_borrowed("jobs.PROGRESS", jobs.PROGRESS, reports, JOB_PKEY)
+    yield from phase_probes()
     expired = {"quiet_ms": 2**53, "spared": SEQS[:3], "most": 50}
     for database in ("sqlite", "postgres"):
         peek = reaping.PEEK[database]
@@ -291,12 +304,31 @@ def run_probes() -> Iterator[Probe]:
     yield on_ours("reaping.EXPIRED", reaping.EXPIRED, {"seqs": SEQS}, JOB_PKEY)
 
 
+def phase_probes() -> Iterator[Probe]:
+    """Give what phases run."""
+    begins = {"given": [(*each, "encode", 50) for each in TOKENS], "seqs": SEQS}
+    completes = {"given": [(*each, 50) for each in TOKENS], "seqs": SEQS}
+    laid = [(seq, 0, "encode", "active", 0, None, None, None, None, None) for seq in SEQS]
+    yield on_ours("phases.BEGIN", phases.BEGIN, begins, JOB_PKEY)
+    yield on_ours("phases.COMPLETE", phases.COMPLETE, completes, JOB_PKEY)
+    yield on_ours("phase_rows.READ", phase_rows.READ, {"job": SEQS[0]}, PHASE)
+    yield on_ours("phase_rows.LAY", phase_rows.LAY, {"given": laid}, PHASE, conflict=PHASE)
+    cut = {"jobs": SEQS, "given": [(seq, 1) for seq in SEQS]}
+    yield on_ours("phase_rows.CUT", phase_rows.CUT, cut, PHASE)
+    said = [(seq, 0, "run", 50, None) for seq in SEQS]
+    yield on_ours("phase_rows.TELL", phase_rows.TELL, {"given": said}, PHASE, conflict=PHASE)
+    results = [(seq, 0, '"done"') for seq in SEQS]
+    yield on_ours("phase_rows.COMPLETE", phase_rows.COMPLETE, {"given": results}, PHASE)
+    ends = [(seq, "failed", None) for seq in SEQS]
+    yield on_ours("phase_rows.END", phase_rows.END, {"given": ends, "jobs": SEQS}, PHASE)
+
+
 def steering_probes() -> Iterator[Probe]:
     """Give what people's verbs run, also in their own transactions."""
     yield on_borrowed("steering.CURRENT", steering.CURRENT, {"ids": IDS}, JOB_ID, JOB_CHAIN, JOB_PKEY)
     yield on_borrowed("steering.LOCK", steering.LOCK, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("steering.CANCEL", steering.CANCEL, {"seqs": SEQS, "reason": None}, JOB_PKEY)
-    yield on_borrowed("steering.CANCEL_PHASES", steering.CANCEL_PHASES, {"seqs": SEQS}, "holdfast_phase_pkey")
+    yield on_borrowed("phase_rows.CANCEL", phase_rows.CANCEL, {"jobs": SEQS}, PHASE)
     yield on_borrowed("steering.REQUEST_CANCEL", steering.REQUEST_CANCEL, {"seqs": SEQS, "reason": None}, JOB_PKEY)
     yield on_borrowed("steering.REQUEST_PAUSE", steering.REQUEST_PAUSE, {"seqs": SEQS, "reason": None}, JOB_PKEY)
     yield on_borrowed("steering.PAUSE", steering.PAUSE, {"seqs": SEQS, "reason": None}, JOB_PKEY)
@@ -306,7 +338,7 @@ def steering_probes() -> Iterator[Probe]:
     yield on_borrowed("steering.RESCHEDULE", steering.RESCHEDULE, {"seqs": SEQS, "run_at": 0, "delay": 0}, JOB_PKEY)
     yield on_borrowed("chain_ends.REOPEN", chain_ends.REOPEN, {"ids": CHAINS}, JOB_ID)
     yield on_borrowed("chains.FIRSTS", chains.FIRSTS, {"ids": IDS}, JOB_ID)
-    yield on_borrowed("reads.JOBS", reads.JOBS, {"ids": IDS}, JOB_ID, JOB_CHAIN)
+    yield on_borrowed("reads.JOBS", reads.JOBS, {"ids": IDS}, JOB_ID, JOB_CHAIN, PHASE)
     yield on_borrowed("dependents.BEHIND", dependents.BEHIND, {"ids": CHAINS}, LINKS_TO, JOB_PKEY, JOB_ID)
     yield on_borrowed("dependents.WANTED_BACK", dependents.WANTED_BACK, {"seqs": SEQS}, BLOCKER, JOB_PKEY, JOB_ID)
     yield on_borrowed("dependents.LOCK_FIRSTS", dependents.LOCK_FIRSTS, {"ids": CHAINS}, JOB_ID)
@@ -316,7 +348,7 @@ def chain_probes() -> Iterator[Probe]:
     """Give what continuing, completing without a worker and looking at blockers run."""
     following = [
         (seq, str(job_id(900_000_100 + n)), "task-1", None, None, None, 1, None, "pending", "ready", None, 0, None, 0,
-         "{}", 1, None, None, "fail")
+         "{}", 1, None, None, "fail", 1)
         for n, seq in enumerate(SEQS[:5])
     ]  # fmt: skip
     by_chain = {"chain_id": CHAINS[0], "most": 50}
@@ -325,8 +357,8 @@ def chain_probes() -> Iterator[Probe]:
     yield on_borrowed("blockers.WAITED_FOR", blockers.WAITED_FOR, {"ids": CHAINS}, LINKS_TO)
     yield on_borrowed("blockers.AHEAD", blockers.AHEAD, {"ids": CHAINS}, JOB_PKEY, JOB_ID, JOB_CHAIN, BLOCKER)
     yield on_borrowed("settling.LOCK", settling.LOCK, one, JOB_PKEY, JOB_ID)
-    yield on_ours("settling.CHECK", settling.CHECK, one, JOB_PKEY)
-    yield on_ours("settling.HOLD_OWN", settling.HOLD_OWN, one, JOB_PKEY)
+    yield on_borrowed("settling.CHECK", settling.CHECK, one, JOB_PKEY)
+    yield on_borrowed("settling.HOLD_OWN", settling.HOLD_OWN, one, JOB_PKEY)
     yield on_borrowed(
         "completing.COMPLETE", completing.COMPLETE, {**one, "output": None, "closed_as": "completed"}, JOB_PKEY
     )
@@ -336,15 +368,92 @@ def chain_probes() -> Iterator[Probe]:
         yield on_borrowed(f"reads.DEPENDENTS, {order}", reads.DEPENDENTS[order], asked_for, LINKS_TO)
 
 
-def coming_probes() -> Iterator[Probe]:
-    """Give what retention and the feed will run."""
-    before = {"before": MIXED, "most": 50}
-    yield on_ours("retention", coming.RETENTION, before, "holdfast_job_closed", LINKS_TO, is_ordered=True)
-    fresh = {"xmax": 2**40, "in_progress": [2**40, 2**40 + 1]}
-    yield on_ours("new events", coming.NEW_EVENTS, fresh, "holdfast_event_xid", only="postgres")
+DELIVERY, ABOUT = "holdfast_delivery_pkey", "holdfast_delivery_target"
+
+
+def webhook_probes() -> Iterator[Probe]:
+    """Give what making deliveries, ending them and asking for them runs."""
+    told = [(n, seq, "job:completed") for n, seq in enumerate(SEQS)]
+    recorded = [(900_000_200 + n, seq, "job:completed", None) for n, seq in enumerate(SEQS)]
+    facts = [(seq, "job:failed", "failed", 2, 1, None) for seq in SEQS]
+    append = events.APPEND["$hint_sleepers"]
+    yield on_borrowed("events.APPEND", append, {"given": facts}, JOB_PKEY)
+    yield on_borrowed("webhooks.WANTED", webhooks.WANTED, {"given": told}, JOB_PKEY)
+    yield on_borrowed("webhooks.JOBS", webhooks.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_borrowed("webhooks.RECORD", webhooks.RECORD, {"given": recorded})
+    yield on_borrowed("webhooks.TARGETS", webhooks.TARGETS, {"jobs": SEQS}, DELIVERY)
+    yield on_borrowed("webhooks.LOCK_TARGETS", webhooks.LOCK_TARGETS, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("webhooks.EXIST", webhooks.EXIST, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("webhooks.MARK", webhooks.MARK, {"given": [(seq, 1) for seq in SEQS]}, JOB_PKEY)
+    yield on_ours("webhooks.OVERTAKING", webhooks.OVERTAKING, {"jobs": SEQS}, DELIVERY, ABOUT, JOB_PKEY)
+    about = {"job": job_id(MIXED // 2), "subscription": None, "paging": Paging(limit=10)}
+    found = [(MIXED // 2,)]
+    sql, values = asked(partial(deliveries.list_deliveries, **about), found)
+    yield on_ours("deliveries of a job", sql, values, ABOUT, DELIVERY)
+    subscribed = {"job": None, "subscription": job_id(1), "paging": Paging(limit=10)}
+    sql, values = asked(partial(deliveries.list_deliveries, **subscribed))
+    yield on_ours("deliveries for a subscription", sql, values, DELIVERY, is_ordered=True, is_list=True)
+    yield on_ours("deliveries.SOME", deliveries.SOME, {"jobs": SEQS[:10]}, DELIVERY, JOB_PKEY)
+    yield on_ours("deliveries.ONE", deliveries.ONE, {"id": IDS[6]}, JOB_ID, DELIVERY)
+
+
+def log_probes() -> Iterator[Probe]:
+    """Give what readers of the log run."""
+    timeline = {"job": SEQS[0], "after": 0, "most": 50}
+    job_events = {"postgres": "holdfast_event_pkey", "sqlite": "holdfast_event_job"}
+    for database, index in job_events.items():
+        sql = log.TIMELINE[database]
+        yield on_ours(f"events of a job, {database}", sql, timeline, index, is_ordered=True, only=database)
+    yield on_ours("log.JOBS", log.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_ours("log.HAS_HISTORY", log.HAS_HISTORY, {"id": IDS[0]}, JOB_ID)
+    unseen = {"xmax": 2**40, "in_progress": [2**40 - 3, 2**40 - 2], "after": 0, "most": 50}
+    whole, page = {"end": 2**63 - 1, "left_out": []}, {"end": 2**40 + 9, "left_out": [2**40 + 1]}
+    for name, upper in (("new events", whole), ("new events of a page", page)):
+        yield on_ours(name, log.SINCE["postgres"], unseen | upper, "holdfast_event_xid", only="postgres")
     since = {"after": MIXED - 10, "most": 50}
-    events = "holdfast_event_pkey"
-    yield on_ours("new events by seq", coming.NEW_EVENTS_BY_SEQ, since, events, only="sqlite", is_ordered=True)
+    yield on_ours(
+        "new events by seq", log.SINCE["sqlite"], since, "holdfast_event_pkey", only="sqlite", is_ordered=True
+    )
+
+
+STAGES = {"stale": "holdfast_job_ended", "delete": "holdfast_job_stale"}
+EVENTS_OF = {"postgres": "holdfast_event_pkey", "sqlite": "holdfast_event_job"}
+
+
+def retention_probes() -> Iterator[Probe]:
+    """Give what a pass of retention runs."""
+    line = {"task": "task-1", "outcome": "completed", "age": 0, "since": MIXED // 2, "passed": [MIXED], "most": 50}
+    ends = {"ends": [("completed",), ("failed",), ("cancelled",)]}
+    due = {"seqs": SEQS, "outcome": "completed", "age": 0}
+    for stage, index in STAGES.items():
+        yield on_ours(f"retention.LOOK, {stage}", retention.LOOK[stage], ends, index)
+        find = retention.FIND[stage]
+        yield on_ours(f"retention.FIND, {stage}", find, line, index, JOB_CHAIN, is_ordered=True)
+        yield on_ours(f"retention.LOCK_FIRSTS, {stage}", retention.LOCK_FIRSTS[stage], due, JOB_PKEY)
+        blocking = retention.BLOCKING[stage]
+        yield on_ours(f"retention.BLOCKING, {stage}", blocking, {"chains": CHAINS}, LINKS_TO, JOB_PKEY)
+    yield on_ours("retention.FIRSTS", retention.FIRSTS, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("retention.LATER", retention.LATER, {"chains": CHAINS}, JOB_CHAIN)
+    yield on_ours("retention.LOCK_LATER", retention.LOCK_LATER, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("retention.UNDELIVERED", retention.UNDELIVERED, {"seqs": SEQS}, ABOUT, JOB_PKEY)
+    yield on_ours("retention.MARK", retention.MARK, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("retention.JOBS", retention.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_borrowed("chain_ends.UNMARK", chain_ends.UNMARK, {"ids": CHAINS}, JOB_ID, JOB_CHAIN, JOB_PKEY)
+    turns = [(*key, 0) for key in KEYS]
+    walk = {"task": "task-1", "key": "key-", "turn": -1, "most": 50}
+    yield on_ours("unique.WALK", unique.WALK, walk, UNIQUE, JOB_ID, is_ordered=True)
+    yield on_ours("unique.LOCK", unique.LOCK, {"given": [(*key, str(job_id(HOLDER))) for key in KEYS]}, UNIQUE)
+    yield on_ours("unique.SWEEP", unique.SWEEP, {"given": turns}, UNIQUE)
+
+
+def trimming_probes() -> Iterator[Probe]:
+    """Give what trimming the log runs."""
+    for database, index in EVENTS_OF.items():
+        old = {"age": 0, "most": 50}
+        yield on_ours("trimming.OLD", trimming.OLD, old, index, is_ordered=True, only=database)
+        yield on_ours("trimming.REMOVE", trimming.REMOVE[database], {"seqs": SEQS}, index, only=database)
+        yield on_ours("trimming.JOBS", trimming.JOBS, {"after": MIXED // 2, "most": 50}, index, JOB_PKEY, only=database)
+        yield on_ours("trimming.FORGET", trimming.FORGET, {"jobs": SEQS}, index, only=database)
 
 
 def probes(database: str) -> list[Probe]:
@@ -360,7 +469,10 @@ def probes(database: str) -> list[Probe]:
         *run_probes(),
         *steering_probes(),
         *chain_probes(),
-        *coming_probes(),
+        *webhook_probes(),
+        *log_probes(),
+        *retention_probes(),
+        *trimming_probes(),
     ]
     several = [each for each in every if each.only in ("", database)]
     return several + [one for each in several if (one := each.with_one_row()) is not None]

@@ -13,10 +13,30 @@ from typing import Any
 
 import pytest
 
+from holdfast.cursors import Position, SeqCursor
 from holdfast.states import Change, Status, guard
-from holdfast.store import admission, blockers, completing, continuations, jobs, lanes, reaping, settling, unique
+from holdfast.store import (
+    admission,
+    blockers,
+    chain_ends,
+    completing,
+    continuations,
+    deletes,
+    jobs,
+    lanes,
+    log,
+    phases,
+    reaping,
+    retention,
+    settling,
+    unique,
+    webhooks,
+)
 from holdfast.store.blockers import Moved
+from holdfast.store.hints import Horizon
+from holdfast.store.log import Found, Line
 from holdfast.store.tx import Tx
+from holdfast.worker.phases import Phases
 from tests.chain_mutants import finish_anyway
 from tests.mutants import Apply, change_sql, without_guard
 from tests.store import (
@@ -25,9 +45,13 @@ from tests.store import (
     test_chain_races,
     test_claim,
     test_interleavings_mutants,
+    test_log_races,
+    test_phases,
     test_reap,
     test_renew,
+    test_retention,
     test_settle,
+    test_webhooks,
 )
 
 Test = Callable[..., Any]
@@ -374,3 +398,296 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "CHECK", f"{settling.CHECK} $locked")
+
+
+NEW_BY_SEQ = f"""SELECT {log.LINE} FROM holdfast_event WHERE seq > :after ORDER BY seq LIMIT :most"""
+LAST_SEQ = """SELECT coalesce(max(seq), 0) FROM holdfast_event"""
+
+
+@race(
+    "event cursor by seq only †",
+    "I-44",
+    test_log_races.test_what_commits_late_with_a_low_number_is_not_missed,
+    "assert .*late",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def now(tx: Tx) -> SeqCursor:
+        ((seq,),) = await tx.fetch_all(LAST_SEQ)
+        return SeqCursor("mutant", seq)
+
+    async def since(tx: Tx, cursor: SeqCursor, most: int) -> Found:
+        rows = await tx.fetch_all(NEW_BY_SEQ, after=cursor.seq, most=most + 1)
+        lines = tuple(Line(*row) for row in rows[:most])
+        end = cursor.behind(lines[-1].position) if lines else cursor
+        return Found(lines, cursor, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
+
+    patch.setattr(log, "now", now)
+    patch.setattr(log, "since", since)
+
+
+@dataclass(frozen=True, slots=True)
+class XidCursor:
+    """A place by transaction and `seq`, as if transactions committed in the order of their numbers."""
+
+    xid: int
+    seq: int
+    text: str = ""
+
+    def behind(self, position: Position) -> XidCursor:
+        """Give the place right behind *position*."""
+        return XidCursor(*position)
+
+
+NEW_BY_XID = f"""
+    SELECT {log.LINE} FROM holdfast_event
+    WHERE xid < $oldest AND (xid > :xid OR (xid = :xid AND seq > :seq))
+    ORDER BY xid, seq LIMIT :most"""
+
+
+def below_xmin(patch: pytest.MonkeyPatch) -> None:
+    """Read what is older than every open transaction, in the order of transactions."""
+
+    async def now(tx: Tx) -> XidCursor:
+        ((newest,),) = await tx.fetch_all("SELECT $newest")
+        return XidCursor(newest - 1, 2**62)
+
+    async def since(tx: Tx, cursor: XidCursor, most: int) -> Found:
+        rows = await tx.fetch_all(NEW_BY_XID, xid=cursor.xid, seq=cursor.seq, most=most + 1)
+        lines = tuple(Line(*row) for row in rows[:most])
+        end: Any = cursor.behind(lines[-1].position) if lines else cursor
+        page: Any = cursor
+        return Found(lines, page, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
+
+    patch.setattr(log, "now", now)
+    patch.setattr(log, "since", since)
+
+
+@race(
+    "event cursor (xid, seq) below xmin †",
+    "I-71",
+    test_log_races.test_events_of_a_job_come_in_commit_order_against_the_order_of_xids,
+    "At index 1 diff: 'job:completed' != 'job:started'",
+    most=100,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    below_xmin(patch)
+
+
+@race(
+    "event cursor (xid, seq) below xmin, with a writer open elsewhere †",
+    "I-71",
+    test_log_races.test_a_writer_that_stays_open_holds_nothing_up,
+    "assert .*job:enqueued",
+    where="elsewhere",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    below_xmin(patch)
+
+
+def change_both(patch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
+    """Put *new* in place of *old* in the texts of both stages of retention, or in the one that it has."""
+    sql = getattr(retention, name)
+    texts = sql if isinstance(sql, dict) else {"": sql}
+    assert all(old in text for text in texts.values()), f"retention.{name} no longer says {old!r}"
+    changed = {stage: text.replace(old, new) for stage, text in texts.items()}
+    patch.setattr(retention, name, changed if isinstance(sql, dict) else changed[""])
+
+
+WAITED_FOR = test_retention.test_what_an_open_job_waits_for_or_may_read_is_neither_marked_nor_deleted
+UNDELIVERED = test_retention.test_an_undelivered_webhook_keeps_its_job_from_being_marked_and_deleted
+HALTING = test_retention.test_a_stale_job_that_came_to_halt_a_lane_is_not_deleted
+LOOKS = ("FIRSTS", "LATER", "LOCK_FIRSTS", "LOCK_LATER")
+
+
+@race("retention ignores blockers", "I-49", WAITED_FOR, "assert", status=Status.BLOCKED)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_both(patch, "BLOCKING", "IS NOT NULL", "IS NOT NULL AND false")
+
+
+@race("retention ignores the lane", "I-49", HALTING, "assert")
+def _(patch: pytest.MonkeyPatch) -> None:
+    for name in LOOKS:
+        change_both(patch, name, "coalesce(head, 0) = 0", "true")
+
+
+@race("retention ignores undelivered webhooks", "I-49", UNDELIVERED, "assert", status=Status.PENDING)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_both(patch, "UNDELIVERED", "IS NOT NULL", "IS NOT NULL AND false")
+
+
+@race(
+    "retention ignores what is left to admission",
+    "I-49",
+    test_retention.test_what_has_left_something_to_admission_is_kept,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    for name in LOOKS:
+        change_both(patch, name, "coalesce(gate, '') = ''", "true")
+
+
+@race(
+    "retention goes by the look before its lock",
+    "I-49",
+    test_retention.test_what_is_retried_after_the_look_is_left_alone,
+    "assert|StopIteration|violates",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    asks = "SELECT {} FROM holdfast_job WHERE seq $any(seqs: bigint) AND :outcome <> '' AND :age >= 0"
+    asks = asks.format(deletes.DOOMED) + " ORDER BY seq $skip_locked"
+    patch.setattr(retention, "LOCK_FIRSTS", dict.fromkeys(retention.LOCK_FIRSTS, asks))
+    change_both(patch, "MARK", guard(Change.MARK_STALE), "true")
+
+
+@race(
+    "retention deletes before the time",
+    "I-49",
+    test_retention.test_a_delete_asks_for_the_whole_time_itself_whatever_was_looked_up,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_both(patch, "LOCK_FIRSTS", "<= $now - :age", "<= $now + :age")
+
+
+@race(
+    "retention waits for who holds a row",
+    "I-63",
+    test_retention.test_a_chain_that_somebody_holds_is_passed_over_and_nobody_is_waited_for,
+    "assert|" + LATE,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_both(patch, "LOCK_FIRSTS", "$skip_locked", "$locked")
+
+
+@race(
+    "a chain that is open again stays marked",
+    "I-49",
+    test_retention.test_to_retry_the_last_job_of_a_stale_chain_takes_the_mark_off_all_of_it,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chain_ends, "UNMARK", chain_ends.UNMARK.replace("AND coalesce(stale_at, 0) > 0", "AND false"))
+
+
+@race(
+    "keys are swept without a lock on their table",
+    "I-05",
+    test_retention.test_no_key_is_swept_while_somebody_is_half_way_through_a_start,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(unique, "LOCK_TABLE", ())
+
+
+@race("delivery in its own transaction", "I-47", test_webhooks.test_a_delivery_is_undone_with_its_event, "assert")
+def _(patch: pytest.MonkeyPatch) -> None:
+    owed: list[Any] = []
+
+    async def put_off(tx: Tx, facts: Any) -> list[Any]:
+        owed.extend(facts)
+        return []
+
+    patch.setattr(webhooks, "fan_out", put_off)
+
+
+@race("deliveries fanned out again", "I-70", test_webhooks.test_there_is_no_delivery_of_a_delivery, "assert|unpack")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(webhooks, "WANTED", webhooks.WANTED.replace("holdfast_job.queue <> 'holdfast.internal'", "true"))
+    patch.setattr(webhooks, "SILENT", None)
+
+
+@race(
+    "a job's own webhook is added to the subscriptions",
+    "I-47",
+    test_webhooks.test_a_webhook_of_its_own_takes_the_place_of_the_subscriptions,
+    "unpack",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    changed = webhooks.WANTED.replace("holdfast_job.webhook IS NULL AND asking.disabled_at", "asking.disabled_at")
+    wish = webhooks._wish
+
+    def both(fact: Any, row: Any) -> Any:
+        return wish(fact, row if row[4] is None else (*row[:3], None, *row[4:]))
+
+    patch.setattr(webhooks, "WANTED", changed)
+    patch.setattr(webhooks, "_wish", both)
+
+
+@race(
+    "a delivery overtakes one that is locked †",
+    "I-48",
+    test_webhooks.test_a_delivery_does_not_overtake_one_that_somebody_has_locked,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def nobody(tx: Tx, joining: Any) -> set[int]:
+        return set()
+
+    patch.setattr(webhooks, "overtaking", nobody)
+
+
+@race(
+    "deliveries of one job without a lane",
+    "I-48",
+    test_webhooks.test_deliveries_of_one_job_go_out_one_after_the_other,
+    "unpack",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    start = webhooks.Parcel.start
+    patch.setattr(webhooks.Parcel, "start", lambda *given: replace(start(*given), lane=None))
+
+
+@race(
+    "all receivers of a job's events in one lane",
+    "I-48",
+    test_webhooks.test_a_receiver_that_does_not_answer_holds_up_nobody_else,
+    "unpack",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    start = webhooks.Parcel.start
+
+    def in_one_lane(parcel: Any, *given: Any) -> Any:
+        return replace(start(parcel, *given), lane=f"{webhooks.LANE}{parcel.target}")
+
+    patch.setattr(webhooks.Parcel, "start", in_one_lane)
+
+
+@race(
+    "the end of a delivery waits for the job that it is about †",
+    "I-63",
+    test_webhooks.test_a_delivery_whose_job_is_locked_is_settled_later,
+    "assert|" + LATE,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, webhooks, "LOCK_TARGETS", "$skip_locked", "$locked")
+
+
+@race("a delivery marks a tombstone", "I-47", test_webhooks.test_a_deleted_job_that_held_its_lane_is_borne, "assert")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, webhooks, "MARK", "coalesce(holdfast_job.closed_as, '') <> 'deleted'", "true")
+    patch.setattr(deletes, "FORGET", deletes.FORGET[:3])
+
+
+@race(
+    "a receiver that is gone is told on", "I-47", test_webhooks.test_a_receiver_that_is_gone_is_told_no_more, "assert"
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, webhooks, "DISABLE", "held.disabled_at IS NULL", "false")
+
+
+@race(
+    "a finished phase leaves the crash count",
+    "I-24",
+    test_phases.test_a_phase_completes_with_its_result_its_event_and_the_crashes_set_back,
+    says="assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, phases, "COMPLETE", "crashes = 0, ", "")
+
+
+@race("finished phase run again on retry", "I-40", test_phases.test_a_retry_runs_only_what_is_unfinished, says="assert")
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def forget(phases: Phases) -> None:
+        """Read nothing."""
+
+    patch.setattr(Phases, "load", forget)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import holds, jobs
+from holdfast.store import admission, holds, jobs
 from holdfast.store.jobs import Want
 from holdfast.store.steering import Asked
 from tests.factories import TASKS, add, counted, events_of, greet, make_job, row_of, seq_of
@@ -122,6 +122,57 @@ async def test_a_claim_that_is_full_says_that_there_may_be_more(way: Way) -> Non
     empty = await way.call(jobs.admit_and_claim, WANTS, 3, "worker-1", "n")
 
     assert (full.more, empty.more, empty.next_ms) == (True, False, None)
+
+
+def floor_at(job: jobs.Claimed) -> jobs.Place:
+    """Give the place behind which a claim looks that comes after *job*."""
+    return job.sort_key, job.token.seq
+
+
+async def test_a_claim_that_finds_enough_behind_its_floor_admits_nobody(way: Way) -> None:
+    first, second = await way.face.start_many([greet(name="x") for _ in range(2)])
+    late = await way.face.start(greet(name="late"), delay=60)
+    (job,) = await claim(way, most=1)
+    await come_due(way)
+
+    claims = await way.call(jobs.admit_and_claim, WANTS, 1, "worker-1", "n", floor_at(job))
+
+    assert (job.id, [each.id for each in claims.jobs], claims.more) == (str(first.id), [str(second.id)], True)
+    assert await row_of(way, late.id, "gate") == ("arrival",)
+
+
+async def test_a_claim_behind_its_floor_goes_on_with_an_admission_that_has_left_some(way: Way) -> None:
+    _, second = await way.face.start_many([greet(name="x") for _ in range(2)])
+    late = await way.face.start(greet(name="late"), delay=60)
+    (job,) = await claim(way, most=1)
+    await come_due(way)
+
+    claims = await way.call(jobs.admit_and_claim, WANTS, 1, "worker-1", "n", floor_at(job), is_crowded=True)
+
+    assert ([each.id for each in claims.jobs], claims.more, claims.is_crowded) == ([str(second.id)], True, False)
+    assert await row_of(way, late.id, "gate") == ("ready",)
+
+
+async def test_a_claim_says_that_an_admission_has_left_some(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_ARRIVALS", 1)
+    await way.face.start(greet(name="late"), delay=60)
+    await come_due(way)
+
+    assert (await way.call(jobs.admit_and_claim, WANTS, 5, "worker-1", "n")).is_crowded
+
+
+async def test_a_claim_that_does_not_admits_and_looks_below_it_at_once(way: Way) -> None:
+    _, second = await way.face.start_many([greet(name="x") for _ in range(2)])
+    late = await way.face.start(greet(name="late"), delay=60)
+    (job,) = await claim(way, most=1)
+    await come_due(way)
+    urgent = await way.face.start(greet(name="urgent"), priority=100)
+
+    claims = await way.call(jobs.admit_and_claim, WANTS, 10, "worker-1", "n", floor_at(job))
+
+    assert [each.id for each in claims.jobs] == [str(each.id) for each in (second, urgent, late)]
+    assert {each.token.nonce for each in claims.jobs} == {"n"}
+    assert not claims.more
 
 
 @pytest.mark.parametrize("status", ["blocked", "running", "paused", "completed", "failed", "cancelled"])

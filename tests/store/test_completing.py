@@ -106,7 +106,7 @@ async def test_unfinished_phases_go_with_the_job(way: Way) -> None:
 
 async def _unfinished_phase(tx: Tx, job_id: UUID) -> None:
     sql = """INSERT INTO holdfast_phase (job, position, name, status)
-        SELECT seq, 1, 'next', 'running' FROM holdfast_job WHERE id = :id"""
+        SELECT seq, 1, 'next', 'active' FROM holdfast_job WHERE id = :id"""
     await tx.execute(sql, id=str(job_id))
 
 

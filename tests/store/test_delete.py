@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import ChainNotFound, JobNotFound, Status, StillReferenced
+from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import deletes, events, steering
 from holdfast.store.tx import Tx
 from tests.factories import (
@@ -73,6 +74,31 @@ async def test_phases_and_links_go_with_their_job(way: Way) -> None:
     await way.face.delete(job_id)
 
     assert await way.rows("SELECT 1 FROM holdfast_phase UNION ALL SELECT 1 FROM holdfast_blocker") == []
+
+
+async def test_its_history_and_its_deliveries_go_with_a_job(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"), webhook="https://example.com/hook")
+    await way.face.cancel(chain)
+    kept = await way.face.start(greet(name="Bob"))
+
+    await way.face.delete(chain)
+
+    events = await way.rows("SELECT name FROM holdfast_event WHERE job <> 0 ORDER BY seq")
+    assert [name for (name,) in events] == [
+        "job:enqueued",
+        "job:enqueued",
+    ]  # of the delivery, which goes on, and of Bob
+    assert await way.rows("SELECT 1 FROM holdfast_delivery") == []
+    assert (await way.face.get_job(kept)).status == "pending"
+
+
+@pytest.mark.parametrize("columns", [{"history": 0}, {"queue": INTERNAL_QUEUE}], ids=str)
+async def test_what_keeps_no_history_and_what_is_the_engines_own_goes_in_silence(way: Way, columns: Any) -> None:
+    job_id = await make_job(way, **columns)
+
+    await way.face.delete(job_id)
+
+    assert await way.rows("SELECT name FROM holdfast_event") == []
 
 
 async def test_a_delete_is_logged_with_nothing_but_the_id_of_each_job(way: Way) -> None:

@@ -22,7 +22,7 @@ from holdfast import Status, store
 from holdfast.errors import StoreError
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import MOVES, Change, guard
-from holdfast.store import blockers, completing, jobs, settling, steering
+from holdfast.store import blockers, completing, jobs, retention, settling, steering
 from holdfast.store.jobs import Want
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Tx
@@ -156,6 +156,11 @@ async def block_again(tx: Tx, seq: int) -> None:
     await blockers.block_failed(tx, [seq])
 
 
+async def mark_stale(tx: Tx, seq: int) -> None:
+    """Mark a row."""
+    await tx.fetch_all(retention.MARK, seqs=[seq])
+
+
 STATEMENTS: dict[str, tuple[Change, ModuleType, str, Act]] = {
     "claim": (Change.CLAIM, jobs, "CLAIM", claim),
     "complete": (Change.COMPLETE, settling, "COMPLETE", complete),
@@ -171,6 +176,7 @@ STATEMENTS: dict[str, tuple[Change, ModuleType, str, Act]] = {
     "resume": (Change.RESUME, steering, "RESUME", partial(update, name="RESUME")),
     "retry": (Change.RETRY, steering, "RETRY", partial(update, name="RETRY")),
     "complete outside": (Change.COMPLETE_OUTSIDE, completing, "COMPLETE", complete_outside),
+    "mark stale": (Change.MARK_STALE, retention, "MARK", mark_stale),
     "reschedule": (Change.RESCHEDULE, steering, "RESCHEDULE", partial(update, name="RESCHEDULE", run_at=0, delay=0)),
 }
 

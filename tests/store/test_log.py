@@ -23,11 +23,14 @@ async def test_an_empty_store_has_an_empty_log(way: Way) -> None:
     assert await log(way) == []
 
 
-async def test_a_start_and_a_delete_are_logged_in_their_order(way: Way) -> None:
+async def test_the_events_of_a_deleted_job_go_with_it_and_one_stands_for_them(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
+    await way.face.start(greet(name="Bob"))
+
     await way.face.delete(chain)
 
     assert await log(way) == [("job:enqueued",), ("job:deleted",)]
+    assert await log(way, "job") != [(0,), (0,)]
 
 
 async def test_an_event_has_the_databases_time(way: Way) -> None:

@@ -8,23 +8,25 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from holdfast import Holdfast, NotMigrated
+from holdfast import Holdfast, NotMigrated, Unique
 from holdfast.store import migrations
-from holdfast.store.dialect import PostgresDialect
+from holdfast.store.dialect import PostgresDialect, SqliteDialect
 from holdfast.store.migrations import Step, code_number, steps
-from holdfast.store.postgres import AsyncPostgresTx
+from holdfast.store.postgres import AsyncPostgresTx, PostgresTx
+from holdfast.store.sqlite import SqliteTx
 from holdfast.store.tx import Database
 from tests.conditions import until
 from tests.factories import TASKS, greet
+from tests.store.steps import take_steps
 
 ROOT = Path(__file__).parents[2]
 DATABASES: tuple[Database, ...] = ("sqlite", "postgres")
@@ -283,7 +285,7 @@ def test_processes_that_migrate_at_once_all_succeed_and_each_step_is_taken_once(
     ended = [process.communicate(timeout=60) for process in processes]
 
     assert [error for _, error in ended] == ["", "", ""]
-    assert sorted(int(taken) for taken, _ in ended) == [0, 0, len(steps(place.database))]
+    assert sum(int(taken) for taken, _ in ended) == len(steps(place.database))
     assert hf.sync.start(greet(name="Ada")).task == "greet"
 
 
@@ -327,8 +329,78 @@ def test_a_migration_that_is_killed_at_any_statement_leaves_nothing_and_can_be_r
 
     found = json.loads(died.stdout)
 
-    statements = len(steps(place.database)[0].statements)
-    assert len(found) > statements  # each of them, those around them, and the COMMIT
-    assert {tuple(each) for each in found} == {(0, 0)}
-    assert hf.sync.migrate() == [step.name for step in steps(place.database)]
+    for step, (before, *after) in zip(steps(place.database), found, strict=True):
+        assert len(after) > len(step.statements)  # each of them, those around them, and the COMMIT
+        assert before[0] == step.number - 1
+        assert {tuple(each) for each in after} == {tuple(before)}
+    assert hf.sync.migrate() == []
     assert hf.sync.start(greet(name="Ada")).task == "greet"
+
+
+# ---- from the release before
+
+
+def stand_at(place: Place, number: int) -> None:
+    """Bring the database to step *number*, as an older release left it."""
+    if place.database == "sqlite":
+        with closing(sqlite3.connect(place.address)) as file:
+            take_steps(SqliteTx(file, SqliteDialect()), number)
+            file.commit()
+        return
+    with psycopg.connect(place.address) as connection:
+        take_steps(PostgresTx(connection, PostgresDialect(place.schema)), number)
+
+
+# written as the first release wrote them
+OLD_ROWS = (
+    """INSERT INTO {}.holdfast_job (id, chain_id, task, queue, status, gate, run_at, sort_key, input, created_at)
+    VALUES ('00000000-0000-7000-8000-000000000001', '00000000-0000-7000-8000-000000000001', 'greet', 'default',
+        'pending', 'ready', 5, 5, '{"name":"Ada"}', 5)""",
+    """INSERT INTO {}.holdfast_job (id, chain_id, task, queue, status, run_at, attempt, used, nonce, input, output,
+        created_at, started_at, finished_at, closed_as, closed_at, version, unique_key)
+    VALUES ('00000000-0000-7000-8000-000000000002', '00000000-0000-7000-8000-000000000002', 'greet', 'default',
+        'completed', 5, 1, 1, 'n', '{"name":"Bob"}', '"Hello"', 5, 6, 7, 'completed', 7, 3, 'bob')""",
+    """INSERT INTO {}.holdfast_job (id, chain_id, task, queue, status, run_at, input, created_at)
+    VALUES ('00000000-0000-7000-8000-000000000003', '00000000-0000-7000-8000-000000000003', 'greet', 'default',
+        'blocked', 5, '{"name":"Cid"}', 5)""",
+    """INSERT INTO {}.holdfast_blocker VALUES (3, 0, '00000000-0000-7000-8000-000000000001', 'armed')""",
+    """INSERT INTO {}.holdfast_unique
+    VALUES ('greet', 'bob', 0, '00000000-0000-7000-8000-000000000002', 'any', NULL)""",
+    """INSERT INTO {}.holdfast_event (job, name, at, status, version, attempt)
+    VALUES (1, 'job:enqueued', 5, 'pending', 1, 0), (2, 'job:completed', 7, 'completed', 3, 1)""",
+    """INSERT INTO {}.holdfast_lane (key, paused_at) VALUES ('vm-7', 5)""",
+)
+
+
+def test_a_database_of_the_first_release_is_brought_up_to_date_with_nothing_lost(place: Place, hf: Holdfast) -> None:
+    stand_at(place, 1)
+    for sql in OLD_ROWS:
+        place.execute(sql)
+    tables = ("job", "blocker", "unique", "event", "lane")
+    before = {table: place.execute(f"SELECT * FROM {{}}.holdfast_{table} ORDER BY 1, 2") for table in tables}
+
+    taken = hf.sync.migrate()
+
+    after = {table: place.execute(f"SELECT * FROM {{}}.holdfast_{table} ORDER BY 1, 2") for table in tables}
+    assert taken == [step.name for step in steps(place.database)[1:]]
+    assert {**after, "job": [row[: len(before["job"][0])] for row in after["job"]]} == before
+    assert place.execute("SELECT DISTINCT history, webhook_sent FROM {}.holdfast_job") == [(1, None)]
+    assert [job.status for job in hf.sync.list_jobs(order="oldest")] == ["pending", "completed", "blocked"]
+    assert hf.sync.cancel(UUID("00000000-0000-7000-8000-000000000003")) == "cancelled"
+    assert hf.sync.start(greet(name="Bob"), unique=Unique("bob", scope="any")).deduplicated
+
+
+def test_an_old_database_of_several_steps_ends_as_a_new_one_does(place: Place, hf: Holdfast) -> None:
+    hf.sync.migrate()
+    expected = place.tables()
+    schema = f"{place.schema}_old"
+    old = Place(place.database, place.address + ("-old" if place.database == "sqlite" else ""), schema)
+    stand_at(old, 1)
+    face = old.holdfast().sync
+
+    face.migrate()
+
+    assert old.tables() == expected
+    face.close()
+    if place.database == "postgres":
+        old.execute("DROP SCHEMA {} CASCADE")

@@ -60,7 +60,7 @@ def is_complete(store: PostgresStore, *, is_async: bool) -> bool:
         ("statement_timeout", "0"),
         ("lock_timeout", "0"),
         ("idle_in_transaction_session_timeout", "7s"),
-        ("plan_cache_mode", "force_custom_plan"),
+        ("plan_cache_mode", "auto"),
         ("transaction_isolation", "read committed"),
         ("application_name", "holdfast"),
     ],

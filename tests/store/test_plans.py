@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from holdfast.store import migrations, statistics
+from holdfast.store import statistics
 from holdfast.store.dialect import PostgresDialect, SqliteDialect
 from holdfast.store.postgres.tx import PostgresTx
 from holdfast.store.sqlite.tx import SqliteTx
@@ -22,6 +22,7 @@ from holdfast.store.tx import drive
 from tests.store.crowd import Regime, bring_into
 from tests.store.plans import BIG, AsyncpgPlanner, Plan, PlanKind, PostgresPlanner, Probe, SqlitePlanner
 from tests.store.probes import probes
+from tests.store.steps import take_steps
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def postgres_planners(url: str, regime: Regime) -> Iterator[tuple[PostgresPlanne
             for probe in probes("postgres"):
                 planner.explain(probe, "custom")
 
-        drive(migrations.step(tx, "postgres"))
+        take_steps(tx)
         for table in tables:
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
         connection.execute(f"ALTER TABLE {tables[0]} ALTER seq RESTART WITH 1000000000")
@@ -65,7 +66,7 @@ def sqlite_planner(regime: Regime, is_upkept: bool = True) -> Iterator[SqlitePla
             for probe in probes("sqlite"):
                 planner.explain(probe)
 
-        drive(migrations.step(tx, "sqlite"))
+        take_steps(tx)
         bring_into(regime, tx, analyze, prepare)
         if regime is Regime.TINY and is_upkept:
             drive(statistics.forget(tx))

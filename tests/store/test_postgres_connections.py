@@ -204,14 +204,15 @@ async def assert_complete(store: PostgresStore, stranger: Stranger, size: int) -
     """Have all *size* connections in use at one time, and no more than these open."""
     stranger.do("SELECT pg_advisory_lock(7)")
     together = [asyncio.create_task(store.run(wait_for_stranger)) for _ in range(size + 1)]
-    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    waiting = """
+        SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+        WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()"""
     try:
         await until(lambda: stranger.ask(waiting) == size, f"{size} connections wait at one time")
     finally:
         stranger.do("SELECT pg_advisory_unlock(7)")
     await asyncio.gather(*together)
-    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'"
-    await until(lambda: stranger.ask(ours) == size, f"{size} connections are open")
+    await until(lambda: stranger.ask(OURS) == size, f"{size} connections are open")
 
 
 async def wait_for_stranger(tx: Tx) -> None:

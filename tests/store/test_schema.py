@@ -16,12 +16,16 @@ import pytest
 
 from holdfast.models import Start
 from holdfast.outcomes import COMPLETED_WITH_NOTHING
-from holdfast.store import jobs, migrations, rows, settling
+from holdfast.store import jobs, rows, settling
 from holdfast.store.tx import drive
 from tests.store.catalog import Catalog, Index, PostgresCatalog, SqliteCatalog
+from tests.store.steps import take_steps
 
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "schema.md"
-POSTGRES_ONLY = {"holdfast_event": {"xid", "holdfast_event_xid"}}  # what the feed's cursor goes by there
+POSTGRES_ONLY = {
+    "holdfast_event": {"xid", "holdfast_event_xid"},  # what the feed's cursor goes by there
+    "holdfast_delivery": {"holdfast_delivery_pkey"},  # in SQLite the table itself
+}
 SQLITE_ONLY = {"holdfast_event": {"holdfast_event_job"}}  # part of the primary key in PostgreSQL
 START = Start(id=UUID(int=7), task="task", input="{}", queue="default")
 
@@ -30,7 +34,7 @@ START = Start(id=UUID(int=7), task="task", input="{}", queue="default")
 def on_sqlite() -> Iterator[Catalog]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         catalog = SqliteCatalog(connection)
-        drive(migrations.step(catalog.tx, "sqlite"))
+        take_steps(catalog.tx)
         yield catalog
 
 
@@ -38,7 +42,7 @@ def on_sqlite() -> Iterator[Catalog]:
 def on_postgres(postgres_url: str) -> Iterator[Catalog]:
     with psycopg.connect(postgres_url) as connection:
         catalog = PostgresCatalog(connection)
-        drive(migrations.step(catalog.tx, "postgres"))
+        take_steps(catalog.tx)
         yield catalog
         connection.rollback()
 
@@ -130,12 +134,12 @@ WRITES = {
     "postgres": {
         "start": {"holdfast_job_pkey", "holdfast_job_id_key", "holdfast_job_ready", "holdfast_job_open"},
         "claim": {"holdfast_job_pkey", "holdfast_job_id_key", "holdfast_job_leased", "holdfast_job_open"},
-        "complete": {"holdfast_job_pkey", "holdfast_job_id_key", "holdfast_job_closed"},
+        "complete": {"holdfast_job_pkey", "holdfast_job_id_key", "holdfast_job_ended"},
     },
     "sqlite": {
         "start": {"holdfast_job_id_key", "holdfast_job_ready", "holdfast_job_open"},
         "claim": {"holdfast_job_leased"},
-        "complete": {"holdfast_job_closed"},
+        "complete": {"holdfast_job_ended"},
     },
 }
 

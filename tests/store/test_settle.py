@@ -293,10 +293,11 @@ async def test_settling_takes_the_same_statements_for_1_10_and_100_of_every_kind
 
 
 async def settle_a_mix(way: Way, count: int) -> list[str]:
-    """Settle *count* jobs of every kind: with lanes, keys and dependents; completed, failed, paused, tried again."""
-    lanes = [greet(name="x").options(lane=f"{count}-{n}", unique=f"{count}-{n}") for n in range(count)]
+    """Settle *count* jobs of every kind: with lanes, keys, dependents, webhooks; completed, failed, paused, retried."""
+    told = greet(name="x").options(webhook="https://example.com")
+    lanes = [told.options(lane=f"{count}-{n}", unique=f"{count}-{n}") for n in range(count)]
     behind = [greet(name="x").options(lane=f"{count}-{n}") for n in range(count)]
-    blockers = await way.face.start_many([*lanes, *[greet(name="x") for _ in range(4 * count)]])
+    blockers = await way.face.start_many([*lanes, *[told for _ in range(4 * count)]])
     await admit(way)
     await way.face.start_many(behind)
     await way.face.start_many([greet(name="x").options(blockers=[blocker]) for blocker in blockers[:count]])

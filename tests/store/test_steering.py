@@ -151,7 +151,7 @@ async def test_unfinished_phases_are_cancelled_with_the_job(way: Way) -> None:
 
 
 async def _unfinished_phase(tx: Any, seq: int) -> None:
-    sql = "INSERT INTO holdfast_phase (job, position, name, status) VALUES (:seq, 1, 'next', 'running')"
+    sql = "INSERT INTO holdfast_phase (job, position, name, status) VALUES (:seq, 1, 'next', 'active')"
     await tx.execute(sql, seq=seq)
 
 

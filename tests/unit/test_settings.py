@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 import pytest
+from pydantic import ValidationError
 
 from holdfast.errors import InvalidSettings
 from holdfast.settings import Settings
@@ -26,6 +29,17 @@ def test_keywords_go_before_the_environment() -> None:
         ("schema_name", 'a"; DROP'),
         ("schema_name", "pg_mine"),
         ("nonsense", 1),
+        ("webhook_secrets", "{"),
+        ("webhook_secrets", {"default": "hunter2"}),
+        ("webhook_secrets", {"default": ["whsec_" + "A" * 32, "whsec_"]}),
+        ("webhook_secrets", {"default": []}),
+        ("webhook_secrets", ["whsec_" + "A" * 32]),
+        ("webhook_secret", "whsec_" + "A" * 32),
+        ("webhook_ports", [0]),
+        ("webhook_ports", "443 and 80"),
+        ("webhook_private_addresses", ["10.0.0.0/99"]),
+        ("webhook_attempts", 0),
+        ("webhook_retry_seconds", 0),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(name: str, value: object) -> None:
@@ -34,7 +48,7 @@ def test_a_wrong_setting_is_refused_by_name(name: str, value: object) -> None:
 
 
 def test_an_address_with_a_password_is_not_shown() -> None:
-    assert "secret" not in repr(Settings.of(database="postgresql://app:secret@db/shop"))
+    assert "hunter2" not in repr(Settings.of(database="postgresql://app:hunter2@db/shop"))
 
 
 @pytest.mark.parametrize(
@@ -43,3 +57,45 @@ def test_an_address_with_a_password_is_not_shown() -> None:
 )
 def test_the_address_says_which_database_it_is(database: str, is_postgres: bool) -> None:
     assert Settings.of(database=database).is_postgres is is_postgres
+
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_what_has_parts_is_json_in_the_environment() -> None:
+    settings = Settings.from_environment(
+        {
+            "HOLDFAST_WEBHOOK_SECRETS": f'{{"default": "{SECRET}", "shop": ["{SECRET}", "{SECRET}"]}}',
+            "HOLDFAST_WEBHOOK_PORTS": "null",
+            "HOLDFAST_WEBHOOK_HOSTS": '["example.com"]',
+            "HOLDFAST_WEBHOOK_PRIVATE_ADDRESSES": '["10.1.0.0/16", "fd00::/8"]',
+            "HOLDFAST_WEBHOOK_HTTP": "true",
+        }
+    )
+
+    assert {name: len(each) for name, each in settings.webhook_secrets.items()} == {"default": 1, "shop": 2}
+    assert settings.webhook_secrets["default"][0].get_secret_value() == SECRET
+    assert (settings.webhook_ports, settings.webhook_hosts, settings.webhook_http) == (None, ("example.com",), True)
+    assert settings.webhook_private_addresses == (ip_network("10.1.0.0/16"), ip_network("fd00::/8"))
+    assert Settings.from_environment({"HOLDFAST_WEBHOOK_PRIVATE_ADDRESSES": "true"}).webhook_private_addresses is True
+
+
+def test_secrets_are_neither_shown_nor_told_when_they_are_wrong() -> None:
+    """S-23."""
+    settings = Settings.of(webhook_secrets={"default": SECRET})
+    shown = [repr(settings), str(settings), str(settings.model_dump()), settings.model_dump_json()]
+    for wrong in (
+        {"default": f"{SECRET}*"},
+        {"default": [SECRET, 7]},
+        f'{{"default": "{SECRET}"',
+        {"a": {"b": SECRET}},
+    ):
+        given: dict[str, object] = {"webhook_secrets": wrong}
+        with pytest.raises(InvalidSettings) as ours:
+            Settings.of(**given)
+        with pytest.raises(ValidationError) as theirs:
+            Settings.model_validate(given)
+        shown += [str(ours.value), str(theirs.value)]
+
+    assert len(shown) == 12
+    assert not [text for text in shown if SECRET[6:20] in text]

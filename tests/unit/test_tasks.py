@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from typing_extensions import TypedDict
 
 from holdfast.calls import Call, Options
@@ -23,6 +24,10 @@ from holdfast.worker.context import Context
 class ChargeInput(BaseModel):
     order_id: int
     note: str = ""
+
+
+NUMBERS = count(1)
+NextNumber = Annotated[int, BeforeValidator(lambda given: next(NUMBERS) if given is None else given)]
 
 
 @dataclass
@@ -128,6 +133,29 @@ def test_an_output_of_another_type_is_refused(greet: Task[..., str]) -> None:
         greet.encode_output(7)
 
 
+def test_no_output_is_null_where_the_type_has_it_and_refused_each_time_where_it_has_not(
+    tasks: Tasks, greet: Task[..., str]
+) -> None:
+    @tasks.task
+    def silent(x: int) -> None:
+        """Return nothing."""
+
+    assert [silent.encode_output(None) for _ in range(2)] == ["null", "null"]
+    for _ in range(2):
+        with pytest.raises(InvalidOutput):
+            greet.encode_output(None)
+
+
+def test_no_output_is_written_as_its_type_makes_it_anew_each_time(tasks: Tasks) -> None:
+    @tasks.task
+    def counted(x: int) -> NextNumber:
+        return x
+
+    first, second = (int(counted.encode_output(None)) for _ in range(2))
+
+    assert second > first
+
+
 def test_an_output_without_a_type_must_survive_json(tasks: Tasks) -> None:
     @tasks.task
     def silent(x: int):  # type: ignore[no-untyped-def]
@@ -154,16 +182,16 @@ def test_a_task_keeps_the_documentation_of_its_function(greet: Task[..., str]) -
 
 
 def test_the_policy_of_a_task_is_under_the_options_of_a_call(tasks: Tasks) -> None:
-    @tasks.task(queue="mail", priority=5)
+    @tasks.task(queue="mail", priority=5, history=False)
     def send(to: str) -> None: ...
 
     call = send(to="Ada").options(priority=9).consume()
 
-    assert call.chosen == Options(queue="mail", priority=9)
+    assert call.chosen == Options(queue="mail", priority=9, history=False)
 
 
 def test_a_task_without_a_policy_has_the_default_one(greet: Task[..., str]) -> None:
-    assert greet("Ada").consume().chosen == Options(queue="default", priority=0)
+    assert greet("Ada").consume().chosen == Options(queue="default", priority=0, history=True)
 
 
 def test_options_without_a_function_make_a_registrar_that_can_be_refined(tasks: Tasks) -> None:
@@ -175,7 +203,24 @@ def test_options_without_a_function_make_a_registrar_that_can_be_refined(tasks: 
     assert send.policy == Policy(queue="mail", priority=7)
 
 
-@pytest.mark.parametrize("options", [{"priority": 101}, {"queue": "a\nb"}, {"queue": None}])
+@pytest.mark.parametrize("name", ["holdfast.deliver", "holdfast.mine"])
+def test_the_names_of_the_engines_own_tasks_are_refused(tasks: Tasks, name: str) -> None:
+    def send(to: str) -> None: ...
+
+    with pytest.raises(Misuse, match="engine's own"):
+        tasks.task(name=name)(send)
+    with pytest.raises(Misuse, match="engine's own"):
+        tasks.task(aliases=[name])(send)
+    with pytest.raises(Misuse, match="engine's own"):
+        tasks.declare(name, Letter, None)
+    with pytest.raises(UnknownTask):
+        tasks.call(name, {})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"priority": 101}, {"queue": "a\nb"}, {"queue": None}, {"queue": "holdfast.internal"}, {"history": "no"}],
+)
 def test_a_policy_that_cannot_be_is_refused(tasks: Tasks, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
 
@@ -184,7 +229,9 @@ def test_a_policy_that_cannot_be_is_refused(tasks: Tasks, options: dict[str, Any
 
 
 def test_a_task_option_that_does_not_exist_is_refused_with_those_that_do(tasks: Tasks) -> None:
-    with pytest.raises(Misuse, match=r"a task has no option 'retries'; it has aliases, .*, queue, retry, timeout"):
+    with pytest.raises(
+        Misuse, match=r"a task has no option 'retries'; it has aliases, .*, queue, retention, retry, timeout"
+    ):
         tasks.task(retries=3)  # type: ignore[call-overload]
 
 

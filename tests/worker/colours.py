@@ -33,7 +33,7 @@ class Awaited:
         value = getattr(self._inner, name)
         if name in ("prepare", "complete", "atomic", "savepoint", "completing"):
             return lambda *args, **kwargs: _entered(value(*args, **kwargs))
-        if name not in ("execute", "fetch_one", "fetch_all", "start", "start_many"):
+        if name not in ("execute", "fetch_one", "fetch_all", "start", "start_many", "phase"):
             return value
 
         async def call(*args: Any, **kwargs: Any) -> Any:

@@ -6,11 +6,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from math import inf
+from typing import Any
 
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.worker.claimer import LONGEST_REST
+from holdfast.store import jobs
+from holdfast.worker.claimer import LONGEST_REST, exchange
 from holdfast.worker.worker import Worker
 from tests.conditions import until
 
@@ -68,6 +70,31 @@ async def test_slots_that_come_free_one_by_one_are_claimed_for_together(hf: Hold
         stage._gates[2].set()
         await until(lambda: len(stage.begun) == SLOTS + 3, "three are claimed, as more than a quarter is free")
         assert worker._claimer._rests_until < inf
+        stage.let_all_go(12)
+
+
+async def test_a_claim_behind_the_last_one_with_nothing_to_settle_is_one_statement(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, asked, run = Stage(hf), list[object](), hf.store.run
+
+    async def noted(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(operation)
+        return await run(operation, *args, **kwargs)
+
+    await hf.start_many([stage.task(n=n) for n in range(12)])
+    async with hf.worker(concurrency=SLOTS) as worker:
+        await until(lambda: len(stage.begun) == SLOTS, "all slots are taken")
+        assert worker._claimer is not None
+        worker._claimer._floor._whole_at = inf  # as if everything had just been looked at
+        monkeypatch.setattr(hf.store, "run", noted)
+
+        for n in range(3):
+            stage._gates[n].set()
+        await until(lambda: len(stage.begun) == SLOTS + 3, "three are claimed")
+
+        assert jobs.claim in asked
+        assert exchange not in asked
         stage.let_all_go(12)
 
 

@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "complete": (lambda hf, task: hf.complete(task, "0198c0de-0000-7000-8000-000000000000", 1), "connection=tx"),
     "pause of a lane": (lambda hf, task: hf.lane("a").pause(), "after the block"),
     "pause of a queue": (lambda hf, task: hf.queue("a").pause(), "after the block"),
+    "a subscription": (lambda hf, task: hf.webhooks.subscribe("https://example.com"), "after the block"),
 }
 
 

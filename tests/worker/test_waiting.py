@@ -216,7 +216,7 @@ async def test_a_thousand_who_wait_cost_one_read_for_a_hint(way: Way, monkeypatc
 
 
 def is_at_rest(hf: Holdfast) -> bool:
-    rest = hf._waiter._here._rest
+    rest = hf._waiter._here.lookout.rest
     return rest is not None and (hf.store.database == "sqlite" or rest._is_sure)
 
 
@@ -254,13 +254,13 @@ async def test_to_close_ends_every_wait_and_leaves_nothing_behind(way: Way) -> N
 async def test_a_waiter_that_nobody_needs_any_more_strikes_itself_off(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.waiting.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.lookout.LINGER_SECONDS", 0.05)
     chain = await way.face.start(greet(name="Ada"))
     async with waiting(way, result(way, chain)):
         await until(lambda: is_at_rest(way.hf), "the waiter is at rest")
         await engine.run(way)
 
-    await until(lambda: way.hf._waiter._here._rest is None, "the waiter listens no more")
+    await until(lambda: way.hf._waiter._here.lookout.rest is None, "the waiter listens no more")
 
     async def is_empty() -> bool:
         return await way.rows("SELECT id FROM holdfast_worker") == []
@@ -318,7 +318,7 @@ async def test_a_result_comes_from_a_worker_of_another_face(
 async def test_without_a_hint_the_poll_finds_the_end(
     database: str, new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.waiting.Rest", partial(Rest, poll=0.2))
+    monkeypatch.setattr("holdfast.lookout.Rest", partial(Rest, poll=0.2))
     deaf = Surroundings(file_mark=lambda path: None)
     waits = new_holdfast(database, tasks=[TASKS], surroundings=deaf, transaction_pooler=True)
     works = new_holdfast(database, tasks=[TASKS])
@@ -346,7 +346,7 @@ async def test_a_store_that_is_away_for_a_while_ends_no_wait(way: Way, monkeypat
 
     monkeypatch.setattr(glances, "ended", sometimes)
     async with waiting(way, result(way, chain)) as task:
-        await until(lambda: way.hf._waiter._here._is_failing, "the waiter has noticed")
+        await until(lambda: way.hf._waiter._here.lookout.is_failing, "the waiter has noticed")
         await engine.run(way)
         is_away = False
 

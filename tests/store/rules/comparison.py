@@ -56,6 +56,7 @@ class Comparison:
             "progress": ((found.progress, found.message), job.progress or (None, None)),
             "input": (found.input, f'{{"text":{json.dumps(job.input, ensure_ascii=False)}}}'),
             "phases": (self.seen.phases.get(id_, []), job.phases),
+            "results of phases": (self.seen.results.get(id_, {}), job.results),
         }
         if job.status == "running":
             asked = (bool(hidden["wants_cancel"]), bool(hidden["wants_pause"]))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from tests.store.rules import phases
 from tests.store.rules.admission import admit_named
 from tests.store.rules.continuing import Next, follow, is_handed_on, refuse
 from tests.store.rules.steering import leave_to_admission, say_freed, take_keys
@@ -46,7 +47,7 @@ def _complete(world: World, job: Job, step: Step) -> None:
     say_freed(world, job, was)
     job.status, job.output, job.is_ready, job.waits_for = "completed", step.output, False, []
     job.worker = job.lease_until = None
-    job.phases = ["cancelled" if phase == "running" else phase for phase in job.phases]
+    phases.cancel(job)
     if step.next is None:
         _end(world, job)
     else:

@@ -17,12 +17,13 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from holdfast.models import RUN_PHASE
 from holdfast.outcomes import Facts, Fail, Kind, Outcome, Pause, Reschedule
 from holdfast.outcomes import judge as really_judge
 from holdfast.store import admission, reaping, settling
 from holdfast.store import jobs as engine
 from holdfast.store.settling import Settlement
-from tests.store.rules import completing, running, steering
+from tests.store.rules import completing, phases, running, steering
 from tests.store.rules.admission import admit
 from tests.store.rules.comparison import Comparison, Versions, compare_sides
 from tests.store.rules.continuing import Next
@@ -71,7 +72,16 @@ from tests.store.rules.drawing import (
     workers,
 )
 from tests.store.rules.running import End
-from tests.store.rules.sides import Error, Side, answer_of, begin_phase, continuation_of, error_of, instant
+from tests.store.rules.sides import (
+    Error,
+    Side,
+    answer_of,
+    begin_phase,
+    complete_phase,
+    continuation_of,
+    error_of,
+    instant,
+)
 from tests.store.rules.steering import Spec, at_once
 from tests.store.rules.world import BEGIN, MINUTE, POLICIES, QUEUES, USUAL_QUEUE, Token, World
 
@@ -370,8 +380,11 @@ class JobsMachine(RuleBasedStateMachine):
     def a_handler_tells_its_progress(self, claim: str, percent: int, message: str | None) -> None:
         """Write progress under a token."""
         token = self.tokens[claim]
+        job = running.held_by(self.world, token)
+        is_between = job is not None and bool(job.phases) and not job.has_run_phase
+        phase = None if is_between else RUN_PHASE
         self.ask(
-            lambda side: bool(side.call(engine.progress, [engine.Report(side.tokens[token], percent, message)])),
+            lambda side: bool(side.call(engine.progress, [engine.Report(side.tokens[token], percent, message, phase)])),
             lambda world: running.progress(world, token, percent, message),
         )
 
@@ -386,15 +399,28 @@ class JobsMachine(RuleBasedStateMachine):
         )
 
     @precondition(some_claim)
-    @rule(claim=claims, status=st.sampled_from(("running", "completed")))
-    def a_handler_has_a_phase(self, claim: str, status: str) -> None:
-        """Write a phase down, finished or not, while the token holds."""
+    @rule(claim=claims)
+    def a_handler_begins_a_phase(self, claim: str) -> None:
+        """Begin the next phase under a token, held or lost."""
         token = self.tokens[claim]
         job = running.held_by(self.world, token)
-        if job is not None:
-            job.phases.append(status)
-            for side in self.sides:
-                side.call(begin_phase, side.tokens[token].seq, status)
+        if job is None or not (job.has_run_phase or phases.next_phase(job.phases) is None):
+            self.ask(
+                lambda side: side.call(begin_phase, side.tokens[token]),
+                lambda world: running.begin_phase(world, token),
+            )
+
+    @precondition(some_claim)
+    @rule(claim=claims)
+    def a_handler_completes_a_phase(self, claim: str) -> None:
+        """Complete the phase that is under way, under a token, held or lost."""
+        token = self.tokens[claim]
+        job = running.held_by(self.world, token)
+        if job is None or ("active" in job.phases and not job.has_run_phase):
+            self.ask(
+                lambda side: side.call(complete_phase, side.tokens[token]),
+                lambda world: running.complete_phase(world, token),
+            )
 
     # ---- the engine
 

@@ -12,7 +12,21 @@ import pytest
 
 from holdfast.outcomes import Kind
 from holdfast.states import Change
-from holdfast.store import blockers, deletes, events, holds, jobs, lanes, reaping, rows, settling, steering, unique
+from holdfast.store import (
+    blockers,
+    deletes,
+    events,
+    holds,
+    jobs,
+    lanes,
+    phase_rows,
+    phases,
+    reaping,
+    rows,
+    settling,
+    steering,
+    unique,
+)
 from holdfast.store.tx import Tx
 from tests.mutants import Apply, Mutant, change_sql, without_guard
 
@@ -153,7 +167,27 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("cancel leaves phases unfinished", "I-35")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, steering, "CANCEL_PHASES", "AND status IN ('pending', 'running')", "AND false")
+    change_sql(patch, phase_rows, "CANCEL", "AND status <> 'completed'", "AND false")
+
+
+@mutant("a run that ends leaves its phase under way", "I-35")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, phase_rows, "END", "ELSE given.how END,", "ELSE holdfast_phase.status END,")
+
+
+@mutant("a phase begins without the token", "I-13")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, phases, "BEGIN", jobs.FENCE, "holdfast_job.seq = given.seq")
+
+
+@mutant("a phase completes without the token", "I-13")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, phases, "COMPLETE", jobs.FENCE, "holdfast_job.seq = given.seq")
+
+
+@mutant("a job that is to stop begins a phase", "I-31")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, phases, "BEGIN", "cancel_requested_at IS NULL AND pause_requested_at IS NULL", "true")
 
 
 @mutant("a chain that is retried stays closed", "I-36")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tests.store.rules import phases
 from tests.store.rules.admission import admit, tell
 from tests.store.rules.continuing import Next, follow, is_handed_on, refuse
 from tests.store.rules.world import HALTING, QUEUES, Job, Refused, Token, World
@@ -69,8 +70,35 @@ def progress(world: World, token: Token, percent: int, message: str | None) -> b
     if (job := held_by(world, token)) is None:
         return False
     job.progress = (percent, message)
+    phases.report(job)
     world.say(job, "job:progress")
     return True
+
+
+def begin_phase(world: World, token: Token) -> str:
+    """Begin the next phase, if the token holds and nobody wants the job to stop; say how the claim stands."""
+    job = held_by(world, token)
+    if job is None or job.wants_cancel or job.wants_pause:
+        return hold(world, token)
+    place = phases.next_phase(job.phases) or 0
+    job.phases = ["completed" if at < place else "pending" for at in range(len(phases.NAMES))]
+    job.phases[place] = "active"
+    job.progress = (phases.PERCENT[place], None)
+    world.say(job, "job:progress")
+    return "held"
+
+
+def complete_phase(world: World, token: Token) -> str:
+    """Complete the phase that is under way, if the token holds, whatever is wanted of the job."""
+    if (job := held_by(world, token)) is None:
+        return hold(world, token)
+    place = job.phases.index("active")
+    job.phases[place] = "completed"
+    job.results[place] = phases.result(token.attempt)
+    job.progress = (phases.PERCENT[place + 1], job.progress[1] if job.progress else None)
+    job.crashes = 0
+    world.say(job, "job:phase:completed")
+    return "held"
 
 
 def begin(world: World, token: Token) -> bool:
@@ -166,6 +194,7 @@ def _leave(world: World, job: Job, end: End) -> str | None:
     job.used -= int(end.how in GIVEN_BACK and not end.is_crash)
     job.interrupted += int(end.how == "give back")
     job.crashes += int(end.is_crash)
+    phases.end(job, end.how)
     if end.next is not None:
         job.successor = end.next.id
     world.say(job, event)

@@ -21,16 +21,19 @@ from uuid import UUID
 import psycopg
 
 from holdfast import Holdfast, HoldfastError, Tasks, Unique
-from holdfast.models import Chain, Continuation, Job, Start
+from holdfast.models import Chain, Continuation, Job, PhaseStatus, Start
 from holdfast.outcomes import Retry
 from holdfast.settings import Settings
-from holdfast.store import jobs
+from holdfast.store import jobs, phase_rows
+from holdfast.store import phases as engine_phases
+from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.rows import COLUMNS, FACTS, to_job
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tx import Operation, Store, Tx
 from holdfast.surroundings import Surroundings
 from tests.store.rules.continuing import INHERITED, Next
+from tests.store.rules.phases import NAMES, PERCENT, next_phase, result
 from tests.store.rules.running import BACKOFF_MS
 from tests.store.rules.steering import Spec, Started
 from tests.store.rules.world import POLICIES, USUAL_QUEUE, Refused, Token
@@ -74,6 +77,7 @@ class Seen:
     jobs: dict[UUID, Job]
     hidden: dict[UUID, dict[str, Any]]
     phases: dict[UUID, list[str]]
+    results: dict[UUID, dict[int, str]]
     holders: dict[tuple[str, str], UUID]
     lines: dict[str, list[UUID]]
     heads: dict[str, UUID]
@@ -170,12 +174,16 @@ class Side:
             else:
                 others[name, *_about(name, json.loads(facts))] += 1
         phases: dict[UUID, list[str]] = defaultdict(list)
-        for job, status in rows["phase"]:
+        results: dict[UUID, dict[int, str]] = defaultdict(dict)
+        for job, position, status, text in rows["phase"]:
             phases[self.seqs[job]].append(status)
+            if text is not None:
+                results[self.seqs[job]][position] = text
         return Seen(
             jobs=found,
             hidden=hidden,
             phases=dict(phases),
+            results=dict(results),
             holders={(task, key): UUID(id_) for task, key, id_ in rows["unique"]},
             lines=_lines(hidden, found),
             heads={found[id_].lane or "": id_ for id_, each in hidden.items() if each["head"]},
@@ -227,7 +235,7 @@ JOBS = f"""
         holdfast_job.sort_key, holdfast_job.closed_as, holdfast_job.unique_key,
         holdfast_job.cancel_requested_at IS NOT NULL, holdfast_job.pause_requested_at IS NOT NULL, holdfast_job.nonce
     FROM holdfast_job ORDER BY holdfast_job.seq"""
-PHASES = """SELECT job, status FROM holdfast_phase ORDER BY job, position"""
+PHASES = """SELECT job, position, status, result FROM holdfast_phase ORDER BY job, position"""
 HOLDERS = """
     SELECT task, key, chain_id FROM holdfast_unique
     WHERE (until IS NULL OR until > $now) AND turn = (SELECT max(last.turn) FROM holdfast_unique AS last
@@ -252,14 +260,26 @@ async def _empty(tx: Tx) -> None:
         await tx.execute(f"DELETE FROM holdfast_{name}")
 
 
-BEGIN_PHASE = """
-    INSERT INTO holdfast_phase (job, position, name, status)
-    SELECT :seq, count(*), 'phase', CAST(:status AS text) FROM holdfast_phase WHERE job = :seq"""
+async def begin_phase(tx: Tx, token: jobs.Token) -> str:
+    """Begin the next phase as an attempt does that has read what is stored; say how the claim stands."""
+    stored = {row.position: row for row in await phase_rows.read(tx, token.seq)}
+    place = next_phase([str(row.status) for row in stored.values()]) or 0
+    kept = [stored.get(at) for at in range(len(NAMES))]
+    rows = [
+        row if row is not None and row.status is PhaseStatus.COMPLETED else PhaseRow(at, NAMES[at])
+        for at, row in enumerate(kept)
+    ]
+    rows[place] = PhaseRow(place, NAMES[place], PhaseStatus.ACTIVE, 0)
+    beginning = engine_phases.Beginning(token, NAMES[place], PERCENT[place], tuple(rows))
+    return str((await engine_phases.begin(tx, [beginning]))[token])
 
 
-async def begin_phase(tx: Tx, seq: int, status: str) -> None:
-    """Write a phase down as an attempt will; the engine has none yet."""
-    await tx.execute(BEGIN_PHASE, seq=seq, status=status)
+async def complete_phase(tx: Tx, token: jobs.Token) -> str:
+    """Complete the phase that is under way; say how the claim stands."""
+    active = [row.position for row in await phase_rows.read(tx, token.seq) if row.status is PhaseStatus.ACTIVE]
+    place = active[0] if active else 0
+    completion = engine_phases.Completion(token, NAMES[place], place, PERCENT[place + 1], result(token.attempt))
+    return str((await engine_phases.complete(tx, [completion]))[token])
 
 
 def _options(spec: Spec) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from tests.store.rules import phases
 from tests.store.rules.admission import admit_named, free_in_vain, is_to_put_back
 from tests.store.rules.world import HALTING, OPEN, POLICIES, Grave, Job, Lane, Refused, World
 
@@ -176,7 +177,7 @@ def _request(world: World, job: Job, what: str) -> None:
 def _cancel(world: World, job: Job) -> None:
     say_freed(world, job, job.status)
     job.status, job.is_ready, job.waits_for = "cancelled", False, []
-    job.phases = ["cancelled" if phase == "running" else phase for phase in job.phases]
+    phases.cancel(job)
     world.step_out(job)
     world.close(job)
     leave_to_admission(world, job)

@@ -64,11 +64,8 @@ def test_both_databases_come_to_the_same(sqlite: Side, postgres: Side, chosen: s
 SOON = {
     "guard of resume",
     "a chain that closes keeps its key",
-    "retry opens a chain whose key another holds",
     "attempt number does not grow",
-    "a failed job does not halt its lane",
     "an event is appended twice",
-    "a chain is deleted although a job waits for it",
     "double successor",
     "guard of completing without a worker",
     "a chain is not closed by its last job",

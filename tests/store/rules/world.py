@@ -94,6 +94,10 @@ class Job:
     progress: tuple[int, str | None] | None = None
     closed_as: str | None = None
     phases: list[str] = field(default_factory=list)
+    results: dict[int, str] = field(default_factory=dict)
+    """What its phases gave that have completed, by their places."""
+    has_run_phase: bool = False
+    """Its one phase is that of a task which declares none."""
 
     wake: int | None = None
     """When admission has something to do for it; None if it has not."""

@@ -1,0 +1,245 @@
+"""`holdfast watch` as a person runs it: bars, lines or JSON until the chain has ended, and an exit code that tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast import Context, Holdfast, InvalidId, Tasks
+from holdfast.cli import commands
+from tests.conditions import until
+
+tasks = Tasks()
+
+
+class Release:
+    """What handlers wait for; a new one for each test."""
+
+    event: asyncio.Event
+
+
+@tasks.task(name="film", phases=("download", "encode"))
+async def film(ctx: Context, title: str) -> str:
+    """Get half-way through its second phase, and wait there until the test goes on."""
+    await ctx.phase("download", str, title)
+    await ctx.phase("encode", encode, ctx)
+    return ctx.continue_with(publish(title=title))
+
+
+async def encode(ctx: Context) -> None:
+    await ctx.progress(50, "half \x1b[31mof[/] it", flush=True)
+    await Release.event.wait()
+
+
+@tasks.task(name="publish")
+async def publish(title: str) -> str:
+    """End a chain."""
+    return f"published: {title}"
+
+
+@tasks.task(name="silent", history=False)
+async def silent() -> None:
+    """Leave nothing in the log."""
+    await Release.event.wait()
+
+
+@pytest.fixture
+async def hf(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+    """A face on a SQLite file, open."""
+    Release.event = asyncio.Event()
+    async with new_holdfast("sqlite", tasks=[tasks]) as face:
+        yield face
+
+
+def run(hf: Holdfast, *arguments: str) -> Result:
+    """Run the command in this process; nothing may change any more."""
+    return CliRunner().invoke(commands, ["watch", *arguments, "--database", hf.settings.database])
+
+
+@asynccontextmanager
+async def watching(hf: Holdfast, *arguments: str, **options: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the command as a process."""
+    command = [str(Path(sys.executable).with_name("holdfast")), "watch", *arguments]
+    environment = {**os.environ, "HOLDFAST_DATABASE": hf.settings.database, "COLUMNS": "120"}
+    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE, **options}
+    process = await asyncio.create_subprocess_exec(*command, env=environment, **pipes)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def line_with(process: asyncio.subprocess.Process, words: str) -> str:
+    """Read on to a line with *words*."""
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        while line := (await process.stdout.readline()).decode():
+            if words in line:
+                return line
+    raise AssertionError(f"it ended without {words!r}")
+
+
+async def test_a_job_is_followed_by_lines_to_the_end_of_its_chain(hf: Holdfast) -> None:
+    async with hf.worker():
+        chain = await hf.start(film(title="Metropolis"))
+        async with watching(hf, str(chain.id)) as process:
+            half = await line_with(process, "encode")
+            Release.event.set()
+            last = await line_with(process, "publish")
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+
+    assert half == f"film {chain.id}, running 75 %, encode, half  [31mof[/] it\n"
+    assert "\x1b" not in half
+    assert last.startswith("publish ")
+
+
+async def test_json_is_an_event_a_line(hf: Holdfast) -> None:
+    async with hf.worker():
+        chain = await hf.start(film(title="Metropolis"))
+        async with watching(hf, str(chain.id), "--json") as process:
+            first = json.loads(await line_with(process, "snapshot"))
+            Release.event.set()
+            assert process.stdout is not None
+            rest = [json.loads(line) async for line in process.stdout]
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+
+    assert first["jobs"][-1]["id"] == str(chain.id)
+    names = [each["event"] for each in rest]
+    assert {"job:phase:completed", "job:enqueued", "job:completed"} <= set(names)
+    assert rest[names.index("job:completed", -2)]["job"]["task"] == "publish"
+    assert {each["job"]["task"] for each in rest} == {"film", "publish"}
+    phases = [(phase["name"], phase["status"]) for phase in rest[0]["job"]["phases"]]
+    assert [name for name, _ in phases] == ["download", "encode"]
+    assert phases[0][1] == "completed"
+
+
+async def test_in_a_terminal_there_is_a_bar_for_the_job_and_for_each_phase(hf: Holdfast) -> None:
+    terminal, inside = pty.openpty()
+    shown = bytearray()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            shown.extend(os.read(terminal, 65_536))
+        except OSError:  # nobody writes any more
+            loop.remove_reader(terminal)
+
+    loop.add_reader(terminal, read)
+    async with hf.worker():
+        chain = await hf.start(film(title="Metropolis"))
+        async with watching(hf, str(chain.id), stdout=inside, stderr=inside) as process:
+            os.close(inside)
+            await until(lambda: "75%" in shown.decode(errors="replace"), "the bars are shown", 20)
+            Release.event.set()
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+        await until(lambda: b"publish" in shown, "the last picture has come")
+    loop.remove_reader(terminal)
+    os.close(terminal)
+
+    text = shown.decode(errors="replace")
+    for word in ("film", "download", "encode", "completed", "continued", "100%", "50%"):
+        assert word in text, word
+    assert "[31m" in text
+    assert "\x1b[31mof" not in text
+
+
+async def test_ctrl_c_ends_the_watching_and_nothing_else(hf: Holdfast) -> None:
+    async with hf.worker():
+        chain = await hf.start(film(title="Metropolis"))
+        async with watching(hf, str(chain.id)) as process:
+            await line_with(process, "encode")
+            process.send_signal(signal.SIGINT)
+            assert await asyncio.wait_for(process.wait(), 20) == 130
+            assert process.stderr is not None
+            assert await process.stderr.read() == b""
+        assert (await hf.get_job(chain)).status == "running"
+        Release.event.set()
+
+
+async def test_a_job_without_history_is_watched_too(hf: Holdfast) -> None:
+    async with hf.worker():
+        chain = await hf.start(silent())
+        async with watching(hf, str(chain.id), "--json") as process:
+            await line_with(process, "snapshot")
+            Release.event.set()
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def test_a_job_that_is_deleted_meanwhile_is_one_line_and_3(hf: Holdfast) -> None:
+    chain = await hf.start(publish(title="Metropolis"), paused=True)
+    async with watching(hf, str(chain.id)) as process:
+        await line_with(process, "paused")
+        await hf.delete(chain)
+        assert await asyncio.wait_for(process.wait(), 20) == 3
+        assert process.stderr is not None
+        assert b"there is no job" in await process.stderr.read()
+
+
+async def test_the_exit_code_tells_how_it_has_ended(hf: Holdfast) -> None:
+    completed, cancelled = await hf.start(publish(title="A")), await hf.start(publish(title="B"))
+    await hf.complete(publish, completed, "by hand")
+    await hf.cancel(cancelled, why="not needed")
+
+    for as_json in ((), ("--json",)):
+        told = [run(hf, str(each.id), *as_json) for each in (completed, cancelled)]
+        assert [each.exit_code for each in told] == [0, 7], as_json
+    assert "cancelled 0 %, not needed" in run(hf, str(cancelled.id)).output
+
+
+async def test_a_failed_job_is_6_and_shows_its_error(hf: Holdfast) -> None:
+    failing = Tasks()
+
+    @failing.task(name="fail")
+    async def fail(ctx: Context) -> None:
+        ctx.fail("the film is torn")
+
+    hf.tasks.merge(failing)
+    async with hf.worker():
+        chain = await hf.start(fail())
+        await hf.wait([chain], timeout=10)
+
+    told = run(hf, str(chain.id))
+
+    assert told.exit_code == 6
+    assert "the film is torn" in told.output
+
+
+async def test_what_cannot_be_watched_is_one_line(hf: Holdfast) -> None:
+    async with watching(hf, str(uuid4())) as process:
+        said, told = await asyncio.wait_for(process.communicate(), 20)
+
+    assert (process.returncode, said) == (3, b"")
+    assert b"there is no job" in told
+    assert b"Traceback" not in told
+    assert isinstance(run(hf, "film-7").exception, InvalidId)
+
+
+async def test_an_application_may_be_named_instead_of_a_database(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = f"from holdfast import Holdfast\njobs = Holdfast({hf.settings.database!r})\n"
+    (tmp_path / "watched_shop.py").write_text(application)
+    monkeypatch.syspath_prepend(tmp_path)
+    chain = await hf.start(publish(title="A"))
+    await hf.cancel(chain)
+
+    told = CliRunner().invoke(commands, ["watch", str(chain.id), "watched_shop:jobs"])
+    assert told.exit_code == 7
+
+    told = run(hf, str(chain.id), "watched_shop:jobs")
+    assert told.exit_code == 2
+    assert "not both" in told.output

@@ -1,0 +1,280 @@
+"""Joining, step by step: whatever happens between its steps comes once, and resumes where it was (DESIGN §9, I-44).
+
+The feed's thread is stood still: a test says when it looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, log_pages
+from holdfast import feed as feeds
+from holdfast.feed import Feed, Follower
+from holdfast.models import Event
+from holdfast.store import chains, log
+from holdfast.store.postgres import AsyncPostgresTx
+from holdfast.store.tx import Runner, Store
+from holdfast.surroundings import Surroundings
+from tests.factories import TASKS, a_start, greet
+
+NewHoldfast = Callable[..., Holdfast]
+
+
+class StillShell:
+    """A thread that never runs."""
+
+    def __init__(self, step: object, name: str) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Interrupted:
+    """A runner after each of whose reads something happens."""
+
+    def __init__(self, at: Runner, happen: Callable[[], Awaitable[None]]) -> None:
+        self._at = at
+        self._happen = happen
+
+    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run *operation* in a write transaction."""
+        return await self._at.run(operation, *args, **kwargs)
+
+    async def read(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run *operation*, which only reads; then have something happen."""
+        found = await self._at.read(operation, *args, **kwargs)
+        await self._happen()
+        return found
+
+    async def gather(self, operation: Any, items: Any) -> Any:
+        """Run a list operation."""
+        return await self._at.gather(operation, items)
+
+
+@pytest.fixture
+async def hf(database: str, new_holdfast: NewHoldfast) -> AsyncIterator[Holdfast]:
+    """A face that is open."""
+    async with new_holdfast(database, tasks=[TASKS]) as hf:
+        yield hf
+
+
+@pytest.fixture
+async def feed(hf: Holdfast) -> AsyncIterator[Feed]:
+    """A feed that stands still, and is followed by somebody."""
+    feed = Feed(hf.store, Surroundings(shell=StillShell))
+    first = feed.follow()
+    await first.join(hf.store)
+    yield feed
+    feed.close()
+
+
+async def everything(follower: Follower, store: Store) -> list[Event]:
+    """Take what there is."""
+    taken = []
+    while (event := await follower.take(store)) is not None:
+        taken.append(event)
+    return taken
+
+
+def names(events: list[Event]) -> list[str]:
+    return [event.job.input for event in events if event.job]
+
+
+async def test_what_happens_while_one_joins_is_not_missed(hf: Holdfast, feed: Feed) -> None:
+    cursor = await hf.cursor()
+    await hf.start(greet(name="before"))
+
+    async def happen() -> None:
+        await hf.start(greet(name="meanwhile"))
+        feed.here.look()
+
+    follower = feed.follow(cursor)
+    await follower.join(Interrupted(hf.store, happen))
+    feed.here.look()
+
+    assert names(await everything(follower, hf.store)) == ['{"name":"before"}', '{"name":"meanwhile"}']
+
+
+async def test_what_happens_while_one_joins_from_now_on_is_not_missed(hf: Holdfast, feed: Feed) -> None:
+    async def happen() -> None:
+        await hf.start(greet(name="meanwhile"))
+        feed.here.look()
+
+    follower = feed.follow()
+    await follower.join(Interrupted(hf.store, happen))
+
+    assert names(await everything(follower, hf.store)) == ['{"name":"meanwhile"}']
+
+
+async def test_what_happens_while_the_first_one_joins_is_not_missed(hf: Holdfast) -> None:
+    feed = Feed(hf.store, Surroundings(shell=StillShell))
+    cursor = await hf.cursor()
+    started: list[str] = []
+
+    async def happen() -> None:
+        started.append(str(len(started)))
+        await hf.start(greet(name=started[-1]))
+        feed.here.look()
+
+    follower = feed.follow(cursor)
+    await follower.join(Interrupted(hf.store, happen))
+    feed.here.look()
+
+    assert names(await everything(follower, hf.store)) == [f'{{"name":"{name}"}}' for name in started]
+    feed.close()
+
+
+async def test_what_one_has_read_by_itself_does_not_come_again_from_the_feed(hf: Holdfast, feed: Feed) -> None:
+    cursor = await hf.cursor()
+    await hf.start(greet(name="before"))
+    follower = feed.follow(cursor)
+    await follower.join(hf.store)
+
+    feed.here.look()
+    await hf.start(greet(name="after"))
+    feed.here.look()
+
+    assert names(await everything(follower, hf.store)) == ['{"name":"before"}', '{"name":"after"}']
+
+
+async def test_a_cursor_from_the_feed_resumes_behind_what_was_read_by_itself(new_holdfast: NewHoldfast) -> None:
+    """One that was written first commits last: its number is below that of one that has been seen."""
+    hf = new_holdfast("postgres", tasks=[TASKS])
+    feed = Feed(hf.store, Surroundings(shell=StillShell))
+    async with hf, await psycopg.AsyncConnection.connect(hf.settings.database) as connection:
+        first = feed.follow()
+        await first.join(hf.store)
+        cursor = await hf.cursor()
+        await chains.start(AsyncPostgresTx(connection, hf.store.dialect), [a_start(input='"late"')])
+        await hf.start_many([greet(name="Ada"), greet(name="Bob")])
+        follower = feed.follow(cursor)
+        read = names(await everything(follower, hf.store))
+
+        await connection.commit()
+        feed.here.look()
+        (late,) = await everything(follower, hf.store)
+        again = feed.follow(late.cursor)
+
+        assert len(read) == 2
+        assert names([late]) == ['"late"']
+        assert await everything(again, hf.store) == []
+        assert follower.cursor == again.cursor
+        feed.close()
+
+
+async def test_lines_that_were_read_before_one_joined_are_not_taken_for_the_last(
+    hf: Holdfast, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_pages, "PAGE", 1)
+    cursor = await hf.cursor()
+    await hf.start_many([greet(name=name) for name in "abc"])
+    earlier = feed.follow(cursor)
+    event = await earlier.take(hf.store)  # it has read the lines of all three
+    await hf.start(greet(name="d"))
+    feed.here.look()
+    assert event is not None
+
+    follower = feed.follow(event.cursor)
+
+    assert names(await everything(follower, hf.store)) == [f'{{"name":"{name}"}}' for name in "bcd"]
+    assert names(await everything(earlier, hf.store)) == [f'{{"name":"{name}"}}' for name in "bcd"]
+
+
+async def test_who_has_much_to_catch_up_on_sorts_it_once(
+    new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL a read costs as much as all that is new."""
+    monkeypatch.setattr(log_pages, "PAGE", 2)
+    reads: list[Any] = []
+    since = log.since
+
+    async def counting(tx: Any, cursor: Any, most: int) -> Any:
+        reads.append(cursor)
+        return await since(tx, cursor, most)
+
+    hf = new_holdfast("postgres", tasks=[TASKS])
+    feed = Feed(hf.store, Surroundings(shell=StillShell))
+    async with hf:
+        cursor = await hf.cursor()
+        await hf.start_many([greet(name="Ada")] * 40)
+        monkeypatch.setattr(log, "since", counting)
+        follower = feed.follow(cursor)
+
+        assert len(await everything(follower, hf.store)) == 40
+        assert len(reads) <= 3
+        feed.close()
+
+
+# ---- who is waited for
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pages and small buffers."""
+    monkeypatch.setattr(log_pages, "PAGE", 4)
+    monkeypatch.setattr(feeds, "BUFFER", 10)
+    monkeypatch.setattr(feeds, "BRISK", 3)
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def crowded(hf: Holdfast, *, is_awaited: bool) -> tuple[Feed, Follower, Clock]:
+    """Have one follow, and more happen than its buffer holds."""
+    clock = Clock()
+    feed = Feed(hf.store, Surroundings(shell=StillShell, monotonic=clock))
+    follower = feed.follow(is_awaited=is_awaited)
+    await follower.join(hf.store)
+    await hf.start_many([greet(name="Ada")] * 30)
+    feed.here.look()
+    return feed, follower, clock
+
+
+@pytest.mark.usefixtures("small")
+async def test_one_who_takes_briskly_and_asks_for_it_is_waited_for(hf: Holdfast) -> None:
+    feed, follower, clock = await crowded(hf, is_awaited=True)
+    taken = 0
+
+    while taken < 30:
+        assert not follower.is_behind
+        clock.now += feeds.PATIENCE_SECONDS * 0.9
+        taken += len([event for _ in range(4) if (event := await follower.take(hf.store)) is not None])
+        feed.here.look()
+
+    assert taken == 30
+    feed.close()
+
+
+@pytest.mark.usefixtures("small")
+async def test_one_who_takes_only_some_is_not_waited_for_long(hf: Holdfast) -> None:
+    feed, follower, clock = await crowded(hf, is_awaited=True)
+    assert not follower.is_behind
+
+    await follower.take(hf.store)
+    clock.now += feeds.PATIENCE_SECONDS * 1.1
+    feed.here.look()
+
+    assert follower.is_behind
+    assert len(await everything(follower, hf.store)) == 29
+    feed.close()
+
+
+@pytest.mark.usefixtures("small")
+async def test_one_who_did_not_ask_for_it_is_not_waited_for(hf: Holdfast) -> None:
+    feed, follower, _ = await crowded(hf, is_awaited=False)
+
+    assert follower.is_behind
+    assert len(await everything(follower, hf.store)) == 30
+    feed.close()

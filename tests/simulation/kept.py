@@ -1,0 +1,249 @@
+"""Looks after every commit at what is kept beside the jobs: phases, deliveries, and what retention takes away."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.models import DEFAULT_TRIGGERS, DELIVER
+from tests.simulation.violations import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.checker import Change
+    from tests.simulation.world import World
+
+STALE_SECONDS, DELETE_SECONDS = 15.0, 10.0
+SUBSCRIPTION = "00000000-0000-0000-0000-00000000cafe"
+SUBSCRIBED = ("job:failed", "job:paused")
+SUBSCRIBED_URL = "https://all.example/hook"
+OPEN = "('blocked', 'pending', 'running', 'paused')"
+ENDS = {"completed": "job:completed", "failed": "job:failed", "cancelled": "job:cancelled"}
+
+AUDIT = f"""
+CREATE TABLE sim_phase (n INTEGER PRIMARY KEY, job, name, status, result, old_name, old_status, old_result);
+CREATE TRIGGER sim_phase_written AFTER UPDATE ON holdfast_phase
+WHEN OLD.status = 'completed' OR NEW.status = 'completed' BEGIN
+    INSERT INTO sim_phase (job, name, status, result, old_name, old_status, old_result)
+    VALUES (NEW.job, NEW.name, NEW.status, NEW.result, OLD.name, OLD.status, OLD.result); END;
+CREATE TABLE sim_gone (n INTEGER PRIMARY KEY, at, seq, id, chain_id, chain_index, status, head, gate, stale_at, what);
+CREATE TRIGGER sim_deleted AFTER DELETE ON holdfast_job BEGIN
+    INSERT INTO sim_gone (at, seq, id, chain_id, chain_index, status, head, gate, stale_at, what)
+    VALUES (holdfast_now(), OLD.seq, OLD.id, OLD.chain_id, OLD.chain_index, OLD.status, OLD.head, OLD.gate,
+        OLD.stale_at, 'job'); END;
+CREATE TRIGGER sim_undelivered AFTER DELETE ON holdfast_delivery
+WHEN EXISTS (SELECT 1 FROM holdfast_job WHERE seq = OLD.job AND status IN {OPEN}) BEGIN
+    INSERT INTO sim_gone (at, seq, what) VALUES (holdfast_now(), OLD.target, 'undelivered'); END;
+"""
+
+
+class Delivery(NamedTuple):
+    """A webhook as it was committed."""
+
+    seq: int
+    target: int
+    event: str
+    subscription: str | None
+
+
+class Gone(NamedTuple):
+    """A job that was deleted, as it was."""
+
+    at: int
+    seq: int
+    id: str
+    chain_id: str
+    chain_index: int
+    status: str
+    head: int
+    gate: str | None
+    stale_at: int | None
+
+
+class Kept:
+    """Reads what each commit has added."""
+
+    def __init__(self, world: World, ask: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._world = world
+        self._ask = ask
+        self._seen_phase = self._seen_gone = self._seen_delivery = 0
+        self._was_enabled = True
+        self.results: dict[tuple[int, str], str] = {}
+        """What phases gave that have completed, by job and name."""
+        self.deliveries: dict[str, Delivery] = {}
+        self.internal: set[int] = set()
+        self.gone: dict[int, str] = {}
+        """The jobs that retention has deleted."""
+
+    def look(self, changes: Sequence[Change], events: Sequence[tuple[int, str]]) -> None:
+        """Look at what was just committed: *events* are (job, name)."""
+        self.internal |= {each.seq for each in changes if each.old_status is None and each.task == DELIVER}
+        self._look_at_phases(changes)
+        self._look_at_deliveries(changes, events)
+        for each in changes:
+            if each.stale_at is not None and each.old_stale_at is None:
+                self._look_at_mark(each)
+        self._look_at_gone()
+
+    # phases
+
+    def _look_at_phases(self, changes: Sequence[Change]) -> None:
+        """I-40: what a phase gave stays as it was. I-24: a job that has come so far is no suspect."""
+        sql = "SELECT n, job, name, status, result, old_name, old_status, old_result FROM sim_phase WHERE n > ?"
+        for n, job, name, status, result, old_name, old_status, old_result in self._ask(sql, self._seen_phase):
+            self._seen_phase = n
+            if old_status == "completed":
+                if (name, status, result) != (old_name, old_status, old_result):
+                    raise Violation(f"I-40: phase {old_name} of job {job} was completed, and is {name} {status}")
+                continue
+            if (job, name) in self.results:
+                raise Violation(f"I-40: phase {name} of job {job} completes twice")
+            self.results[job, name] = result
+            self._world.reached["phase completed"] += 1
+            written = [each for each in changes if each.seq == job]
+            if not written or written[-1].crashes > 0:
+                raise Violation(f"I-24: phase {name} of job {job} completes, and its crashes stay")
+
+    def begins(self, job: int, name: str) -> None:
+        """I-40: no attempt executes a phase whose result is committed."""
+        if (job, name) in self.results:
+            raise Violation(f"I-40: phase {name} of job {job} runs again")
+
+    def gives(self, job: int, name: str, result: str) -> None:
+        """I-40: whoever asks for a phase is given what was committed, byte for byte."""
+        stored = self.results.get((job, name))
+        if stored is None or json.loads(stored) != result:
+            raise Violation(f"I-40: phase {name} of job {job} gives {result}, and {stored} is committed")
+
+    # webhooks
+
+    def _look_at_deliveries(self, changes: Sequence[Change], events: Sequence[tuple[int, str]]) -> None:
+        """I-47: what is to be told is committed with what it tells. I-70: and of a delivery nobody is told."""
+        silent = {each.seq for each in changes if not each.history}
+        told = [(job, name) for job, name in events if job not in self.internal]
+        told += [
+            (each.seq, ENDS[each.status])
+            for each in changes
+            if not each.history and each.status in ENDS and each.status != each.old_status
+        ]
+        rows = self._ask(
+            """SELECT holdfast_delivery.job, target, event, subscription, id FROM holdfast_delivery
+                JOIN holdfast_job ON holdfast_job.seq = holdfast_delivery.job WHERE holdfast_delivery.job > ?""",
+            self._seen_delivery,
+        )
+        made = {id_: Delivery(job, target, event, subscription) for job, target, event, subscription, id_ in rows}
+        ((is_enabled,),) = self._ask("SELECT disabled_at IS NULL FROM holdfast_subscription WHERE id = ?", SUBSCRIPTION)
+        wanted = self._wanted(told)
+        both = {True} if is_enabled and self._was_enabled else {False, True} if is_enabled or self._was_enabled else {}
+        self._was_enabled = bool(is_enabled)
+        for (target, event, subscription), count in wanted.items():
+            found = sum(each[1:] == (target, event, subscription) for each in made.values())
+            may_lack = subscription is not None and True not in both
+            if found != count and not (subscription is not None and len(both) == 2) and not (may_lack and not found):
+                raise Violation(f"I-47: {found} deliveries of {count} of {event} of job {target} to {subscription}")
+        for each in made.values():
+            is_unseen = each.target in silent and each.event not in ENDS.values()
+            if each.target in self.internal:
+                raise Violation(f"I-70: {each} is a delivery of a delivery")
+            if each[1:] not in wanted and not is_unseen:
+                raise Violation(f"I-47: {each} was made, and nothing happened that it would tell")
+            self._seen_delivery = max(self._seen_delivery, each.seq)
+            self._world.reached["delivery made" if each.subscription is None else "subscriber told"] += 1
+            if each.target in silent:
+                self._world.reached["delivery without history"] += 1
+        self.deliveries |= made
+
+    def _wanted(self, told: Sequence[tuple[int, str]]) -> Counter[tuple[int, str, str | None]]:
+        wanted: Counter[tuple[int, str, str | None]] = Counter()
+        for job, name in told:
+            if name not in SUBSCRIBED and name not in DEFAULT_TRIGGERS:
+                continue
+            ((webhook,),) = self._ask("SELECT webhook FROM holdfast_job WHERE seq = ?", job) or [("",)]
+            if webhook and name in DEFAULT_TRIGGERS:
+                wanted[job, name, None] += 1
+            elif webhook is None and name in SUBSCRIBED:
+                wanted[job, name, SUBSCRIPTION] += 1
+        return wanted
+
+    def arrived(self, message: str, address: str, body: str) -> None:
+        """I-47, I-48: a message is one that was committed, as it was committed, and in its turn."""
+        delivery = self.deliveries.get(message)
+        if delivery is None:
+            raise Violation(f"I-47: message {message} was posted, and there is no such delivery")
+        ((status, given),) = self._ask("SELECT status, input FROM holdfast_job WHERE id = ?", message)
+        if (json.loads(given)["url"], json.loads(given)["body"]) != (address, body):
+            raise Violation(f"I-47: message {message} was posted otherwise than it was committed")
+        earlier = [
+            each.seq
+            for each in self.deliveries.values()
+            if each.target == delivery.target
+            and each.subscription == delivery.subscription
+            and each.seq < delivery.seq
+            and status == "running"
+            and self._ask(f"SELECT 1 FROM holdfast_job WHERE seq = ? AND status IN {OPEN}", each.seq)
+        ]
+        if earlier:
+            raise Violation(f"I-48: delivery {delivery.seq} is posted before {earlier}")
+
+    def look_at_the_end(self, answers: dict[str, set[int]], attempts: int) -> str | None:
+        """I-47: each delivery was taken, refused for good, or tried to the last."""
+        for message, delivery in self.deliveries.items():
+            ((status, used, reason),) = self._ask("SELECT status, used, reason FROM holdfast_job WHERE id = ?", message)
+            said = answers.get(message, set())
+            if status == "completed" and 200 in said:
+                continue
+            if status == "failed" and (said & {404, 410} or used >= attempts or reason == "poison"):
+                self._world.reached["delivery failed"] += 1
+                continue
+            return f"I-47: {delivery} ended {status} ({reason}) after {used} tries that were answered {said}"
+        return None
+
+    # retention
+
+    def _look_at_mark(self, each: Change) -> None:
+        """I-49: nothing is marked before its time, or while it matters."""
+        self._world.reached["marked stale"] += 1
+        ((closed_as, closed_at),) = self._ask(
+            "SELECT closed_as, closed_at FROM holdfast_job WHERE id = ?", each.chain_id
+        )
+        if closed_as is None or each.status not in ENDS or each.head:
+            raise Violation(f"I-49: job {each.seq} is marked stale: {each.status}, head {each.head}, chain {closed_as}")
+        if each.at - closed_at < STALE_SECONDS * 1000:
+            raise Violation(f"I-49: job {each.seq} is marked stale {each.at - closed_at} ms after the end of its chain")
+        undelivered = self._ask(
+            f"""SELECT 1 FROM holdfast_delivery JOIN holdfast_job ON holdfast_job.seq = holdfast_delivery.job
+                WHERE target = ? AND status IN {OPEN} AND event <> 'job:stale'""",
+            each.seq,
+        )
+        self._look_at_need("marked", each.chain_id, bool(undelivered))
+
+    def _look_at_need(self, what: str, chain: str, is_undelivered: bool) -> None:
+        waiting = self._ask(
+            f"""SELECT waiting.seq FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
+                WHERE link.chain_id = ?1 AND waiting.chain_id <> ?1 AND waiting.status IN {OPEN}""",
+            chain,
+        )
+        if waiting:
+            raise Violation(f"I-49: chain {chain} was {what}, and {waiting} wait for it")
+        if is_undelivered:
+            raise Violation(f"I-49: chain {chain} was {what}, and has an undelivered webhook")
+
+    def _look_at_gone(self) -> None:
+        """I-49: nothing is deleted that is open, holds its lane, is needed, or was not stale for the whole time."""
+        columns = "n, what, at, seq, id, chain_id, chain_index, status, head, gate, stale_at"
+        for n, what, *row in self._ask(f"SELECT {columns} FROM sim_gone WHERE n > ?", self._seen_gone):
+            self._seen_gone = n
+            if what == "undelivered":
+                raise Violation(f"I-49: job {row[1]} was deleted, and has an undelivered webhook")
+            gone = Gone(*row)
+            self._world.reached["deleted"] += 1
+            self.gone[gone.seq] = gone.id
+            if gone.status not in ENDS or gone.head or gone.gate is not None:
+                raise Violation(f"I-49: {gone} was deleted")
+            if gone.stale_at is None or gone.at - gone.stale_at < DELETE_SECONDS * 1000:
+                raise Violation(f"I-49: {gone} was deleted before its time")
+            left = self._ask("SELECT seq FROM holdfast_job WHERE chain_id = ?", gone.chain_id)
+            if left:
+                raise Violation(f"I-49: {gone} was deleted, and of its chain {left} are left")
+            self._look_at_need("deleted", gone.chain_id, is_undelivered=False)

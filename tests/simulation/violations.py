@@ -1,0 +1,5 @@
+"""What must never be."""
+
+
+class Violation(AssertionError):
+    """Something that must never be."""

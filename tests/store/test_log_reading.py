@@ -1,0 +1,300 @@
+"""Reading the log: everything once, in commit order per job, from any place; or an error, never a gap (I-43, I-44)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from holdfast.cursors import Cursor, SeqCursor, Snapshot, SnapshotCursor, read_cursor
+from holdfast.errors import CursorExpired, JobNotFound, UsageError
+from holdfast.models import INTERNAL_QUEUE, JobEvent
+from holdfast.store import events, log, trimming
+from holdfast.store.events import Fact
+from holdfast.store.log import Told
+from holdfast.store.tx import Tx
+from tests.factories import counted, greet, make_job, now_ms, seq_of
+from tests.store.engine import DONE, FAIL, claim_all, run, settle
+from tests.store.log_readers import LogReader
+from tests.ways import Way
+
+
+async def lead_lives(way: Way) -> None:
+    """Have three jobs come, run and end, one after the other and crosswise."""
+    await way.face.start_many([greet(name="Ada"), greet(name="Bob")])
+    claimed = await claim_all(way)
+    await settle(way, (claimed[1].token, FAIL), (claimed[0].token, DONE))
+    third = await way.face.start(greet(name="Eve"))
+    await way.face.cancel(third)
+
+
+LIVES = [
+    "job:enqueued",
+    "job:enqueued",
+    "job:started",
+    "job:started",
+    "job:completed",
+    "job:failed",
+    "job:enqueued",
+    "job:cancelled",
+]
+
+
+def in_short(told: list[Told]) -> list[tuple[str, int]]:
+    return [(each.event.name, each.position.seq) for each in told]
+
+
+async def test_now_is_behind_all_that_is_committed(way: Way) -> None:
+    await lead_lives(way)
+
+    reader = await LogReader.from_now(way)
+
+    assert await reader.names() == []
+
+
+async def test_an_empty_log_can_be_read(way: Way) -> None:
+    assert await (await LogReader.from_now(way)).names() == []
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+async def test_what_is_committed_comes_once_and_in_its_order_in_pages_of_any_size(way: Way, most: int) -> None:
+    reader = await LogReader.from_now(way, most)
+    await lead_lives(way)
+
+    names = [name for name in await reader.names() if name != "chain:completed"]
+
+    assert sorted(names) == sorted(LIVES)
+    assert names[:4] == LIVES[:4]
+    assert names[-2:] == LIVES[-2:]
+    assert await reader.names() == []
+
+
+@pytest.mark.parametrize("most", [2, 100])
+async def test_who_comes_back_behind_any_event_gets_exactly_the_rest(way: Way, most: int) -> None:
+    reader = await LogReader.from_now(way, most)
+    await lead_lives(way)
+    every = await reader.told()
+
+    for number, each in enumerate(every, 1):
+        again = LogReader.behind(way, each.event.cursor, most)
+        assert in_short(await again.told()) == in_short(every[number:])
+
+
+async def test_a_cursor_in_a_page_has_seen_what_stands_before_it_and_nothing_else(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    await lead_lives(way)
+    every = await reader.told()
+
+    for number, each in enumerate(every, 1):
+        cursor = read_cursor(each.event.cursor)
+        assert cursor == each.cursor
+        assert all(cursor.has_seen(earlier.position) for earlier in every[:number])
+        assert not any(cursor.has_seen(later.position) for later in every[number:])
+
+
+async def test_what_happens_while_pages_are_read_comes_behind_them(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    first, second = await way.face.start_many([greet(name="Ada"), greet(name="Bob")])
+    page = await way.read(log.since, reader.cursor, 1)
+    third = await way.face.start(greet(name="Eve"))
+
+    rest = LogReader(way, page.cursor, 1)
+    jobs = [each.job.id for each in await rest.events() if each.job]
+
+    assert [each.event.job.id for each in await way.read(log.tell, page) if each.event.job] == [first.id]
+    assert jobs == [second.id, third.id]
+
+
+async def test_an_event_tells_how_the_job_was_and_brings_the_job_as_it_is(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    before = now_ms()
+    chain = await way.face.start(greet(name="Ada"))
+    await run(way)
+
+    first = (await reader.events())[0]
+
+    assert isinstance(first, JobEvent)
+    assert (first.name, first.status, first.version, first.attempt) == ("job:enqueued", "pending", 1, 0)
+    assert (first.job.id, first.job.status, first.job.input) == (chain.id, "completed", '{"name":"Ada"}')
+    assert before - 1 <= first.at.timestamp() * 1000 <= now_ms() + 1
+
+
+async def test_a_job_is_never_older_than_its_event(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    await lead_lives(way)
+
+    for event in await reader.events():
+        assert event.job is not None
+        assert event.version is not None
+        assert event.job.version >= event.version
+
+
+async def test_the_facts_of_an_event_can_be_read(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    reader = await LogReader.from_now(way)
+
+    await way.face.cancel(chain, by="Eve", why="not today")
+
+    (event,) = await reader.events()
+    assert event.facts == {"by": "Eve", "reason": "not today"}
+
+
+async def test_of_a_deleted_job_only_its_end_is_told(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    chain = await way.face.start(greet(name="Ada"))
+    await way.face.delete(chain)
+
+    (event,) = await reader.events()
+
+    assert (event.name, event.deleted_job_id, event.job) == ("job:deleted", chain.id, None)
+
+
+async def test_lanes_and_queues_are_told_by_their_names(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+
+    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"a"}')])
+    await way.call(events.append, [Fact(0, "queue:paused", facts='{"queue":"sums"}')])
+
+    told = [(each.name, each.lane, each.queue, each.job) for each in await reader.events()]
+    assert told == [("lane:paused", "a", None, None), ("queue:paused", None, "sums", None)]
+
+
+async def test_the_engines_own_jobs_are_left_out(way: Way) -> None:
+    reader = await LogReader.from_now(way, 1)
+    internal = await seq_of(way, await make_job(way, queue=INTERNAL_QUEUE, task="holdfast.deliver"))
+    await way.call(events.append, [Fact(internal, "job:enqueued")])
+    await way.face.start(greet(name="Ada"))
+    await way.call(events.append, [Fact(internal, "job:started")])
+    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"holdfast.webhook.a"}')])
+    await way.call(events.append, [Fact(0, "queue:paused", facts='{"queue":"holdfast.internal"}')])
+
+    assert await reader.names() == ["job:enqueued"]
+    assert await reader.names() == []
+
+
+@pytest.mark.parametrize(("size", "statements"), [(0, 1), (1, 2), (100, 2)])
+async def test_any_number_of_events_takes_two_statements(way: Way, size: int, statements: int) -> None:
+    cursor = await way.read(log.now)
+    if size:
+        await way.face.start_many([greet(name="Ada")] * size)
+
+    async def read(tx: Tx) -> None:
+        found = await log.since(tx, cursor, 100)
+        assert len(await log.tell(tx, found)) == size
+
+    assert len(await way.read(counted, read)) == statements
+
+
+# ---- cursors that lead nowhere
+
+
+async def test_a_cursor_of_another_database_is_refused(way: Way) -> None:
+    cursor = replace(await way.read(log.now), origin="0123456789abcdef")
+
+    with pytest.raises(CursorExpired, match="another database"):
+        await way.read(log.since, cursor, 10)
+
+
+async def test_a_cursor_of_the_other_kind_of_database_is_refused(way: Way) -> None:
+    origin = (await way.read(log.now)).origin
+    foreign = SeqCursor(origin, 1) if way.database == "postgres" else SnapshotCursor(origin, Snapshot(9))
+
+    with pytest.raises(CursorExpired, match="another database"):
+        await way.read(log.since, foreign, 10)
+
+
+async def test_a_cursor_that_has_seen_what_never_was_is_refused(way: Way) -> None:
+    """A backup was restored that is older than the cursor."""
+    origin = (await way.read(log.now)).origin
+    later: Cursor = SeqCursor(origin, 10**9)
+    if way.database == "postgres":
+        later = SnapshotCursor(origin, Snapshot(10**15))
+
+    with pytest.raises(CursorExpired, match="restored"):
+        await way.read(log.since, later, 10)
+
+
+async def test_a_cursor_before_what_was_removed_for_its_age_has_expired(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"a"}')])
+    between = (await LogReader.from_now(way)).cursor
+    await way.call(events.append, [Fact(0, "lane:resumed", facts='{"lane":"a"}')])
+    behind = (await LogReader.from_now(way)).cursor
+    await way.call(forget_events)
+
+    for cursor in (reader.cursor, between):
+        with pytest.raises(CursorExpired, match="removed for their age") as caught:
+            await way.read(log.since, cursor, 10)
+        assert "hf.cursor()" in str(caught.value)
+    assert (await way.read(log.since, behind, 10)).lines == ()
+
+
+async def test_now_has_not_expired_when_everything_was_removed(way: Way) -> None:
+    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"a"}')])
+    await way.call(forget_events)
+
+    reader = await LogReader.from_now(way)
+    await way.face.start(greet(name="Ada"))
+
+    assert await reader.names() == ["job:enqueued"]
+
+
+async def forget_events(tx: Tx) -> None:
+    """Remove what is of no job, as retention does it when it is old."""
+    await tx.execute("UPDATE holdfast_event SET at = at - 1000")
+    assert await trimming.trim(tx, 500)
+
+
+# ---- the timeline of one job
+
+
+async def test_a_timeline_has_the_events_of_one_job_and_no_others(way: Way) -> None:
+    await way.face.start(greet(name="another"))
+    chain = await way.face.start(greet(name="Ada"))
+    await way.face.pause(chain, why="wait")
+    await way.face.resume(chain)
+
+    page = await way.face.timeline(chain)
+
+    assert [each.name for each in page] == ["job:enqueued", "job:paused", "job:resumed"]
+    assert [each.status for each in page] == ["pending", "paused", "pending"]
+    assert {each.job.id for each in page} == {chain.id}
+    assert page.items[1].facts == {"reason": "wait"}
+    assert page.next_cursor is None
+
+
+async def test_a_timeline_comes_in_pages(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    await way.face.pause(chain)
+    await way.face.resume(chain)
+
+    first = await way.face.timeline(chain, limit=2)
+    second = await way.face.timeline(chain, limit=2, cursor=first.next_cursor)
+
+    assert [each.name for each in (*first, *second)] == ["job:enqueued", "job:paused", "job:resumed"]
+    assert second.next_cursor is None
+
+
+async def test_there_is_no_timeline_of_a_job_that_is_not_there(way: Way) -> None:
+    with pytest.raises(JobNotFound):
+        await way.face.timeline(uuid4())
+
+
+async def test_a_cursor_of_another_list_is_no_page_of_a_timeline(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    cursor = await way.face.cursor()
+
+    with pytest.raises(UsageError, match="cursor"):
+        await way.face.timeline(chain, cursor=cursor)
+
+
+async def test_a_cursor_is_a_short_text_of_harmless_letters(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    await lead_lives(way)
+
+    for event in await reader.events():
+        assert event.cursor.replace("-", "").replace("_", "").isalnum()
+        assert len(event.cursor) < 300
+        assert json.dumps(event.cursor) == f'"{event.cursor}"'
