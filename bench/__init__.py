@@ -4,6 +4,7 @@
     throughput  how fast one worker runs them
     latency     how long it takes from a start to its handler
     lanes       what 10,000 lanes cost
+    events      what the log costs, and how fast it is read
     idle        what a worker costs that has nothing to do
     backlog     what rows cost that are in the way
     everything  all of them, as the page of benchmarks shows them: `all`
@@ -12,6 +13,7 @@
     rounds      everything takes its turn in every round, so that a ratio compares like with like
     report      the table
     places      the file and the server that it is measured on
+    streaming   a hundred clients that read server-sent events, and who serves them
     drain       one worker, until so many jobs are done
     explaining  how many pages of PostgreSQL a statement touches
     machine     what the numbers were measured on

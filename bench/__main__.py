@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import backlog, idle, lanes, latency, start, throughput, transactions
+from bench import backlog, events, idle, lanes, latency, start, throughput, transactions
 from bench.everything import Command, Everything, run_one
 
 MEASURES: dict[str, Command] = {
@@ -15,6 +15,7 @@ MEASURES: dict[str, Command] = {
     "latency": latency,
     "transactions": transactions,
     "lanes": lanes,
+    "events": events,
     "idle": idle,
     "backlog": backlog,
 }
