@@ -6,7 +6,6 @@ A worker with eight slots runs the shop's jobs in this process; for a while a se
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shutil
 import sqlite3
@@ -16,21 +15,23 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast import ChainCancelled, ChainNotFound, Context, Holdfast, Retry, Tasks
+from holdfast import ChainCancelled, ChainNotFound, Context, Event, Holdfast, Job, Retry, Tasks
 
 SECONDS = 10
 """How long the demo waits for anything before it gives up, instead of hanging."""
 
 STYLES = {
-    "job:completed": "green", "job:retrying": "yellow", "job:reaped": "yellow", "job:failed": "red",
+    "job:completed": "green", "job:phase:completed": "green", "job:retrying": "yellow", "job:reaped": "yellow",
+    "job:failed": "red",
     "job:cancelling": "magenta", "job:cancelled": "magenta", "job:paused": "magenta", "job:resumed": "magenta",
     "lane:paused": "magenta", "lane:resumed": "magenta", "job:blocked": "cyan", "job:unblocked": "cyan",
 }  # fmt: skip
@@ -92,6 +93,29 @@ async def stocktake(ctx: Context, shelves: int) -> int:
     return shelves
 
 
+@tasks.task(name="catalogue", phases=("photos", "layout", "print"), retry=Retry(attempts=2, first=0.2, jitter=0))
+async def catalogue(ctx: Context, pages: int) -> str:
+    """Run out of paper in the first attempt; what was done before that is not done again."""
+    photos = await ctx.phase("photos", take_photos, ctx, pages)
+    layout = await ctx.phase("layout", lambda: f"a layout of {photos} photos")
+    return await ctx.phase("print", print_pages, ctx, layout)
+
+
+async def take_photos(ctx: Context, pages: int) -> int:
+    """Be a phase: what it returns is stored."""
+    for page in range(1, pages + 1):
+        await asyncio.sleep(0.1)
+        ctx.progress(page, total=pages, message=f"photo {page}")
+    return pages
+
+
+async def print_pages(ctx: Context, layout: str) -> str:
+    """Be a phase that fails once."""
+    if ctx.job.attempt == 1:
+        raise OSError("no paper")
+    return f"{layout}, printed"
+
+
 @tasks.task(name="deliver", queue="road")
 async def deliver(ctx: Context, order_id: int) -> str:
     """Never arrive in the first attempt: its process is killed on the way."""
@@ -112,12 +136,12 @@ async def main(path: Path) -> None:
         shop = sqlite3.connect(path, isolation_level=None)
         shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")
         shop.execute("CREATE TABLE prices (item TEXT PRIMARY KEY, cents INTEGER NOT NULL)")
-        async with Log(path) as log, hf.worker(queues=["default"], concurrency=8, name="till"):
+        async with Log(hf) as log, hf.worker(queues=["default"], concurrency=8, name="till"):
             async with log.step("An order and its job, in one transaction of the shop's own"):
                 await commit_together(hf, log, shop)
             async with log.step("An error: tried again, a little later each time"):
                 paid = await hf.start(charge(order_id=1))
-                log.say(await paid.result(SECONDS))
+                await log.say(await paid.result(SECONDS))
             async with log.step("Two robots, a lane each: jobs of a lane run one at a time, in order"):
                 calls = [pack(order_id=n).options(lane=f"robot-{n % 2 + 1}") for n in range(1, 7)]
                 await hf.wait(await hf.start_many(calls), timeout=SECONDS)
@@ -126,11 +150,16 @@ async def main(path: Path) -> None:
             async with log.step("Blockers: the list waits until every price is fetched"):
                 fetches = [fetch_price(file=str(path), item=item) for item in ("kettle", "teapot", "cup")]
                 prices = await hf.start(price_list(file=str(path)), blockers=await hf.start_many(fetches))
-                log.say(await prices.result(SECONDS))
+                await log.say(await prices.result(SECONDS))
             async with log.step("A unique key: the second start is given the chain of the first"):
                 await start_twice(hf, log)
             async with log.step("A running job says how far it is, and is cancelled"):
                 await cancel_while_it_runs(hf, log)
+            async with log.step("Phases: what is done stays done, whatever happens later"):
+                printed = await hf.start(catalogue(pages=3))
+                await log.say(await printed.result(SECONDS))
+                phases = (await hf.get_job(printed)).phases
+                await log.say(", ".join(f"{each.name} {each.status}" for each in phases))
             async with log.step("kill -9: a worker in another process dies, another one takes its job over"):
                 await kill_a_worker(hf, log, path)
         print_summary(shop)
@@ -142,16 +171,16 @@ async def commit_together(hf: Holdfast, log: Log, shop: sqlite3.Connection) -> N
     shop.execute("BEGIN IMMEDIATE")
     shop.execute("INSERT INTO orders VALUES (1, 'kettle')")
     chain = hf.sync.start(send_receipt(order_id=1), connection=shop)
-    log.say(f"before COMMIT, others see the job: {await is_there(hf, chain.id)}")
+    await log.say(f"before COMMIT, others see the job: {await is_there(hf, chain.id)}")
     shop.execute("COMMIT")
-    log.say(f"after COMMIT,  others see the job: {await is_there(hf, chain.id)}")
+    await log.say(f"after COMMIT,  others see the job: {await is_there(hf, chain.id)}")
     await hf.wait([chain], timeout=SECONDS)
 
     shop.execute("BEGIN IMMEDIATE")
     shop.execute("INSERT INTO orders VALUES (2, 'teapot')")
     ghost = hf.sync.start(send_receipt(order_id=2), connection=shop)
     shop.execute("ROLLBACK")
-    log.say(f"after ROLLBACK of another one:     {await is_there(hf, ghost.id)}, it never was")
+    await log.say(f"after ROLLBACK of another one:     {await is_there(hf, ghost.id)}, it never was")
 
 
 async def is_there(hf: Holdfast, chain_id: UUID) -> str:
@@ -171,7 +200,9 @@ async def pause_a_robot(hf: Holdfast, log: Log) -> None:
     overtaken = await hf.start(pack(order_id=8), lane="robot-2")
     await overtaken.result(SECONDS)
     info = await robot.info()
-    log.say(f"robot-1 was paused by {info.paused_by} for {info.reason}; its job is {(await hf.get_job(packed)).state}")
+    await log.say(
+        f"robot-1 was paused by {info.paused_by} for {info.reason}; its job is {(await hf.get_job(packed)).state}"
+    )
     await robot.resume(by="ada")
     await packed.result(SECONDS)
 
@@ -180,7 +211,7 @@ async def start_twice(hf: Holdfast, log: Log) -> None:
     """Start one thing twice; the job is paused, so that it is surely still open at the second start."""
     first = await hf.start(send_receipt(order_id=1), unique="order-1", paused=True)
     again = await hf.start(send_receipt(order_id=1), unique="order-1")
-    log.say(f"the same chain: {first.id == again.id}, deduplicated: {again.deduplicated}")
+    await log.say(f"the same chain: {first.id == again.id}, deduplicated: {again.deduplicated}")
     await hf.resume(first, by="ada")
     await again.result(SECONDS)
 
@@ -189,11 +220,11 @@ async def cancel_while_it_runs(hf: Holdfast, log: Log) -> None:
     """Cancel a job whose handler has begun."""
     count = await hf.start(stocktake(shelves=40))
     await log.until("job:progress", count.id, times=3)
-    log.say(f"cancel is answered with: {await hf.cancel(count, by='ada', why='the shop opens')}")
+    await log.say(f"cancel is answered with: {await hf.cancel(count, by='ada', why='the shop opens')}")
     try:
         await count.result(SECONDS)
     except ChainCancelled:
-        log.say("and whoever waits for its result is told so")
+        await log.say("and whoever waits for its result is told so")
 
 
 async def kill_a_worker(hf: Holdfast, log: Log, path: Path) -> None:
@@ -205,9 +236,9 @@ async def kill_a_worker(hf: Holdfast, log: Log, path: Path) -> None:
     finally:
         van.kill()
         await van.wait()
-    log.say("the process is gone; nobody has said goodbye")
+    await log.say("the process is gone; nobody has said goodbye")
     async with hf.worker(queues=["road"], concurrency=1, name="bicycle"):
-        log.say(await parcel.result(SECONDS))
+        await log.say(await parcel.result(SECONDS))
 
 
 async def drive_the_van(path: str) -> None:
@@ -221,83 +252,85 @@ async def drive_the_van(path: str) -> None:
 
 
 class Log:
-    """Prints what is new in the log, for as long as it is entered, and knows what has been there."""
+    """Prints what happens, as it is told, for as long as it is entered, and knows what has been there."""
 
-    NEW = """
-        SELECT event.seq, event.at, event.name, event.attempt, event.facts, job.id, job.task, job.input, job.lane
-        FROM holdfast_event AS event LEFT JOIN holdfast_job AS job ON job.seq = event.job
-        WHERE event.seq > ? ORDER BY event.seq"""
-
-    def __init__(self, path: Path) -> None:
-        self._database = sqlite3.connect(path)
-        self._began: int | None = None
-        self._last = 0
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._began: datetime | None = None
         self._grown = asyncio.Event()
-        self._seen: Counter[tuple[str, str]] = Counter()
+        self._seen: Counter[tuple[str, UUID]] = Counter()
 
     async def __aenter__(self) -> Log:
-        self._follower = asyncio.create_task(self._follow())
+        self._events = self._hf.events(after=await self._hf.cursor())
+        self._following = asyncio.create_task(self._follow())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._follower.cancel()
-        self._database.close()
+        await self._events.aclose()
+        await self._following
 
     @asynccontextmanager
     async def step(self, title: str) -> AsyncIterator[None]:
         """Print *title* over what follows, and all of that before the next one."""
         console.print(f"\n[bold blue]*[/] [bold]{title}[/]")
         yield
-        self._print_new()
+        await self._catch_up()
 
-    def say(self, text: str) -> None:
+    async def say(self, text: str) -> None:
         """Print what the demo itself has to say, after what has led to it."""
-        self._print_new()
+        await self._catch_up()
         console.print(f"         [bold]{text}[/]")
 
     async def until(self, name: str, job_id: UUID, times: int = 1) -> None:
-        """Wait until the log has event *name* of a job, so many *times*."""
+        """Wait until event *name* of a job was told, so many *times*."""
         async with asyncio.timeout(SECONDS):
-            while self._seen[name, str(job_id)] < times:
+            while self._seen[name, job_id] < times:
                 self._grown.clear()
                 await self._grown.wait()
 
+    async def _catch_up(self) -> None:
+        """Wait until all that has happened by now is printed."""
+        async with asyncio.timeout(SECONDS):
+            there = await self._hf.cursor()
+            while self._events.cursor != there:
+                self._grown.clear()
+                await self._grown.wait()
+                there = await self._hf.cursor()
+
     async def _follow(self) -> None:
-        while True:
-            self._print_new()
-            await asyncio.sleep(0.02)  # by SQL one has to look; a feed that wakes its reader comes later
-
-    def _print_new(self) -> None:
-        rows = self._database.execute(self.NEW, [self._last])
-        for seq, at, name, attempt, facts, job_id, task, arguments, lane in rows:
-            self._began = self._began or at
-            self._last = seq
-            self._seen[name, str(job_id)] += 1
+        async for event in self._events:
+            self._print(event)
+            if event.job is not None:
+                self._seen[event.name, event.job.id] += 1
             self._grown.set()
-            if name == "chain:completed":  # every chain here has one job
-                continue
-            known = json.loads(facts or "{}")
-            what = f"{task} {order_of(arguments)}" if task else str(known.get("lane", ""))
-            told = explain(name, attempt, known, lane)
-            style = STYLES.get(name, "none")
-            line = f"  {(at - self._began) / 1000:5.2f}  [{style}]{name:<15}[/] {escape(what):<20} {escape(told)}"
-            console.print(line.rstrip())
+
+    def _print(self, event: Event) -> None:
+        self._began = self._began or event.at
+        if event.name == "chain:completed":  # every chain here has one job
+            return
+        what = f"{event.job.task} {order_of(event.job)}" if event.job else event.lane or ""
+        style = STYLES.get(event.name, "none")
+        seconds = (event.at - self._began).total_seconds()
+        line = f"  {seconds:5.2f}  [{style}]{event.name:<19}[/] {escape(what):<20} {escape(explain(event))}"
+        console.print(line.rstrip())
 
 
-def order_of(arguments: str) -> str:
+def order_of(job: Job) -> str:
     """Give the one argument of a job that tells it from others."""
-    given: dict[str, Any] = json.loads(arguments)
-    return " ".join(str(value) for name, value in given.items() if name != "file")
+    return " ".join(str(value) for name, value in asdict(job.input).items() if name != "file")
 
 
-def explain(name: str, attempt: int, facts: dict[str, Any], lane: str | None) -> str:
+def explain(event: Event) -> str:
     """Say in a few words what an event tells."""
-    match name:
+    facts = event.facts
+    match event.name:
         case "job:started":
-            where = f", {lane}" if lane else ""
-            return f"attempt {attempt}, by {str(facts['worker']).partition('-')[0]}{where}"
+            where = f", {event.job.lane}" if event.job and event.job.lane else ""
+            return f"attempt {event.attempt}, by {str(facts['worker']).partition('-')[0]}{where}"
         case "job:progress":
-            return f"{facts['progress']:>3} %  {facts['message']}"
+            return f"{facts['progress']:>3} %  {facts['message'] or facts.get('phase', '')}"
+        case "job:phase:completed":
+            return str(facts["phase"])
         case "job:retrying":
             return f"{facts['error']['type']}: {facts['error']['message']}"
         case _:
