@@ -3,9 +3,9 @@
 *Drained* is as in `bench throughput`, here with the log and with `history=False`, and with one subscription to
 `job:completed` against none: what is timed there is that each job's end also writes down its delivery, not the
 deliveries, which other workers would make. *Followed* is `hf.events(after=…)` over all that a round of draining has
-written, beside SELECTs of the same events and their jobs by the bare driver, 200 at a time. *Streamed* is from one
-`start_many` until each of the clients, which are in the same process, has read all of its events; beside it an endpoint
-of Starlette sends them the same bytes, which it has ready, in the same pieces. Both are served by uvicorn.
+written, beside a SELECT of the same events and their jobs by the bare driver, fetched 200 at a time. *Streamed* is from
+one `start_many` until each of the clients, which are in the same process, has read all of its events; beside it an
+endpoint of Starlette sends them the same bytes, which it has ready, in the same pieces. Both are served by uvicorn.
 
 The first round warms up and does not count. The target is that of the performance page that the project began with.
 """
@@ -17,7 +17,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ class Field:
         before, first = self._runner.run(hf.cursor()), ask(self._store, url, NEWEST)
         self._runner.run(fill_and_drain(hf, told, self._sizes.jobs))
         number = ask(self._store, url, f"{COUNT} {first}")
-        fetch = stack.enter_context(fetching(self._store, url))
+        rows = stack.enter_context(reading(self._store, url))
 
         async def follow(number: int) -> Seconds:
             started = time.perf_counter()
@@ -135,7 +135,7 @@ class Field:
             return time.perf_counter() - started
 
         return [
-            Entrant(f"{self._store} by hand, SELECT", number, lambda number: select(fetch, first, number)),
+            Entrant(f"{self._store} by hand, SELECT", number, lambda number: select(rows, first, number)),
             Entrant(f"{self._store}: followed", number, lambda number: self._runner.run(follow(number))),
         ]
 
@@ -170,34 +170,40 @@ async def fill_and_drain(hf: Holdfast, make: Callable[..., Call[None]], number: 
 ROWS = """
     SELECT holdfast_event.*, holdfast_job.* FROM holdfast_event
     JOIN holdfast_job ON holdfast_job.seq = holdfast_event.job
-    WHERE holdfast_event.seq > {0} ORDER BY holdfast_event.seq LIMIT {0}"""
+    WHERE holdfast_event.seq > {0} ORDER BY holdfast_event.seq"""
 NEWEST = "SELECT coalesce(max(seq), 0) FROM holdfast_event"
 COUNT = "SELECT count(*) FROM holdfast_event WHERE seq >"
 ENDED = "SELECT count(*) FROM holdfast_job WHERE status = 'completed'"
 
-Fetch = Callable[[int, int], list[tuple[Any, ...]]]
-"""Gives so many events with their jobs, behind the one of a number; its first column is its own number."""
+Rows = Callable[[int], AbstractContextManager[Any]]
+"""Opens a cursor over the events behind the one of a number, with their jobs."""
 
 
 @contextmanager
-def fetching(store: str, url: str) -> Iterator[Fetch]:
-    """Connect by the bare driver."""
+def reading(store: str, url: str) -> Iterator[Rows]:
+    """Connect by the bare driver; on PostgreSQL the server keeps the cursor, and sorts once."""
     if store == "SQLite":
         with closing(sqlite3.connect(url)) as file:
-            yield lambda after, most: file.execute(ROWS.format("?"), (after, most)).fetchall()
+            yield lambda after: closing(file.execute(ROWS.format("?"), (after,)))
         return
-    with psycopg.connect(url, autocommit=True) as connection:
-        yield lambda after, most: connection.execute(ROWS.format("%s"), (after, most)).fetchall()
+    with psycopg.connect(url) as connection:
+
+        @contextmanager
+        def rows(after: int) -> Iterator[Any]:
+            with connection.transaction(), connection.cursor(name="events") as cursor:
+                yield cursor.execute(ROWS.format("%s"), (after,))
+
+        yield rows
 
 
-def select(fetch: Fetch, after: int, number: int) -> Seconds:
+def select(rows: Rows, after: int, number: int) -> Seconds:
     """Read *number* events behind the one numbered *after*, a page at a time."""
     started = time.perf_counter()
-    while number > 0:
-        rows = fetch(after, min(PAGE, number))
-        if not rows:
-            raise Unsuited(f"{number:,} events are missing from the log")
-        after, number = rows[-1][0], number - len(rows)
+    with rows(after) as cursor:
+        while number > 0:
+            if not (page := cursor.fetchmany(min(PAGE, number))):
+                raise Unsuited(f"{number:,} events are missing from the log")
+            number -= len(page)
     return time.perf_counter() - started
 
 

@@ -37,7 +37,9 @@ def test_it_has_every_option_of_holdfast_worker_with_its_default() -> None:
 @on_sqlite
 def test_it_serves_the_project_and_leaves_with_the_code_of_the_worker(site: Holdfast, served: list[Any]) -> None:
     with pytest.raises(SystemExit) as left:
-        call_command("holdfast_worker", "--queues", "mail, reports", "--concurrency", "7", "--grace", "1.5")
+        call_command(
+            "holdfast_worker", "--queues", "mail, reports", "--concurrency", "7", "--grace", "1.5", "--no-webhooks"
+        )
 
     assert left.value.code == 5
     assert served == [
@@ -49,6 +51,7 @@ def test_it_serves_the_project_and_leaves_with_the_code_of_the_worker(site: Hold
                 "name": None,
                 "grace": 1.5,
                 "poll": 2.0,
+                "webhooks": False,
                 "middleware": [tidy_connections],
             },
         )

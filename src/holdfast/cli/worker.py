@@ -54,13 +54,16 @@ def worker(
 
     from holdfast.cli.serving import serve
 
-    options = keywords(queues=queues, concurrency=concurrency, name=name, grace=grace, poll=poll)
-    sys.exit(serve(load(app), {**options, "webhooks": webhooks}))
+    options = keywords(queues=queues, concurrency=concurrency, name=name, grace=grace, poll=poll, webhooks=webhooks)
+    sys.exit(serve(load(app), options))
 
 
-def keywords(*, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float) -> WorkerKeywords:
+def keywords(
+    *, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float, webhooks: bool
+) -> WorkerKeywords:
     """Make the keywords of `hf.worker()` of the options of this command."""
     options: WorkerKeywords = {"concurrency": concurrency, "name": name, "grace": grace, "poll": poll}
+    options["webhooks"] = webhooks
     if queues is not None:
         options["queues"] = [each.strip() for each in queues.split(",") if each.strip()]
     return options

@@ -29,6 +29,10 @@ class Command(BaseCommand):
         for each in OPTIONS:
             default = each.default if each.show_default else None  # click's own word for none is not None
             shown = f"{each.help}  [default: {default}]" if each.show_default else each.help
+            if each.is_flag:
+                flag = argparse.BooleanOptionalAction
+                parser.add_argument(*each.opts, dest=each.name, action=flag, default=each.default, help=each.help)
+                continue
             parser.add_argument(*each.opts, dest=each.name, type=_converter(each), default=default, help=shown)
 
     def handle(self, *args: Any, **given: Any) -> None:
