@@ -108,10 +108,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
         owed.setdefault(here(), set()).update(keys)
         return set()
 
-    async def pay(tx: Tx, *args: Any) -> Any:
+    async def pay(tx: Tx, *args: Any, **how: Any) -> Any:
         mine = await settling.lanes.lock(tx, owed.pop(here(), set()))
         await promote(tx, mine, mine)
-        return await take(tx, *args)
+        return await take(tx, *args, **how)
 
     async def leave(tx: Tx, *args: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
@@ -432,8 +432,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     exchange = claimer.exchange
 
-    async def hasty(tx: Tx, *args: Any) -> Any:
-        settled, claims = await exchange(tx, *args)
+    async def hasty(tx: Tx, *args: Any, **how: Any) -> Any:
+        settled, claims = await exchange(tx, *args, **how)
         here().hear(claimer.exchange, args, (settled, claims))
         return settled, claims
 

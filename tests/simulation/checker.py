@@ -465,13 +465,15 @@ class Checker:
         """I-36: the jobs of a chain are a line, all but the last have completed; the first says how the last ended."""
         for chain in chains:
             (first, *others) = rows = self.ask(
-                """SELECT chain_index, status, closed_as FROM holdfast_job
+                """SELECT chain_index, status, closed_as, stale_at FROM holdfast_job
                     WHERE id = ?1 OR (chain_id = ?1 AND chain_index > 0) ORDER BY chain_index""",
                 chain,
             )
-            (*before, last) = [status for _, status, _ in rows]
+            (*before, last) = [status for _, status, _, _ in rows]
             end = last if last in TERMINAL else None
-            is_line = [index for index, _, _ in rows] == list(range(len(rows)))
+            is_line = [index for index, *_ in rows] == list(range(len(rows)))
+            if end is None and any(stale_at is not None for *_, stale_at in rows):
+                raise Violation(f"I-49: chain {chain} is open, and marked stale: {rows}")
             if not is_line or set(before) - {"completed"} or first[2] != end or any(each[2] for each in others):
                 raise Violation(f"I-36: chain {chain} consists of {rows}")
 

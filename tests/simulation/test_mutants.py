@@ -12,6 +12,7 @@ from tests.mutants import MUTANTS, Mutant
 from tests.simulation.scenes import MOST_SEEDS as MOST_SEEDS_OF_A_SCENE
 from tests.simulation.scenes import SCENES, play_scene
 from tests.simulation.world import Outcome, play
+from tests.store.race_mutants import RACES, Race
 
 # processes are killed in the middle of everything, and what they leave behind protests
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -22,6 +23,17 @@ SECONDS = 90.0
 # a mutant that no longer fits the engine fails, too, but proves nothing
 OUT_OF_DATE = ("TypeError", "ValueError", "AttributeError", "NameError", "KeyError", "IndexError")
 
+# what the table names a test of the store for, and chance shows within a few seeds, too
+KEPT = {
+    "finished phase run again on retry",
+    "a finished phase leaves the crash count",
+    "retention ignores blockers",
+    "retention ignores the lane",
+    "retention ignores undelivered webhooks",
+    "delivery in its own transaction",
+    "deliveries fanned out again",
+}
+ALSO_BY_CHANCE = [each for each in RACES if each.name in KEPT]
 STAGED = [each for each in MUTANTS if each.scene is not None]
 BY_CHANCE = [each for each in MUTANTS if each.scene is None]
 
@@ -52,6 +64,15 @@ def test_a_wrong_engine_is_caught(mutant: Mutant, folder: Path, template: Path) 
     assert not any(word in str(caught.violation) for word in OUT_OF_DATE), caught.violation
     ours = violation_of_ours(caught.seed, mutant.faults, folder, template)
     assert ours is None, f"{ours}\n  again: python -m tests.simulation {caught.seed} {SECONDS:g}"
+
+
+@pytest.mark.parametrize("race", ALSO_BY_CHANCE, ids=lambda race: race.name)
+def test_a_wrong_keeper_is_caught(race: Race, folder: Path, template: Path) -> None:
+    test_a_wrong_engine_is_caught(Mutant(race.name, race.breaks, race.apply), folder, template)
+
+
+def test_every_wrong_keeper_has_a_name_of_the_table() -> None:
+    assert {each.name for each in ALSO_BY_CHANCE} == KEPT
 
 
 def first_caught(mutant: Mutant, folder: Path, template: Path) -> Outcome | None:

@@ -23,6 +23,9 @@ REACHED = {
     "unblocked", "failed by a blocker", "waited for a stranger", "stopped with the right to write", "skipped",
     "continued", "continued in its place", "completed outside", "completed outside while it ran", "prepared",
     "block committed", "block rolled back", "block too long", "block in doubt",
+    "phase completed", "phase not run again", "moved without history", "event read", "reader came back",
+    "reader was reset", "posted", "posted again", "delivery failed", "delivery without history", "subscriber told",
+    "marked stale", "deleted",
 }  # fmt: skip
 
 

@@ -47,8 +47,8 @@ FAULTS = (
     "kill_one", "freeze_one", "outage", "outage_of_one", "errors", "lost_answers", "slowness", "deafness", "stranger",
     "remove_life_lock",
 )  # fmt: skip
-RETENTION = {"stale_after_seconds": STALE_SECONDS, "delete_after_seconds": DELETE_SECONDS}
-WEBHOOKS = {"webhook_attempts": post.ATTEMPTS, "webhook_retry_seconds": post.RETRY_SECONDS}
+RETENTION: dict[str, Any] = {"stale_after_seconds": STALE_SECONDS, "delete_after_seconds": DELETE_SECONDS}
+WEBHOOKS: dict[str, Any] = {"webhook_attempts": post.ATTEMPTS, "webhook_retry_seconds": post.RETRY_SECONDS}
 OPERATOR = Asked("operator", "to see what happens")
 
 

@@ -566,7 +566,17 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "assert",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(chain_ends, "UNMARK", chain_ends.UNMARK.replace("AND coalesce(stale_at, 0) > 0", "AND false"))
+    patch.setattr(chain_ends, "UNMARK", chain_ends.UNMARK.replace("AND coalesce(marked.stale_at, 0) > 0", "AND false"))
+
+
+@race(
+    "who opens a stale chain again waits for whoever holds a job in its middle",
+    "I-63",
+    test_retention.test_a_stale_chain_opens_again_although_somebody_holds_a_job_in_its_middle,
+    LATE,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chain_ends, "UNMARK", chain_ends.UNMARK.replace("$skip_locked", "$locked"))
 
 
 @race(

@@ -48,6 +48,7 @@ class Comparison:
             "nonce": (hidden["nonce"], job.token and job.token.nonce),
             "due time": (round(found.run_at.timestamp() * 1000), job.run_at),
             "end of the chain": (hidden["closed_as"], job.closed_as),
+            "since when it is stale": (found.stale_at and round(found.stale_at.timestamp() * 1000), job.stale_at),
             "end time": (found.finished_at is not None, not job.is_open),
             "output": (found.output, job.output),
             "place in the chain": ((found.chain_id, found.chain_index), (job.chain, job.index)),

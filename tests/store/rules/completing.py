@@ -77,5 +77,6 @@ def _go_on(world: World, job: Job, next_: Next, *, reopens: bool) -> None:
     if hands_on and world.is_head(successor):
         successor.wake = world.now
     if reopens:
-        world.first(job).closed_as = None
+        world.first(job).closed_as = world.first(job).closed_at = None
+        world.unmark(job)
     leave_to_admission(world, job, concerns_chain=reopens)

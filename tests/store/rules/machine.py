@@ -23,7 +23,7 @@ from holdfast.outcomes import judge as really_judge
 from holdfast.store import admission, reaping, settling
 from holdfast.store import jobs as engine
 from holdfast.store.settling import Settlement
-from tests.store.rules import completing, phases, running, steering
+from tests.store.rules import completing, keeping, phases, running, steering
 from tests.store.rules.admission import admit
 from tests.store.rules.comparison import Comparison, Versions, compare_sides
 from tests.store.rules.continuing import Next
@@ -73,6 +73,7 @@ from tests.store.rules.drawing import (
 )
 from tests.store.rules.running import End
 from tests.store.rules.sides import (
+    MOST_EVENTS,
     Error,
     Side,
     answer_of,
@@ -567,6 +568,17 @@ class JobsMachine(RuleBasedStateMachine):
             undone=how == ROLLED_BACK,
         )
 
+    @precondition(lambda machine: keeping.has_work(machine.world))
+    @rule()
+    def somebody_lets_go_of_what_is_old(self) -> None:
+        """Make a pass of retention."""
+
+        def real(side: Side) -> tuple[int, int]:
+            done = side.hf.sync.retain()
+            return done.stale, done.deleted
+
+        self.ask(real, keeping.retain)
+
     @precondition(some_lane(is_moving))
     @rule(key=lanes_that(is_moving))
     def somebody_pauses_a_lane(self, key: str) -> None:
@@ -621,6 +633,12 @@ class JobsMachine(RuleBasedStateMachine):
             return [job.id for job in side.hf.sync.list_jobs(status=status, order="oldest")]
 
         self.ask(real, lambda world: [job.id for job in world.in_order() if status in (job.status, world.shown(job))])
+
+    @precondition(lambda machine: len(machine.world.unread) > MOST_EVENTS)
+    @rule()
+    def a_reader_reads_on_in_the_log(self) -> None:
+        """Read what has happened since the last time, with a cursor."""
+        self.ask(Side.read_on, keeping.read_on)
 
     @rule(job=anybody)
     def somebody_looks_at_a_job(self, job: str) -> None:

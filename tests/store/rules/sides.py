@@ -21,10 +21,12 @@ from uuid import UUID
 import psycopg
 
 from holdfast import Holdfast, HoldfastError, Tasks, Unique
-from holdfast.models import Chain, Continuation, Job, PhaseStatus, Start
+from holdfast.cursors import read_cursor
+from holdfast.errors import CursorExpired
+from holdfast.models import Chain, Continuation, Event, Job, JobEvent, PhaseStatus, Start
 from holdfast.outcomes import Retry
 from holdfast.settings import Settings
-from holdfast.store import jobs, phase_rows
+from holdfast.store import jobs, log, phase_rows
 from holdfast.store import phases as engine_phases
 from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.postgres import PostgresStore
@@ -33,6 +35,7 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tx import Operation, Store, Tx
 from holdfast.surroundings import Surroundings
 from tests.store.rules.continuing import INHERITED, Next
+from tests.store.rules.keeping import DELETE_MS, STALE_MS, Events
 from tests.store.rules.phases import NAMES, PERCENT, next_phase, result
 from tests.store.rules.running import BACKOFF_MS
 from tests.store.rules.steering import Spec, Started
@@ -43,6 +46,8 @@ R = TypeVar("R")
 
 SCHEMA = "rules"
 CLOCK = f"{SCHEMA}.clock"
+MOST_EVENTS = 7
+"""How many the reader of the log takes at once."""
 EMPTY_TABLES = ("job", "phase", "blocker", "unique", "lane", "queue", "event")
 
 
@@ -97,6 +102,8 @@ class Side:
     last_event: int = 0
     seqs: dict[int, UUID] = field(default_factory=dict)
     tokens: dict[Token, jobs.Token] = field(default_factory=dict)
+    cursor: str = ""
+    """Where the reader of the log stands."""
 
     @property
     def name(self) -> str:
@@ -108,8 +115,10 @@ class Side:
         self.store.run_sync(_empty)
         self.set_time(now)
         surroundings = Surroundings(wall_ms=lambda: self.now[0], chance=random.Random(1))
-        self.hf = Holdfast(store=self.store, tasks=[TASKS], surroundings=surroundings)
+        times = Settings(stale_after_seconds=STALE_MS / 1000, delete_after_seconds=DELETE_MS / 1000)
+        self.hf = Holdfast(store=self.store, tasks=[TASKS], surroundings=surroundings, settings=times)
         self.last_event, self.seqs, self.tokens = 0, {}, {}
+        self.cursor = self.store.read_sync(log.now).text
 
     def set_time(self, now: int) -> None:
         """Let it be *now*."""
@@ -156,6 +165,28 @@ class Side:
         )
 
     # ---- looking
+
+    def read_on(self) -> tuple[Events, Counter[tuple[Any, ...]]]:
+        """Read what is new in the log behind the last place, a few events at a time; begin anew if some are gone."""
+        told: list[Event] = []
+        try:
+            is_last = False
+            while not is_last:
+                found = self.store.read_sync(log.since, read_cursor(self.cursor), MOST_EVENTS)
+                told += [each.event for each in self.store.read_sync(log.tell, found)]
+                self.cursor, is_last = found.cursor.text, found.is_last
+        except CursorExpired:
+            self.cursor = self.store.read_sync(log.now).text
+            raise
+        events: Events = defaultdict(list)
+        others: Counter[tuple[Any, ...]] = Counter()
+        for each in told:
+            if isinstance(each, JobEvent):
+                assert each.job.version >= (each.version or 0), "a job is older than its event, by the law it may not"
+                events[each.job.id].append((each.name, each.status and str(each.status), each.attempt))
+            else:
+                others[each.name, *_about(each.name, dict(each.facts))] += 1
+        return dict(events), others
 
     def look(self) -> Seen:
         """Read all that is stored, and the events since the last look."""

@@ -289,18 +289,20 @@ def delete(world: World, ids: Sequence[UUID], cascade: bool) -> list[UUID]:
         raise Refused("still_referenced")
     firsts = world.in_order(world.jobs[chain] for chain in chains)
     for job in [job for chain in chains for job in reversed(world.steps(chain))]:
-        _remove(world, job)
+        remove(world, job)
     free_in_vain(world, set(chains))
     return [job.id for job in firsts]
 
 
-def _remove(world: World, job: Job) -> None:
+def remove(world: World, job: Job) -> None:
+    """Delete a job; if it held its lane, something stays of it until that is passed on."""
     say_freed(world, job, job.status)
     if job.lane is not None and (world.is_head(job) or job.owes_turn):
         world.graves.append(Grave(job.queue, job.lane, world.now))
     world.step_out(job)
     world.free_key(job, "open", "any")
     del world.jobs[job.id]
+    world.unread = [(at, said) for at, said in world.unread if said.job != job.id]
     world.say_of("job:deleted", job.id)
 
 

@@ -93,6 +93,8 @@ class Job:
     output: str | None = None
     progress: tuple[int, str | None] | None = None
     closed_as: str | None = None
+    closed_at: int | None = None
+    stale_at: int | None = None
     phases: list[str] = field(default_factory=list)
     results: dict[int, str] = field(default_factory=dict)
     """What its phases gave that have completed, by their places."""
@@ -185,17 +187,25 @@ class World:
     paused_queues: dict[str, int | None] = field(default_factory=dict)
     graves: list[Grave] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
+    unread: list[tuple[int, Said]] = field(default_factory=list)
+    """What a reader of the log has still to be told, and when it happened."""
+    is_reader_lost: bool = False
+    """Something was removed from the log for its age that the reader had not been told."""
 
     # ---- events
 
     def say(self, job: Job, name: str) -> None:
         """Note an event of *job* as it is now."""
         continued = job.successor if name == "job:completed" else None
-        self.said.append(Said(job.id, name, job.status, job.attempt, continued=continued))
+        self._append(Said(job.id, name, job.status, job.attempt, continued=continued))
 
     def say_of(self, name: str, *about: object) -> None:
         """Note an event of a lane, a queue or a job that is gone."""
-        self.said.append(Said(None, name, about=about))
+        self._append(Said(None, name, about=about))
+
+    def _append(self, said: Said) -> None:
+        self.said.append(said)
+        self.unread.append((self.now, said))
 
     # ---- finding
 
@@ -241,6 +251,8 @@ class World:
 
     def shown(self, job: Job) -> str:
         """Say which word people are shown for a job's state."""
+        if job.stale_at is not None:
+            return "stale"
         if job.status == "running":
             return "cancelling" if job.wants_cancel else "pausing" if job.wants_pause else "running"
         if job.status != "pending":
@@ -339,11 +351,18 @@ class World:
 
     def close(self, job: Job) -> None:
         """Close a chain by the end of its last job: its key is free in the same commit."""
-        self.first(job).closed_as = job.status
+        self.first(job).closed_as, self.first(job).closed_at = job.status, self.now
+        self.unmark(job)
         self.free_key(job, "open")
+
+    def unmark(self, job: Job) -> None:
+        """Take the mark of retention off a whole chain: something has become of it since."""
+        for step in self.steps(job.chain):
+            step.stale_at = None
 
     def open_again(self, job: Job) -> None:
         """Let a job that had stopped go on, asked for nothing: blocked if it has blockers but no place, or pending."""
         job.status = "pending" if self.has_place(job) or not job.blockers else "blocked"
-        job.is_counted, self.first(job).closed_as = False, None
+        job.is_counted, self.first(job).closed_as, self.first(job).closed_at = False, None, None
+        self.unmark(job)
         job.wants_cancel = job.wants_pause = False
