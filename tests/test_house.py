@@ -62,7 +62,7 @@ STORE_STOREYS = (
     ("views", "migrations"),
     ("sqlite", "postgres"),
     ("borrowed", "stores"),
-    ("phase_rows", "rows"),
+    ("facts", "phase_rows", "rows"),
     ("webhooks",),
     ("statistics", "arrivals", "events", "unique", "task_rows", "workers", "proofs", "trimming"),
     ("chain_ends", "dependents", "lanes", "reads"),

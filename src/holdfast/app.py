@@ -482,9 +482,10 @@ class Holdfast:
         """Follow the log from now on, or behind the cursor *after*, so that no event is missed and none comes twice.
 
         `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it; each takes one or several. `event.cursor` resumes
-        behind an event, `events.cursor` behind all that was seen. End it by `close()`, or have it in a `with` block,
-        from whose beginning on nothing is missed. Raises `InvalidCursor`, and `CursorExpired` if events behind *after*
-        are gone, or the database was restored or failed over: then read the jobs anew, and go on from `hf.cursor()`.
+        behind an event, `events.cursor` behind all that was seen. End it by `close()`, or have it in a block, `async
+        with` or on `hf.sync` `with`, from whose beginning on nothing is missed. Raises `InvalidCursor`, and
+        `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
+        jobs anew, and go on from `hf.cursor()`.
         """
         return self._feed.follow(after, event_filter(**wanted), self._starting.typed.event)
 
@@ -500,8 +501,8 @@ class Holdfast:
 
         With *last_event_id*, the last id that a reader was sent, it goes on behind that; what leads nowhere, or can no
         longer be resumed, gives `reset` and a `snapshot`. After *ping_seconds* without a message a `ping` is sent.
-        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`. End it by `close()`, or have it in a
-        `with` block. `holdfast.http.Events` serves it.
+        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`, and it ends as that does.
+        `holdfast.http.Events` serves it.
         """
         asked = Asked(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
         return EventStream(self._feed, asked)

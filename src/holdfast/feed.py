@@ -297,7 +297,9 @@ class _Here:
         self.lookout.wake()
 
     def leave(self, follower: Follower) -> None:
-        """Hand it nothing more."""
+        """Hand it nothing more; in a forked child it was handed nothing, and whoever had the lock is not there."""
+        if self.process != os.getpid():
+            return
         with self._change:
             self._followers.pop(follower, None)
             if not self._followers:

@@ -16,7 +16,7 @@ from typing import Generic, Self, TypeAlias, TypeVar
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.store.tx import Blocking, Runner, Store, drive
-from holdfast.surroundings import Surroundings
+from holdfast.surroundings import Surroundings, tell
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -91,7 +91,7 @@ class Stream(ABC, Generic[T_co]):
         loop = asyncio.get_running_loop()
         while True:
             told: asyncio.Future[None] = loop.create_future()
-            self.listen(partial(_tell, loop, told))
+            self.listen(partial(tell, told))
             seconds = self.poll_seconds
             try:
                 if (found := await self.take(self.store)) is not None:
@@ -145,13 +145,3 @@ class BlockingStream(Generic[T_co]):
             if self.stream.is_closed:
                 raise StopIteration
             told.wait(seconds)
-
-
-def _tell(loop: asyncio.AbstractEventLoop, told: asyncio.Future[None]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
-        loop.call_soon_threadsafe(_set, told)
-
-
-def _set(told: asyncio.Future[None]) -> None:
-    if not told.done():
-        told.set_result(None)

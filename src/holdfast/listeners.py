@@ -12,7 +12,7 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar, overload
@@ -93,12 +93,14 @@ class Listeners:
 
     async def open(self, at: Runner, loop: asyncio.AbstractEventLoop | None) -> None:
         """Begin to call those that are not called yet; what happens from now on is theirs."""
-        for listener, calling in self._begin(loop).items():
-            try:
+        fresh = self._begin(loop)
+        try:
+            for calling in fresh.values():
                 await calling.join(at)
-            except BaseException:
-                self._calling.pop(listener, None)
-                raise
+        except BaseException:
+            self._drop(fresh)  # all of them: whoever opens again begins those that are not called
+            raise
+        for calling in fresh.values():
             calling.begin()
 
     def close(self) -> None:
@@ -125,6 +127,15 @@ class Listeners:
             fresh = {each: self._make(each) for each in idle}
             self._calling |= fresh
         return fresh
+
+    def _drop(self, fresh: Mapping[Listener, Calling]) -> None:
+        """Forget those that were to begin."""
+        with self._change:
+            for listener, calling in fresh.items():
+                if self._calling.get(listener) is calling:
+                    del self._calling[listener]
+        for calling in fresh.values():
+            calling.end()
 
     def _close(self) -> list[Calling]:
         with self._change:
@@ -352,6 +363,9 @@ class CallingInLoop(_Calling):
                         await self._call(event)
                 except HoldfastError as error:
                     self._begin_anew(error)
+                    await self._surroundings.sleep(TROUBLE_SECONDS)
+                except Exception:  # as in a thread: nobody would hear of a task that ends by it
+                    logger.exception("step_failed", extra={"listener": self.name})
                     await self._surroundings.sleep(TROUBLE_SECONDS)
         finally:
             self._has_stopped.set()

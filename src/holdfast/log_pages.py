@@ -9,6 +9,7 @@ read a page at a time.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -32,6 +33,7 @@ class Pages:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
+        self._change = threading.Lock()  # loops and threads follow, each reads for all
         self._kept: OrderedDict[Cursor, tuple[float, Page]] = OrderedDict()
         self._blocks: deque[Found] = deque(maxlen=KEPT_BLOCKS)
 
@@ -47,32 +49,41 @@ class Pages:
 
     def kept(self, cursor: Cursor) -> Page | None:
         """Give the page behind *cursor*, if it was read lately."""
-        read_at, page = self._kept.get(cursor, (0.0, None))
-        return page if read_at > self._monotonic() - KEPT_SECONDS else None
+        with self._change:
+            return self._lately(cursor)
 
     def keep(self, cursor: Cursor, page: Page) -> Page:
         """Keep the *page* behind *cursor* for the next who asks; give the one that all of them will have."""
-        if (kept := self.kept(cursor)) is not None:  # several have read it at once
-            return kept
-        self._kept[cursor] = self._monotonic(), page
-        while len(self._kept) > KEPT_PAGES:
-            self._kept.popitem(last=False)
-        return page
+        with self._change:
+            if (kept := self._lately(cursor)) is not None:  # several have read it at once
+                return kept
+            self._kept[cursor] = self._monotonic(), page
+            while len(self._kept) > KEPT_PAGES:
+                self._kept.popitem(last=False)
+            return page
 
     def block(self, cursor: Cursor) -> Found | None:
         """Give lines right behind *cursor* that were read and not told."""
-        return next((found for each in tuple(self._blocks) if (found := each.behind(cursor)) is not None), None)
+        with self._change:
+            blocks = tuple(self._blocks)
+        return next((found for each in blocks if (found := each.behind(cursor)) is not None), None)
 
     def cut(self, block: Found, most: int) -> Found:
         """Give the first of the lines, and keep the rest for who goes on behind them."""
-        if len(block.lines) > most and not any(each.page == block.page for each in tuple(self._blocks)):
-            self._blocks.append(block)
+        with self._change:
+            if len(block.lines) > most and not any(each.page == block.page for each in self._blocks):
+                self._blocks.append(block)
         return block.first(most)
 
     def drop(self) -> None:
         """Keep none: nobody follows."""
-        self._kept.clear()
-        self._blocks.clear()
+        with self._change:
+            self._kept.clear()
+            self._blocks.clear()
+
+    def _lately(self, cursor: Cursor) -> Page | None:
+        read_at, page = self._kept.get(cursor, (0.0, None))
+        return page if read_at > self._monotonic() - KEPT_SECONDS else None
 
 
 async def _read_page(tx: Tx, pages: Pages, cursor: Cursor) -> Page:

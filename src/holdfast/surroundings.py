@@ -139,6 +139,15 @@ def _call(function: Callable[[], R], told: asyncio.Future[R]) -> None:
         hear = partial(told.set_result, function())
     except BaseException as error:  # noqa: BLE001 - it is raised where it belongs, in the caller
         hear = partial(told.set_exception, error)
+    _tell(told, hear)
+
+
+def tell(told: asyncio.Future[None]) -> None:
+    """Let who awaits *told* go on; from any thread."""
+    _tell(told, partial(told.set_result, None))
+
+
+def _tell(told: asyncio.Future[R], hear: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
         told.get_loop().call_soon_threadsafe(_hear, told, hear)
 

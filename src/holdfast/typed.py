@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import HoldfastError
 from holdfast.models import Chain, Event, Job
 from holdfast.tasks import Task, Tasks
 
@@ -54,5 +53,5 @@ def _read(text: str | None, decode: Callable[[str], Any] | None) -> Any:
         return json.loads(text)
     try:
         return decode(text)
-    except HoldfastError:
+    except Exception:  # noqa: BLE001 - it does not fit, or a validator of the user's has raised whatever it likes
         return json.loads(text)

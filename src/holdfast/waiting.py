@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Literal, Protocol, TypeAlias
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from holdfast.store import glances
 from holdfast.store.glances import End
 from holdfast.store.hints import Horizon
 from holdfast.store.tx import Store
-from holdfast.surroundings import Surroundings
+from holdfast.surroundings import Surroundings, tell
 
 Until: TypeAlias = Literal["all", "any"]
 
@@ -96,9 +96,8 @@ class Waiter:
 
     async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, End]:
         """Wait in an event loop, as `Waits` says."""
-        loop = asyncio.get_running_loop()
-        told = loop.create_future()
-        wait = Wait(chain_ids, until, lambda: _tell(loop, told))
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wait = Wait(chain_ids, until, partial(tell, told))
         self.add(wait)
         try:
             async with asyncio.timeout(seconds):
@@ -133,16 +132,6 @@ class BlockingWaits:
         finally:
             self._waiter.withdraw(wait)
         return wait.result()
-
-
-def _tell(loop: asyncio.AbstractEventLoop, told: asyncio.Future[None]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
-        loop.call_soon_threadsafe(_set, told)
-
-
-def _set(told: asyncio.Future[None]) -> None:
-    if not told.done():
-        told.set_result(None)
 
 
 def _too_late(chain_ids: Sequence[UUID], wait: Wait, seconds: float | None) -> WaitTimeout:

@@ -18,6 +18,7 @@ from holdfast import Event, Holdfast, InvalidInput, JobEvent, listeners
 from holdfast.errors import Unavailable
 from holdfast.feed import Follower
 from holdfast.store import log
+from holdfast.typed import Typed
 from tests.conditions import until
 from tests.factories import TASKS, greet
 from tests.feed.streams import become_another, is_at_rest
@@ -394,6 +395,60 @@ async def test_a_store_that_is_away_for_a_while_ends_no_listener(hf: Holdfast, m
 
         await until(lambda: called[-1:] == ["Bob"], "it is called")
     assert called.count("Ada") == len(called) - 1
+
+
+async def test_an_open_that_fails_leaves_no_listener_behind_that_the_next_one_does_not_begin(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: set[str] = set()
+    now, is_away = log.now, True
+
+    async def sometimes(tx: Any) -> Any:
+        if is_away:
+            raise Unavailable("the database cannot be reached; try again")
+        return await now(tx)
+
+    monkeypatch.setattr(log, "now", sometimes)
+    hf.on("job:enqueued")(lambda event: called.add("plainly"))
+
+    @hf.on("job:enqueued")
+    async def in_the_loop(event: JobEvent) -> None:
+        called.add("in the loop")
+
+    with pytest.raises(Unavailable):
+        await hf.open()
+    is_away = False
+    async with hf:
+        await hf.start(greet(name="Ada"))
+
+        await until(lambda: called == {"plainly", "in the loop"}, "both are called")
+
+
+async def test_an_event_that_cannot_be_read_is_passed_over(
+    database: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: set[str] = set()
+    event_of = Typed.event
+
+    def picky(typed: Typed, event: Event) -> Event:
+        read = event_of(typed, event)
+        assert read.job is None or read.job.input.name != "Ada"
+        return read
+
+    monkeypatch.setattr(Typed, "event", picky)
+    monkeypatch.setattr(listeners, "TROUBLE_SECONDS", 0.02)
+    hf = new_holdfast(database, tasks=[TASKS])
+    hf.on("job:enqueued")(lambda event: called.add(f"plainly {event.job.input.name}"))
+
+    @hf.on("job:enqueued")
+    async def in_the_loop(event: JobEvent) -> None:
+        called.add(f"in the loop {event.job.input.name}")
+
+    async with hf:
+        await hf.start(greet(name="Ada"))
+        await hf.start(greet(name="Bob"))
+
+        await until(lambda: called == {"plainly Bob", "in the loop Bob"}, "both are called for the next one")
 
 
 async def test_what_a_worker_elsewhere_does_is_heard_here(database: str, new_holdfast: NewHoldfast) -> None:

@@ -12,7 +12,8 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.errors import TransactionBroken
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres.line import Line
+from holdfast.store.postgres.deadline import Alarm
+from holdfast.store.postgres.line import WRITABLE, Line
 from holdfast.store.tx import OpenTx
 from tests.conditions import until
 from tests.store.conftest import MakeStore
@@ -96,6 +97,25 @@ async def test_a_connection_that_the_server_ends_while_nobody_uses_it_is_watched
     again = await store.begin(LEASE)
     assert await again.query("SELECT 1", {}) == [(1,)]
     await again.roll_back()
+
+
+async def test_who_is_writing_when_the_connection_breaks_is_told_so(postgres_url: str) -> None:
+    class Cut(Line):
+        def _watch(self, wanted: int) -> None:
+            super()._watch(wanted)
+            if wanted & WRITABLE:  # as a deadline does that passes while a long question is sent
+                Alarm(self.pgconn).ring()
+
+    line = await Cut.connect(postgres_url)
+    loop = asyncio.get_running_loop()
+    complaints: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, about: complaints.append(about))
+
+    async with asyncio.timeout(20):
+        with pytest.raises(psycopg.OperationalError):
+            await line.execute("SELECT length(%s)", ["x" * 20_000_000])
+
+    assert (line.closed, complaints) == (True, [])
 
 
 async def test_a_statement_under_way_ends_though_its_connection_is_given_to_the_user_meanwhile(

@@ -13,7 +13,7 @@ from holdfast import Holdfast, Retained, Retention, State, Status, Tasks, Unique
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL
-from holdfast.store import retention, trimming, unique, webhooks
+from holdfast.store import retention, subscriptions, trimming, unique, webhooks
 from holdfast.store.retention import BEGINNING, Line
 from holdfast.store.tx import Tx
 from tests.factories import (
@@ -435,6 +435,23 @@ async def test_to_retry_the_last_job_of_a_stale_chain_takes_the_mark_off_all_of_
     assert await exists(way, first)
 
 
+@on_postgres
+async def test_a_stale_chain_opens_again_although_somebody_holds_a_job_in_its_middle(way: Way) -> None:
+    """I-63: the end of a blocker opens the chains that failed by it, in the transaction of whoever settles it."""
+    first = await make_job(way)
+    middle = await continue_chain(way, first, "pending")
+    last = await continue_chain(way, first, "failed")
+    await change_job(way, first, closed_as="failed", closed_at=1)
+    await mark_by_hand(way, first)
+    with psycopg.connect(way.hf.settings.database) as stranger:
+        stranger.execute("SELECT 1 FROM contract.holdfast_job WHERE id = %s FOR UPDATE", (str(middle),))
+
+        await way.face.retry(last)
+
+    assert (await is_stale(way, first), await is_stale(way, last)) == (False, False)
+    assert await way.face.retain() == Retained()
+
+
 @on_both_stores
 @pytest.mark.parametrize("is_continued", [False, True])
 async def test_a_stale_job_that_is_cancelled_or_completed_by_hand_ends_anew(way: Way, is_continued: bool) -> None:
@@ -603,15 +620,27 @@ async def test_a_batch_has_a_thousand_jobs_at_most_unless_one_chain_has_more(way
     await change_job(way, long, closed_as="completed", closed_at=1)
     (line,) = await way.read(retention.lines, "stale")
 
-    found, has_more = await way.read(_find_few, line)
+    found, has_more = await way.read(_find_few, line, 2)
 
     assert ([each.jobs for each in found], has_more) == ([4], True)
     assert (await way.face.retain()).stale == len(short) + 1
 
 
-async def _find_few(tx: Tx, line: Line) -> Any:
+async def test_the_webhooks_of_a_batch_count_among_its_jobs(way: Way) -> None:
+    for _ in range(5):
+        await ended(way)
+    for number in range(2):
+        await way.call(subscriptions.subscribe, UUID(int=number), "https://example.com/", ("job:stale",), None, ())
+    (line,) = await way.read(retention.lines, "stale")
+
+    found, has_more = await way.read(_find_few, line, 7)
+
+    assert (len(found), has_more) == (2, True)
+
+
+async def _find_few(tx: Tx, line: Line, most: int) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retention, "MOST_JOBS", 2)
+        patch.setattr(retention, "MOST_JOBS", most)
         return await retention.find(tx, "stale", line, 0, BEGINNING)
 
 

@@ -575,11 +575,10 @@ async def test_a_time_out_of_the_handlers_own_never_has_a_completed_phase_run_ag
     assert ran == [1]
 
 
+@pytest.mark.parametrize("colour", ["sqlite-async", "postgres-async"], indirect=True)  # a plain one is not cancelled
 async def test_a_phase_whose_end_nobody_knows_is_looked_for_before_it_runs_again(
     colour: Colour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not colour.is_async:
-        pytest.skip("a plain handler is not cancelled")
     run, has_failed, ran = type(colour.hf.store).run, asyncio.Event(), []
 
     async def without_answer(store: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:

@@ -73,13 +73,16 @@ async def reopen(tx: Tx, chain_ids: Sequence[str]) -> None:
         await unmark(tx, chain_ids)
 
 
-# two probes instead of OR: each has its index
+# two probes instead of OR: each has its index. Whoever puts a chain back for its blocker waits for nobody: a row in its
+# middle that somebody has locked keeps its mark, by which nothing is decided but for the first one
 UNMARK = """
     UPDATE holdfast_job SET stale_at = NULL, version = version + 1
-    WHERE seq $in(SELECT first.seq FROM holdfast_job AS first WHERE first.id $any(ids: text)
-        UNION ALL SELECT later.seq FROM holdfast_job AS later WHERE later.chain_id $any(ids: text)
-            AND later.chain_index > 0)
-        AND coalesce(stale_at, 0) > 0"""
+    WHERE seq $in(SELECT marked.seq FROM holdfast_job AS marked
+        WHERE marked.seq $in(SELECT first.seq FROM holdfast_job AS first WHERE first.id $any(ids: text)
+                UNION ALL SELECT later.seq FROM holdfast_job AS later WHERE later.chain_id $any(ids: text)
+                    AND later.chain_index > 0)
+            AND coalesce(marked.stale_at, 0) > 0
+        ORDER BY marked.seq $skip_locked)"""
 
 
 async def unmark(tx: Tx, chain_ids: Sequence[str]) -> None:

@@ -14,26 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from holdfast.models import TRIGGERS, EventName
-from holdfast.states import Status
 from holdfast.store import webhooks
+from holdfast.store.facts import Fact as Fact  # noqa: PLC0414 - who appends something finds it here
 from holdfast.store.tx import Row, Tx
 
 NO_JOB = 0
-
-
-class Fact(NamedTuple):
-    """One event to be appended, as the list of APPEND has it; *facts* is canonical JSON or None."""
-
-    job: int
-    name: EventName
-    status: Status | None = None
-    version: int | None = None
-    attempt: int | None = None
-    facts: str | None = None
-
 
 APPEND = {
     hint: f"""

@@ -371,7 +371,7 @@ async def leave(
     await arrivals.leave(tx, sorted(left), arrivals.AGAIN_MS)
     said = [fact for job, each in decided for fact in _facts(job, each, versions[job.token.seq])]
     told = await webhooks.ended(tx, [_delivered(job, each) for job, each in decided if _ends_delivery(job, each)])
-    await events.append(tx, said + enqueued + [events.Fact(*each) for each in told])
+    await events.append(tx, said + enqueued + told)
     await blockers.move(tx, moved, announce_blocked=False)
     pass_points(kinds, "after_event")
 

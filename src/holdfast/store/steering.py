@@ -228,7 +228,7 @@ async def hold_targets(tx: Tx, jobs: Sequence[Named]) -> None:
 async def deliveries_ended(tx: Tx, jobs: Sequence[Named], status: Status, asked: Asked) -> list[events.Fact]:
     """Write down that the deliveries among *jobs* have ended by somebody's hand; give what is to be appended."""
     ends = [webhooks.End(job.seq, str(job.id), job.lane, status, asked.why) for job in jobs if job.task == DELIVER]
-    return [events.Fact(*each) for each in await webhooks.ended(tx, ends)]
+    return await webhooks.ended(tx, ends)
 
 
 def end_of(job: Named, closed_as: Status) -> chain_ends.End:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.crashpoints import reach
@@ -27,13 +27,11 @@ from holdfast.ids import id_that_follows
 from holdfast.models import DEFAULT_TRIGGERS, DELIVER, GONE, INTERNAL_QUEUE, EventName, Job, Start
 from holdfast.states import Status
 from holdfast.store import rows
+from holdfast.store.facts import Fact
 from holdfast.store.rows import COLUMNS, FACTS, SILENT, Inserted, instant, to_job
 from holdfast.store.tx import Row, Tx
 from holdfast.webhook_body import body
 from holdfast.wire import instant_text
-
-if TYPE_CHECKING:
-    from holdfast.store.events import Fact
 
 LANE = "holdfast.webhook."
 """What the lanes of deliveries begin with; the id of the job, and that of the subscription, come after it."""
@@ -180,17 +178,6 @@ class End(NamedTuple):
         return self.lane.removeprefix(LANE).partition(".")[2] or None
 
 
-class Told(NamedTuple):
-    """What is to be appended for the job that a delivery was about: the fields of an event."""
-
-    job: int
-    name: EventName
-    status: Status
-    version: int
-    attempt: int
-    facts: str
-
-
 # a tombstone is nobody's job any more
 MARK = """
     UPDATE holdfast_job SET webhook_sent = given.sent, version = version + 1
@@ -204,7 +191,7 @@ DISABLE = """
 ANSWERED_GONE = "its receiver has answered 410 Gone"
 
 
-async def ended(tx: Tx, ends: Sequence[End]) -> list[Told]:
+async def ended(tx: Tx, ends: Sequence[End]) -> list[Fact]:
     """Mark the jobs that ended deliveries were about, as far as they still exist; give what is to be appended for them.
 
     A subscription whose receiver is gone for good is disabled.
@@ -224,13 +211,13 @@ async def ended(tx: Tx, ends: Sequence[End]) -> list[Told]:
     ]
 
 
-def _told(end: End, target: Row, about: Row) -> Told:
+def _told(end: End, target: Row, about: Row) -> Fact:
     seq, status, version, attempt = target
     _, event, subscription = about
     said = {"delivery": end.id, "event": event, "subscription": subscription, "reason": end.reason}
     facts = json.dumps({key: value for key, value in said.items() if value is not None})
     name: EventName = "job:webhook:delivered" if end.status is Status.COMPLETED else "job:webhook:failed"
-    return Told(seq, name, Status(status), version, attempt, facts)
+    return Fact(seq, name, Status(status), version, attempt, facts)
 
 
 # what is due and has no place yet; one that waits for its next attempt has its place. Scalar subqueries stay probes

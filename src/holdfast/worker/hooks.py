@@ -13,13 +13,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from holdfast.models import Job
 from holdfast.retention import Hook, Stage
-from holdfast.surroundings import Surroundings
+from holdfast.surroundings import Surroundings, tell
 
 HOOK_SECONDS = 30.0
 AT_ONCE = 8
@@ -132,18 +132,8 @@ class AsyncHooks(Hooks):
         return call
 
     async def _call_beside(self, hook: Hook, job: Job) -> _Call:
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
-
-        def hear() -> None:
-            if not over.done():
-                over.set_result(None)
-
-        def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(hear)
-
-        call = self._call_in_thread(hook, job, tell)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call = self._call_in_thread(hook, job, partial(tell, over))
         await self._wait(over)
         return call
 

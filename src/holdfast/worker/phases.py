@@ -208,7 +208,6 @@ class Phases:
         rows, total = self._layout(name, position)
         await self._write(phases.begin, Beginning(self._token, name, percent, rows, total))
         self._is_laid = True
-        self._give_way()
 
     def _layout(self, name: str, position: int) -> tuple[tuple[PhaseRow, ...], int | None]:
         """Say which rows are to be written for a phase to begin: all that are not as they should be, the first time."""
@@ -276,12 +275,11 @@ class Phases:
             await self._desk.pause(seconds)
 
     async def _commit(self, operation: Write[Item], item: Item, reports: Sequence[Report]) -> Hold:
-        """Write once; an async handler is not cancelled while its answer is under way, for it would not be known."""
-        is_async = self._task.signature.is_async
-        self._is_committing = is_async and isinstance(item, Completion)
+        """Write once; an async handler is not cancelled while the answer to an end is under way: it would be lost."""
+        self._is_committing = self._task.signature.is_async and isinstance(item, Completion)
         writing = self._desk.runner.run(operation, [item], reports)
         try:
-            return (await (self._answered(writing) if is_async else writing))[self._token]
+            return (await (self._answered(writing) if self._is_committing else writing))[self._token]
         finally:
             self._is_committing = False
             deferred, self._deferred = self._deferred, None
@@ -296,6 +294,8 @@ class Phases:
                 await asyncio.wait([answer])
             except asyncio.CancelledError:
                 self._is_cancelled = True
+                if self._deferred is not None:  # the worker has waited long enough
+                    answer.cancel()
         return answer.result()
 
     def _give_way(self) -> None:

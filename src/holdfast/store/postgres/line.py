@@ -84,9 +84,10 @@ class Line(psycopg.AsyncConnection[Any]):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and self._loop is not None:
             self._is_writing = False
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.remove_reader(descriptor)
-                self._loop.remove_writer(descriptor)
+            for remove in (self._loop.remove_writer, self._loop.remove_reader):
+                # the loop is closed; or libpq has closed the socket while it was written to, and epoll knows it no more
+                with suppress(RuntimeError, OSError):
+                    remove(descriptor)
 
     def _hasten(self, gen: Driver) -> None:
         """Have the statement end, if it is still under way; where nobody knows how, leave it as it is."""
