@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from holdfast import Context, Holdfast, Pause, Retry
-from holdfast.errors import Busy, InvalidInput, InvalidOutput, Misuse, UnknownOutcome
+from holdfast.errors import Busy, InvalidInput, InvalidOutput, Misuse, Unavailable, UnknownOutcome
 from holdfast.outcomes import Fail
-from holdfast.store import jobs, phases
+from holdfast.store import jobs, phase_rows, phases
 from holdfast.sync import Context as BlockingContext
 from holdfast.tasks import Task
 from holdfast.worker.aborts import Aborted, AbortReason
@@ -573,6 +573,37 @@ async def test_a_time_out_of_the_handlers_own_never_has_a_completed_phase_run_ag
         assert [event.name for event in await hf.timeline(chain)].count("job:phase:completed") == 1
 
     assert ran == [1]
+
+
+@pytest.mark.parametrize("colour", WITHOUT_A_SERVER, indirect=True)
+async def test_a_store_that_is_away_before_the_handler_begins_costs_no_attempt(
+    colour: Colour, studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = transcode(colour, studio)
+    studio.acts["encode"] = once(OSError("the encoder has crashed"))
+    kind, failed = type(colour.hf.store), []
+
+    def away(name: str) -> Any:
+        read = getattr(kind, name)
+
+        def call(store: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+            if operation is phase_rows.read and len(failed) < 2:
+                failed.append(1)
+                raise Unavailable("it is away")
+            return read(store, operation, *args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(kind, "read", away("read"))
+    monkeypatch.setattr(kind, "read_sync", away("read_sync"))
+    monkeypatch.setattr("holdfast.worker.phases.TROUBLE_SECONDS", 0.01)
+
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task())
+        await chain.result(timeout=20)
+
+    assert (len(failed), (await colour.hf.get_job(chain)).used) == (2, 2)
+    assert studio.ran == ["download", "encode", "encode", "upload"]
 
 
 @pytest.mark.parametrize("colour", ["sqlite-async", "postgres-async"], indirect=True)  # a plain one is not cancelled

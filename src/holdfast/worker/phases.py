@@ -99,9 +99,20 @@ class Phases:
 
     async def load(self) -> None:
         """Read what earlier attempts have stored."""
-        self._rows = await self._desk.runner.read(phase_rows.read, self._token.seq)
+        self._rows = await self._until_read()
         finished = [row for row in self._rows if row.status is PhaseStatus.COMPLETED]
         self._results = {row.name: row.result for row in finished if row.result is not None}
+
+    async def _until_read(self) -> Sequence[PhaseRow]:
+        """Read the rows; a store that is away costs no attempt for as long as the job is ours."""
+        while True:
+            try:
+                return await self._desk.runner.read(phase_rows.read, self._token.seq)
+            except (Unavailable, Busy) as error:
+                if not self._desk.leases.may_complete(self._token):
+                    raise self._lost(AbortReason.ERROR) from error
+            self._refuse_stopped()
+            await self._desk.pause(TROUBLE_SECONDS)
 
     async def run(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -270,9 +281,12 @@ class Phases:
                 self._is_in_doubt = False
                 return hold
             self._give_way()
-            if (reason := self._around.stop_reason()) is not None:
-                raise abort_error(reason, self._job.id)
+            self._refuse_stopped()
             await self._desk.pause(seconds)
+
+    def _refuse_stopped(self) -> None:
+        if (reason := self._around.stop_reason()) is not None:
+            raise abort_error(reason, self._job.id)
 
     async def _commit(self, operation: Write[Item], item: Item, reports: Sequence[Report]) -> Hold:
         """Write once; an async handler is not cancelled while the answer to an end is under way: it would be lost."""
