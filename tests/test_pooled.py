@@ -112,6 +112,7 @@ async def test_each_transaction_may_be_on_another_connection_to_the_server(
         await until(has_seen_several, "PgBouncer gives out several")
 
 
+@pytest.mark.long
 async def test_connections_that_are_recycled_for_ever_lose_and_double_nothing(
     behind: Behind, caplog: pytest.LogCaptureFixture
 ) -> None:

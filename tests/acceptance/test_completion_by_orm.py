@@ -29,7 +29,7 @@ PROGRAMS = (
 )
 # what takes part in every run, not only in the long one
 ALWAYS = {
-    ("postgres", "with_sqlalchemy_async", "provided.before_commit:2"),
+    ("postgres", "with_sqlalchemy_async", "provided.after_commit:2"),
     ("sqlite", "with_sqlalchemy", "complete.after_event"),
     ("postgres", "with_django", "provided.after_commit:2"),
 }

@@ -117,6 +117,7 @@ def test_a_blocked_event_loop_keeps_its_lease_and_is_reported(stage: Scene) -> N
     until(lambda: "event_loop_answers" in blocked.said, "the loop is said to answer again")
 
 
+@pytest.mark.long
 def test_a_stranger_who_locks_one_row_costs_nobody_a_lease(stage: Scene, postgres_url: str) -> None:
     """F-26, one row."""
     holder, _ = stage.worker("--concurrency", "50"), stage.worker("--concurrency", "50")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,22 @@ def test_a_scene_catches_a_wrong_engine(
     assert not any(word in violations[0] for word in OUT_OF_DATE), violations[0]
 
 
-@pytest.mark.parametrize("mutant", BY_CHANCE, ids=lambda mutant: mutant.name)
+SLOW = (
+    "expired, unreaped lease treated as lost",
+    "guard of settling, and the look before it",
+    "deliveries fanned out again",
+    "retention ignores the lane",
+    "finished phase run again on retry",
+)
+"""What takes seconds to be caught, for the long part."""
+
+
+def with_slow_ones_long(wrong: Iterable[Mutant | Race]) -> list[Any]:
+    marks = {True: (pytest.mark.long,), False: ()}
+    return [pytest.param(each, id=each.name, marks=marks[each.name in SLOW]) for each in wrong]
+
+
+@pytest.mark.parametrize("mutant", with_slow_ones_long(BY_CHANCE))
 def test_a_wrong_engine_is_caught(mutant: Mutant, folder: Path, template: Path) -> None:
     caught = first_caught(mutant, folder, template)
 
@@ -66,7 +82,7 @@ def test_a_wrong_engine_is_caught(mutant: Mutant, folder: Path, template: Path) 
     assert ours is None, f"{ours}\n  again: python -m tests.simulation {caught.seed} {SECONDS:g}"
 
 
-@pytest.mark.parametrize("race", ALSO_BY_CHANCE, ids=lambda race: race.name)
+@pytest.mark.parametrize("race", with_slow_ones_long(ALSO_BY_CHANCE))
 def test_a_wrong_keeper_is_caught(race: Race, folder: Path, template: Path) -> None:
     test_a_wrong_engine_is_caught(Mutant(race.name, race.breaks, race.apply), folder, template)
 

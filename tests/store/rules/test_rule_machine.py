@@ -41,21 +41,21 @@ def play(chosen: settings, examples: int, *sides: Side) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 100, id="quick"), pytest.param(LONG, 5_000, id="long", marks=long)]
+    ("chosen", "examples"), [pytest.param(QUICK, 60, id="quick"), pytest.param(LONG, 5_000, id="long", marks=long)]
 )
 def test_sqlite_keeps_the_law(sqlite: Side, chosen: settings, examples: int) -> None:
     play(chosen, examples, sqlite)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 32, id="quick"), pytest.param(LONG, 2_000, id="long", marks=long)]
+    ("chosen", "examples"), [pytest.param(QUICK, 20, id="quick"), pytest.param(LONG, 2_000, id="long", marks=long)]
 )
 def test_postgres_keeps_the_law(postgres: Side, chosen: settings, examples: int) -> None:
     play(chosen, examples, postgres)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 12, id="quick"), pytest.param(LONG, 500, id="long", marks=long)]
+    ("chosen", "examples"), [pytest.param(QUICK, 8, id="quick"), pytest.param(LONG, 500, id="long", marks=long)]
 )
 def test_both_databases_come_to_the_same(sqlite: Side, postgres: Side, chosen: settings, examples: int) -> None:
     play(chosen, examples, sqlite, postgres)
