@@ -140,7 +140,7 @@ def test_arguments(arguments: list[str]) -> list[str]:
         passed_on = ["--sqlite-only", "--ignore=tests/acceptance", *passed_on]
     chooses_processes = re.compile(r"-n\d*|--numprocesses.*|--pdb|--trace|no:xdist")
     if not any(chooses_processes.fullmatch(argument) for argument in passed_on):
-        passed_on = ["-n", "2", *passed_on]
+        passed_on = ["-n", "3", *passed_on]  # on two cores: many tests wait for something
     return passed_on
 
 

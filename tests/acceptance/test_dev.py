@@ -200,8 +200,8 @@ def test_a_checkout_that_cannot_be_written_is_named(
 @pytest.mark.parametrize(
     ("given", "passed_on"),
     [
-        ([], ["-n", "2"]),
-        (["-k", "claim", "-x"], ["-n", "2", "-k", "claim", "-x"]),
+        ([], ["-n", "3"]),
+        (["-k", "claim", "-x"], ["-n", "3", "-k", "claim", "-x"]),
         (["-n", "0"], ["-n", "0"]),
         (["-n4"], ["-n4"]),
         (["--pdb"], ["--pdb"]),

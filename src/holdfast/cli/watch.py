@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 EXIT_CODES = {"completed": 0, "failed": 6, "cancelled": 7}
 INTERRUPTED = 130
 LOOK_SECONDS = 1.0
+LEAVE_SECONDS = 2.0
 
 
 @click.command()
@@ -45,12 +48,20 @@ def watch(job: str, app: str | None, database: str | None, schema_name: str | No
     """
     if app is not None and (database is not None or schema_name is not None):
         raise click.UsageError("give APP or --database, not both")
+    signal.signal(signal.SIGINT, _interrupt)
     with _face(app, database, schema_name) as face:
         try:
             end = _print_events(face, job) if as_json else _show(face, job)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
     sys.exit(EXIT_CODES[end])
+
+
+def _interrupt(*_: object) -> None:
+    """Break off, wherever it is; and be gone soon, even if that was in the middle of something."""
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(INTERRUPTED))
+    signal.setitimer(signal.ITIMER_REAL, LEAVE_SECONDS)
+    raise KeyboardInterrupt
 
 
 @contextmanager
