@@ -247,7 +247,7 @@ async def test_a_call_that_does_not_end_holds_up_a_close_for_a_while_only(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listeners, "GRACE_SECONDS", 0.1)
-    go_on, begun, cancelled = threading.Event(), threading.Event(), asyncio.Event()
+    go_on, begun, begun_too, cancelled = threading.Event(), threading.Event(), asyncio.Event(), asyncio.Event()
 
     @hf.on("job:enqueued")
     def stuck(event: JobEvent) -> None:
@@ -256,6 +256,7 @@ async def test_a_call_that_does_not_end_holds_up_a_close_for_a_while_only(
 
     @hf.on("job:enqueued")
     async def stuck_too(event: JobEvent) -> None:
+        begun_too.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -263,7 +264,7 @@ async def test_a_call_that_does_not_end_holds_up_a_close_for_a_while_only(
 
     async with hf:
         await hf.start(greet(name="Ada"))
-        await until(begun.is_set, "it is called")
+        await until(lambda: begun.is_set() and begun_too.is_set(), "both are called")
 
     assert cancelled.is_set()
     said = sorted(each.getMessage() for each in caplog.records if each.name == "holdfast.listeners")
@@ -277,7 +278,7 @@ async def test_calls_that_do_not_end_hold_up_a_close_together_as_long_as_one(
 ) -> None:
     monkeypatch.setattr(listeners, "GRACE_SECONDS", 0.5)
     monkeypatch.setattr(listeners, "CANCEL_SECONDS", 0.1)
-    go_on, begun = threading.Event(), threading.Barrier(11)
+    go_on, begun, begun_too = threading.Event(), threading.Barrier(11), asyncio.Event()
 
     def stuck(event: JobEvent) -> None:
         begun.wait(20)
@@ -288,6 +289,7 @@ async def test_calls_that_do_not_end_hold_up_a_close_together_as_long_as_one(
 
     @hf.on("job:enqueued")
     async def stubborn(event: JobEvent) -> None:
+        begun_too.set()
         while not go_on.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
@@ -295,6 +297,7 @@ async def test_calls_that_do_not_end_hold_up_a_close_together_as_long_as_one(
     await hf.open()
     await hf.start(greet(name="Ada"))
     await asyncio.to_thread(begun.wait, 20)
+    await until(begun_too.is_set, "the async one is called, too")
     began = time.monotonic()
     await hf.close()
 
