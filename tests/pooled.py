@@ -55,6 +55,7 @@ APART = {
     "tests/store/test_borrowed_sqlalchemy.py::test_a_connection_with_autocommit_as_an_option_is_refused": PREPARED,
     "tests/store/test_borrowed_sqlalchemy.py::test_a_session_whose_server_has_gone_is_told_so_and_recovers": OWN,
     "tests/worker/test_health.py::test_health_says_how_new_work_is_heard_of": HINTS,
+    "tests/store/test_history.py::test_whoever_sleeps_is_woken_all_the_same": HINTS,
     "tests/worker/test_hints.py": HINTS,
     "tests/worker/test_waiting.py::test_a_thousand_who_wait_cost_one_read_for_a_hint": HINTS,
     "tests/worker/test_waiting.py::test_a_waiter_that_nobody_needs_any_more_strikes_itself_off": HINTS,
