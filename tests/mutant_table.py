@@ -15,6 +15,7 @@ from tests.simulation.test_scenarios import test_a_scene_ends_well
 from tests.simulation.test_simulation import test_no_rule_is_broken_and_every_job_ends
 from tests.store import test_guards, test_moves
 from tests.store.race_mutants import RACES
+from tests.store.rules import test_rule_machine
 
 TO_COME: dict[str, str] = {}
 """The mutants of GUARANTEES §5.3 whose rule has no code yet."""
@@ -36,6 +37,8 @@ def lines() -> Iterator[Line]:
         yield Line(each.name, each.breaks, red)
     for race in RACES:
         yield Line(race.name, race.breaks, named(race.test, *race.given.values()))
+    for drawn in test_rule_machine.MUTANTS:
+        yield Line(drawn.name, drawn.breaks, named(test_rule_machine.test_a_wrong_engine_is_caught, drawn.name))
     yield from guards()
 
 

@@ -48,7 +48,7 @@ from holdfast.states import MOVES, State, Status
 from holdfast.tasks import TaskOptions
 from holdfast.webhook_body import webhook_schema
 from holdfast.webhook_handles import WebhooksHandle
-from tests import django_project, forked
+from tests import django_project, forked, guarantee_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -615,6 +615,7 @@ def paragraph(thing: object) -> str:
 
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "guarantees": guarantee_table.show,
     "settings": settings_table,
     "errors": errors_table,
     "events": events_table,

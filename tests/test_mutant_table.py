@@ -7,8 +7,8 @@ from collections import Counter
 from tests.mutant_table import TO_COME, lines, show
 
 
-def test_no_two_mutants_have_one_name() -> None:
-    names = Counter([*TO_COME, *(each.name for each in lines())])
+def test_no_two_mutants_of_one_test_have_one_name() -> None:
+    names = Counter([*((name, "") for name in TO_COME), *((each.name, each.red.partition("[")[0]) for each in lines())])
 
     assert [name for name, count in names.items() if count > 1] == []
 

@@ -206,6 +206,7 @@ def test_a_checkout_that_cannot_be_written_is_named(
         (["-n4"], ["-n4"]),
         (["--pdb"], ["--pdb"]),
         (["--fast", "-n0"], ["--sqlite-only", "--ignore=tests/acceptance", "-n0"]),
+        (["--long", "tests/store"], ["-n", "2", "-m", "long", "tests/store"]),
     ],
 )
 def test_arguments_go_to_pytest(given: list[str], passed_on: list[str]) -> None:

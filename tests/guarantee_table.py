@@ -1,0 +1,160 @@
+"""The table of what is guaranteed: each invariant, the layers that test it, and the mutants that would break it.
+
+`python -m tests.guarantee_table` prints it, as Markdown; docs/guarantees.md has it between its marks. A test belongs to
+an invariant if its docstring, or that of its class or module, says the invariant's number; a layer without tests of its
+own for each rule, such as the simulation, belongs to those that its checks name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tests import mutant_table
+from tests.invariants import INVARIANTS, Invariant
+from tests.mutant_table import Line
+
+ROOT = Path(__file__).resolve().parent.parent
+NUMBER = re.compile(r"\bI-\d\d\b")
+LAYERS = (
+    ("R", "tests/store/rules/", "rule machine: random operations against a model, on both databases"),
+    ("D", "tests/simulation/", "deterministic simulation of whole workers, with faults and virtual time"),
+    ("X", "tests/torture/", "torture: real processes, every fault at random, a checker over the recorded history"),
+    ("C", "tests/acceptance/test_crash_points.py", "crash points: a process ends at every commit boundary"),
+    ("C", "tests/acceptance/test_completion_by_orm.py", ""),
+    ("C", "tests/acceptance/test_media_pipeline.py", ""),
+    ("C", "tests/disk/", ""),
+    ("P", "tests/acceptance/", "chaos: signals, restarts, cut and silent networks, full disks, wrong clocks"),
+    ("U", "tests/", "unit and contract tests, on both databases and in both colours"),
+)  # fmt: skip
+"""The letter of each layer, where its tests lie, the first that fits, and what it is."""
+
+
+class Found(NamedTuple):
+    """Where an invariant is named: the layer, the file, and the test, or "" for a file's own checks."""
+
+    layer: str
+    path: str
+    test: str
+
+
+def layer_of(path: str) -> str:
+    """Give the letter of the layer that the file at *path* belongs to."""
+    return next(letter for letter, beginning, _ in LAYERS if path.startswith(beginning))
+
+
+@cache
+def found() -> dict[str, list[Found]]:
+    """Read every test and check, and give where each number is named."""
+    by_number: dict[str, list[Found]] = defaultdict(list)
+    for file in sorted(ROOT.glob("tests/**/*.py")):
+        path = str(file.relative_to(ROOT))
+        if OWN.fullmatch(file.stem):
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        layer = layer_of(path)
+        named = named_by_tests(tree) if file.name.startswith("test_") else named_by_checks(tree)
+        for number, test in sorted(set(named)):
+            by_number[number].append(Found(layer, path, test))
+    return by_number
+
+
+OWN = re.compile(r"(test_)?guarantee_table|invariants|\w*mutants|mutant_table|fault_table")
+"""What names numbers without testing them."""
+
+
+def named_by_tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Give the numbers that docstrings name, each with its test."""
+    above = NUMBER.findall(ast.get_docstring(tree) or "")
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            inside = [*above, *NUMBER.findall(ast.get_docstring(node) or "")]
+            yield from named_by_functions(node.body, inside, f"{node.name}::")
+    yield from named_by_functions(tree.body, above, "")
+
+
+def named_by_functions(body: Iterable[ast.stmt], above: list[str], prefix: str) -> Iterator[tuple[str, str]]:
+    """Give what the tests of *body* name, and what is named *above* them."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            for number in [*above, *NUMBER.findall(ast.get_docstring(node) or "")]:
+                yield number, f"{prefix}{node.name}"
+
+
+def named_by_checks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Give the numbers that a checker's texts name: docstrings and what it says when a rule is broken."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from ((number, "") for number in NUMBER.findall(node.value))
+
+
+def mutants() -> dict[str, list[Line]]:
+    """Give the mutants by the invariant that each would break."""
+    by_number: dict[str, list[Line]] = defaultdict(list)
+    for line in mutant_table.lines():
+        for number in NUMBER.findall(line.breaks):
+            by_number[number].append(line)
+    return by_number
+
+
+def claims() -> Iterator[Invariant]:
+    """Go through all invariants."""
+    for group in INVARIANTS:
+        yield from group.claims
+
+
+def layers() -> list[tuple[str, str]]:
+    """Give each layer and what it is, those of many small tests first."""
+    told = {letter: words for letter, _, words in LAYERS if words}
+    return [(letter, told[letter]) for letter in ORDER]
+
+
+ORDER = "URDCPX"
+
+
+def show() -> str:
+    """Write the tables: for each group its claims, then every mutant with the test that turns red."""
+    wrong = mutants()
+    letters = "\n".join(f"- **{letter}**: {words}." for letter, words in layers())
+    parts = [f"The layers:\n\n{letters}"]
+    for group in INVARIANTS:
+        rows = [_row(claim, wrong[claim.number]) for claim in group.claims]
+        head = ["| | what is kept true | tested by | mutants |", "| --- | --- | --- | --- |"]
+        parts.append("\n".join([f"### {group.title}", "", *head, *rows]))
+    parts.append(f"### The mutants\n\n{mutant_table.show()}")
+    return "\n\n".join(parts)
+
+
+def _row(claim: Invariant, wrong: list[Line]) -> str:
+    if claim.comes_with is not None:
+        return f"| {claim.number} | {claim.words} | comes with {claim.comes_with} | |"
+    return f"| {claim.number} | {claim.words} | {_tests(claim, wrong)} | {len(wrong) or ''} |"
+
+
+def _tests(claim: Invariant, wrong: list[Line]) -> str:
+    """Name the layers with the files of their tests, as links; who catches a mutant of a claim tests it, too."""
+    by_layer: dict[str, dict[str, None]] = defaultdict(dict)
+    for place in found()[claim.number]:
+        by_layer[place.layer][place.path] = None
+    for line in wrong:
+        path = line.red.partition("::")[0]
+        by_layer[layer_of(path)][path] = None
+    return " ".join(_layer(letter, [*by_layer[letter]]) for letter in ORDER if letter in by_layer)
+
+
+def _layer(letter: str, files: list[str]) -> str:
+    links = ", ".join(f"[{Path(path).stem.removeprefix('test_')}](../{path})" for path in files[:MOST_LINKED])
+    more = f" and {len(files) - MOST_LINKED} more" if len(files) > MOST_LINKED else ""
+    return f"**{letter}** {links}{more}"
+
+
+MOST_LINKED = 3
+
+
+if __name__ == "__main__":
+    print(show())
