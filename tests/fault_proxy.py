@@ -1,18 +1,22 @@
 """A TCP proxy with faults, to be put in front of a real PostgreSQL.
 
 It runs in a thread of its own, so that blocking and async tests can use it, and can be told at any time to
-be slow, to be silent, or to cut connections: all of them, or the next one that sends COMMIT. It counts round
-trips and keeps what the clients sent.
+be slow, to pass on only slices, to be silent, or to cut connections: all of them, or the next one that sends COMMIT. It
+counts round trips and keeps what the clients sent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Literal, Self, TypeAlias
 from urllib.parse import urlsplit
+
+from tests.servers import stop_listening
 
 Cut: TypeAlias = Literal["before", "after"]
 
@@ -24,12 +28,15 @@ class FaultProxy:
     """Stands between clients and the server at *url*, from `with` on.
 
     Its *url* leads through it; *round_trips*, *sent* and *accepted*, the number of connections that were ever made
-    through it, may be reset by the test. *cut_at_commit* cuts the next
-    connection that commits, "before" or "after" the server has heard it, and *cuts* counts them.
+    through it, may be reset by the test. *latency*, give or take *jitter*, delays whatever is read, and *slice_bytes*
+    has it passed on in pieces, *slice_pause* seconds apart. *cut_at_commit* cuts the next
+    connection that commits, "before" or "after" the server has heard it, and *cuts* counts them. It listens on
+    loopback, or on the socket *listening*.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, listening: socket.socket | None = None) -> None:
         self._target = urlsplit(url)
+        self._listening = listening
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._lines: set[Line] = set()
@@ -37,7 +44,10 @@ class FaultProxy:
         self._speaks = asyncio.Event()
         self._speaks.set()
         self._server: asyncio.Server | None = None
-        self.latency = 0.0
+        self._chance = random.Random(14)
+        self.latency = self.jitter = 0.0
+        self.slice_bytes = 0
+        self.slice_pause = 0.0
         self.round_trips = 0
         self.sent = bytearray()
         self.cut_at_commit: Cut | None = None
@@ -62,8 +72,8 @@ class FaultProxy:
         if self._server is None:
             raise RuntimeError("the proxy is not open")
         credentials = self._target.netloc.rpartition("@")[0]
-        port = self._server.sockets[0].getsockname()[1]
-        return self._target._replace(netloc=f"{credentials}@127.0.0.1:{port}").geturl()
+        host, port = self._server.sockets[0].getsockname()
+        return self._target._replace(netloc=f"{credentials}@{host}:{port}").geturl()
 
     @property
     def connections(self) -> int:
@@ -91,12 +101,13 @@ class FaultProxy:
         return asyncio.run_coroutine_threadsafe(called(), self._loop)
 
     async def _open(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        where = {"host": "127.0.0.1", "port": 0} if self._listening is None else {"sock": self._listening}
+        self._server = await asyncio.start_server(self._serve, **where)  # type: ignore[arg-type]
 
     async def _close(self) -> None:
-        if self._server is not None:
-            self._server.close()
         self._is_closing = True
+        if self._server is not None:
+            await stop_listening(self._server)
         self._speaks.set()
         self._cut()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:  # one may just have been accepted
@@ -141,8 +152,17 @@ class FaultProxy:
     async def hold(self) -> None:
         """Wait as long as the faults say."""
         if self.latency:
-            await asyncio.sleep(self.latency)
+            await asyncio.sleep(max(0.0, self.latency + self._chance.uniform(-self.jitter, self.jitter)))
         await self._speaks.wait()
+
+    async def send(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        """Pass *data* on, in slices if that was asked for."""
+        size = self.slice_bytes or len(data)
+        for begin in range(0, len(data), size):
+            writer.write(data[begin : begin + size])
+            await writer.drain()
+            if self.slice_bytes:
+                await asyncio.sleep(self.slice_pause)
 
 
 Stream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -175,8 +195,7 @@ class Line:
                 if cut == "before":
                     self.abort()
                     return
-            self._to_server.write(data)
-            await self._to_server.drain()
+            await self._proxy.send(data, self._to_server)
         self._to_server.close()
 
     async def pass_answers(self) -> None:
@@ -187,8 +206,7 @@ class Line:
                 self.abort()
                 return
             self._is_answered = True
-            self._to_client.write(data)
-            await self._to_client.drain()
+            await self._proxy.send(data, self._to_client)
         self._to_client.close()
 
     def _count(self, data: bytes) -> None:

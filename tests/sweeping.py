@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from holdfast.store.dialect import TABLES
-from holdfast.store.trimming import TRIMMED
+from holdfast.store.trimming import TRIMMED, TRIMMED_BY
 
 KEPT = frozenset({"meta", "jobs"})
 MOST_BYTES = 256 * 1024
@@ -44,7 +44,7 @@ class Sweeper:
         if not sizes:
             return
         # how much of the log is gone: else every later test reads one that has lost its beginning
-        self._connection.execute(f"DELETE FROM {self._schema}.holdfast_meta WHERE key = '{TRIMMED}'")
+        self._connection.execute(f"DELETE FROM {self._schema}.holdfast_meta WHERE key IN ('{TRIMMED}', '{TRIMMED_BY}')")
         if max(sizes.values()) > MOST_BYTES:
             self._connection.execute(f"TRUNCATE {', '.join(sizes)} RESTART IDENTITY")
         else:  # a TRUNCATE makes new files for a table and each of its indexes: 3 ms, where this takes 0.5

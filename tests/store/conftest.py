@@ -1,4 +1,4 @@
-"""What the tests of the PostgreSQL store share: a sample table, stores, a proxy, a stranger."""
+"""What the tests of the PostgreSQL store share: a sample table, stores, a proxy, a stranger, open transactions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any, TypeAlias
 import psycopg
 import pytest
 
+from holdfast import Holdfast
 from holdfast.settings import Settings
 from holdfast.store.postgres import PostgresStore
 from holdfast.surroundings import Surroundings
+from tests.factories import TASKS
 from tests.fault_proxy import FaultProxy
+from tests.store.half import Half
 from tests.store.samples import CREATE_TABLE, SCHEMA, Caller, Stranger
+from tests.ways import Way
 
 MakeStore: TypeAlias = Callable[..., PostgresStore]
 
@@ -64,3 +68,26 @@ def make_caller(request: pytest.FixtureRequest, make_store: MakeStore) -> Callab
         return Caller(make_store(*args, **settings), is_async=request.param == "async")
 
     return make
+
+
+@pytest.fixture
+async def way_pg(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
+    """PostgreSQL, for async code."""
+    way = Way(new_holdfast("postgres", tasks=[TASKS]), is_async=True)
+    await way.hf.open()
+    yield way
+    await way.close()
+
+
+@pytest.fixture
+async def begin(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
+    """Begin transactions that are left open: `one = await begin()`."""
+    begun: list[Half] = []
+
+    async def begin() -> Half:
+        begun.append(await Half.connect(way_pg))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        await each.connection.close()

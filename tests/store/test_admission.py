@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 
-from holdfast import Holdfast
 from holdfast.store import admission, jobs, settling
-from holdfast.store.postgres import AsyncPostgresTx
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Tx
 from tests.conditions import until
-from tests.factories import TASKS, add, events_of, greet, row_of
+from tests.factories import add, events_of, greet, row_of
 from tests.store.engine import (
     DONE,
     FAIL,
@@ -37,6 +33,7 @@ from tests.store.engine import (
     run,
     settle,
 )
+from tests.store.half import Half
 from tests.ways import Way
 
 
@@ -118,49 +115,6 @@ async def test_a_stranger_in_another_queue_may_share_the_lane(way: Way) -> None:
 
 
 # ---- locked rows, and two at once
-
-
-@pytest.fixture
-async def way_pg(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
-    """PostgreSQL, for async code."""
-    way = Way(new_holdfast("postgres", tasks=[TASKS]), is_async=True)
-    await way.hf.open()
-    yield way
-    await way.close()
-
-
-class Half:
-    """A transaction on a real connection that is left open half-way."""
-
-    def __init__(self, way: Way, connection: psycopg.AsyncConnection[Any]) -> None:
-        self.connection = connection
-        self.tx = AsyncPostgresTx(connection, way.hf.store.dialect)
-
-    async def run(self, operation: Any, *args: Any) -> Any:
-        """Run an operation and do not commit; it must not wait for anybody."""
-        return await asyncio.wait_for(operation(self.tx, *args), 5)
-
-    async def lock(self, table: str, column: str, value: object) -> None:
-        """Lock a row as a stranger might."""
-        await self.connection.execute(f"SELECT 1 FROM contract.{table} WHERE {column} = %s FOR UPDATE", [value])
-
-    async def commit(self) -> None:
-        """End it."""
-        await self.connection.commit()
-
-
-@pytest.fixture
-async def begin(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
-    """Begin transactions that are left open: `one = await begin()`."""
-    begun: list[Half] = []
-
-    async def begin() -> Half:
-        begun.append(Half(way_pg, await psycopg.AsyncConnection.connect(way_pg.hf.settings.database)))
-        return begun[-1]
-
-    yield begin
-    for each in begun:
-        await each.connection.close()
 
 
 async def claim_in(half: Half, nonce: str, most: int = 10) -> list[UUID]:

@@ -21,7 +21,8 @@ from holdfast.store.tx import Tx
 from tests.factories import TASKS, a_start, greet
 from tests.store.callers.psycopg import connect_async, connect_blocking
 from tests.store.engine import DONE, GIVE_BACK, WANTS, claim, claim_one, settle
-from tests.store.test_admission import Half, settle_down
+from tests.store.half import Half
+from tests.store.test_admission import settle_down
 from tests.store.test_chain_races import Actor, next_id, then
 from tests.store.test_interleavings import Interrupted
 from tests.ways import Way
@@ -42,18 +43,15 @@ async def way_pg(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
 
 
 @pytest.fixture
-async def begin(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
-    """Begin transactions that are left open: `one = await begin()`."""
-    begun: list[Half] = []
+def begin(begin: Callable[[], Any]) -> Callable[[], Any]:
+    """Begin transactions that are left open, and wait no longer than the engine does."""
 
-    async def begin() -> Half:
-        begun.append(Half(way_pg, await psycopg.AsyncConnection.connect(way_pg.hf.settings.database)))
-        await begun[-1].connection.execute(BEFORE_ANYBODY_WAITS_LONG)
-        return begun[-1]
+    async def begin_and_wait_briefly() -> Half:
+        half: Half = await begin()
+        await half.connection.execute(BEFORE_ANYBODY_WAITS_LONG)
+        return half
 
-    yield begin
-    for each in begun:
-        await each.connection.close()
+    return begin_and_wait_briefly
 
 
 @pytest.fixture

@@ -8,48 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import psycopg
 import pytest
 
-from holdfast import Holdfast
+from holdfast.errors import CursorExpired
 from holdfast.states import Status
 from holdfast.store import chains, events, jobs, log, settling, trimming
 from holdfast.store.events import Fact
 from holdfast.store.log import Told
 from holdfast.store.settling import Settlement
-from tests.factories import TASKS, a_start, greet, seq_of
+from tests.factories import a_start, greet, seq_of
 from tests.store.engine import DONE, WANTS
+from tests.store.half import Half
 from tests.store.log_readers import LogReader, writer_elsewhere
-from tests.store.test_admission import Half
 from tests.ways import Way
 
 DRAW = "SELECT pg_current_xact_id()"
-
-
-@pytest.fixture
-async def way_pg(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
-    """PostgreSQL, for async code."""
-    way = Way(new_holdfast("postgres", tasks=[TASKS]), is_async=True)
-    await way.hf.open()
-    yield way
-    await way.close()
-
-
-@pytest.fixture
-async def begin(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
-    """Begin transactions that are left open: `one = await begin()`."""
-    begun: list[Half] = []
-
-    async def begin() -> Half:
-        begun.append(Half(way_pg, await psycopg.AsyncConnection.connect(way_pg.hf.settings.database)))
-        return begun[-1]
-
-    yield begin
-    for each in begun:
-        await each.connection.close()
 
 
 async def test_what_commits_late_with_a_low_number_is_not_missed(way_pg: Way, begin: Any) -> None:
@@ -150,6 +125,30 @@ async def test_a_writer_that_is_older_than_what_was_removed_ends_no_reader(way_p
         await way_pg.face.start(greet(name="Ada"))
 
         assert await reader.names() == ["job:enqueued"]
+
+
+async def test_an_older_writer_that_ends_ends_no_reader_who_came_after_a_removal(way_pg: Way, begin: Any) -> None:
+    older = await begin()
+    await older.connection.execute(DRAW)
+    await way_pg.call(old_event)
+    assert await way_pg.call(trimming.trim, 500)
+    reader = await LogReader.from_now(way_pg)
+
+    await older.run(chains.start, [a_start(task="late")])
+    await older.commit()
+
+    assert await reader.names() == ["job:enqueued"]
+
+
+async def test_who_came_before_the_last_removal_is_told(way_pg: Way) -> None:
+    await way_pg.call(old_event)
+    assert await way_pg.call(trimming.trim, 500)
+    reader = await LogReader.from_now(way_pg)
+    await way_pg.call(old_event)
+    assert await way_pg.call(trimming.trim, 500)
+
+    with pytest.raises(CursorExpired, match="removed for their age"):
+        await reader.names()
 
 
 async def old_event(tx: Any) -> None:

@@ -222,6 +222,8 @@ async def test_a_cursor_before_what_was_removed_for_its_age_has_expired(way: Way
     between = (await LogReader.from_now(way)).cursor
     await way.call(events.append, [Fact(0, "lane:resumed", facts='{"lane":"a"}')])
     behind = (await LogReader.from_now(way)).cursor
+    if isinstance(behind, SnapshotCursor):  # somebody may have been writing in another database of the server
+        behind = replace(behind, seen=replace(behind.seen, in_progress=()))
     await way.call(forget_events)
 
     for cursor in (reader.cursor, between):

@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.servers import stop_listening
+
 Behave: TypeAlias = Callable[["Received", asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -46,12 +48,12 @@ class Receiver:
 async def receiver(behave: Behave, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
     """Run a server on a free port of loopback."""
     made = Receiver(behave, scheme="https" if tls else "http")
-    talks: set[asyncio.Task[None]] = set()
+    talks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        talks.add(task)
+        talks[task] = writer
         try:
             request = await _read(reader)
             made.received.append(request)
@@ -60,19 +62,20 @@ async def receiver(behave: Behave, tls: ssl.SSLContext | None = None) -> AsyncIt
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
-            talks.discard(task)
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
+            del talks[task]
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=tls)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made
     finally:
-        server.close()
-        for each in list(talks):
-            each.cancel()
+        await stop_listening(server)
+        for task, writer in talks.items():
+            writer.transport.abort()
+            task.cancel()
         await asyncio.gather(*talks, return_exceptions=True)
 
 

@@ -29,7 +29,7 @@ from holdfast.store.events import NO_JOB
 from holdfast.store.hints import Horizon
 from holdfast.store.reads import get_job, read_cursor, write_cursor
 from holdfast.store.rows import COLUMNS, FACTS, instant, to_job
-from holdfast.store.trimming import TRIMMED
+from holdfast.store.trimming import TRIMMED, TRIMMED_BY
 from holdfast.store.tx import Tx
 
 NO_END = 2**63 - 1
@@ -40,12 +40,12 @@ HEADS = {
         (SELECT CAST(tableoid AS text) FROM holdfast_meta WHERE key = 'identity') AS tables,
         CASE WHEN pg_is_in_recovery() OR to_regproc('aurora_version') IS NOT NULL THEN ''
             ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END AS timeline,
-        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED}') AS trimmed) AS head""",
+        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED}') AS trimmed,
+        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED_BY}') AS trimmed_by) AS head""",
     "sqlite": f"""(SELECT coalesce((SELECT seq FROM main.sqlite_sequence WHERE name = 'holdfast_event'), 0) AS place,
         (SELECT value FROM holdfast_meta WHERE key = 'identity') AS identity, '' AS tables, '' AS timeline,
-        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED}') AS trimmed) AS head""",
+        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED}') AS trimmed, NULL AS trimmed_by) AS head""",
 }
-HEAD = "head.place, head.identity, head.tables, head.timeline, head.trimmed"
 
 
 class Head(NamedTuple):
@@ -56,6 +56,7 @@ class Head(NamedTuple):
     tables: str
     timeline: str
     trimmed: str | None
+    trimmed_by: str | None
 
     @property
     def cursor(self) -> Cursor:
@@ -83,6 +84,8 @@ class Head(NamedTuple):
         return Horizon(int(oldest), int(newest))
 
 
+HEAD = ", ".join(f"head.{column}" for column in Head._fields)
+HEAD_WIDTH = len(Head._fields)
 NOW = {database: f"SELECT {HEAD} FROM {head}" for database, head in HEADS.items()}
 
 
@@ -165,9 +168,10 @@ class Found:
 async def since(tx: Tx, cursor: Cursor, most: int) -> Found:
     """Read up to *most* lines that *cursor* has not seen; or raise `CursorExpired`."""
     rows = await tx.fetch_all(SINCE[tx.database], **_unseen(tx, cursor), most=most + 1)
-    head = Head(*rows[0][:5])
+    head = Head(*rows[0][:HEAD_WIDTH])
     _refuse_expired(cursor, head)
-    found = sorted(Line(*row[5:]) for row in rows if row[5] is not None)  # a join promises no order
+    # a join promises no order
+    found = sorted(Line(*row[HEAD_WIDTH:]) for row in rows if row[HEAD_WIDTH] is not None)
     lines = tuple(found[:most])
     page, end = _window(cursor, head.cursor)
     if len(found) > most:
@@ -209,14 +213,20 @@ def _refuse_expired(cursor: Cursor, head: Head) -> None:
         case SnapshotCursor(seen=seen), SnapshotCursor(seen=visible):
             if seen.xmax > visible.xmax:
                 raise _foreign()
-            # one that is still under way has written nothing yet that could have been removed
-            is_gone = trimmed >= seen.xmax or any(
-                each <= trimmed and visible.has_seen(each) for each in seen.in_progress
+            is_gone = not _was_there(seen, head) and (
+                trimmed >= seen.xmax
+                # one that is still under way has written nothing yet that could have been removed
+                or any(each <= trimmed and visible.has_seen(each) for each in seen.in_progress)
             )
         case _:
             raise _foreign()
     if is_gone:
         raise CursorExpired("events behind this cursor have been removed for their age")
+
+
+def _was_there(seen: Snapshot, head: Head) -> bool:
+    """Tell whether *seen* was taken once all had been removed that ever was: so it had seen all of that."""
+    return head.trimmed_by is not None and seen.has_seen(int(head.trimmed_by))
 
 
 def _foreign() -> CursorExpired:

@@ -3,17 +3,21 @@
 The events of a job go with it. Those that belong to no job that still exists are removed once they are old. Whoever
 reads the log from a place before that has missed something, and must hear so: the highest position that was ever
 removed stands in `holdfast_meta`, written in the transaction that removes. PostgreSQL's readers go by transactions,
-SQLite's by `seq`.
+SQLite's by `seq`. On PostgreSQL the number of that transaction stands beside it: who has seen it end was there when all
+had been removed, and misses nothing, however low the number of somebody who was still writing then.
 """
 
 from __future__ import annotations
 
+from holdfast.crashpoints import reach
 from holdfast.store.events import NO_JOB
 from holdfast.store.tx import Tx
 
 MOST_EVENTS = 1_000
 TRIMMED = "log_trimmed"
-"""The key in `holdfast_meta`."""
+"""The key in `holdfast_meta` of the highest position that was removed."""
+TRIMMED_BY = "log_trimmed_by"
+"""The key of the last transaction that removed any, on PostgreSQL."""
 
 # the oldest come first; were the age asked for among all of them, a look that finds none old enough would read them all
 OLD = f"""
@@ -36,6 +40,9 @@ REMOVE = {
     for database, position in POSITION.items()
 }
 RECORD = f"""UPDATE holdfast_meta SET value = CAST(CAST(:position AS bigint) AS text) WHERE key = '{TRIMMED}'"""
+RECORD_BY = f"""
+    INSERT INTO holdfast_meta (key, value) VALUES ('{TRIMMED_BY}', CAST(pg_current_xact_id() AS text))
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
 
 
 async def trim(tx: Tx, age_ms: int, most: int = MOST_EVENTS) -> int:
@@ -49,10 +56,13 @@ async def trim(tx: Tx, age_ms: int, most: int = MOST_EVENTS) -> int:
     removed = [position for (position,) in await tx.fetch_all(REMOVE[tx.database], seqs=found)] if mine else []
     if removed:
         await tx.execute(RECORD, position=max(*removed, int(mine[0][0])))
+        if tx.database == "postgres":
+            await tx.execute(RECORD_BY)
+        reach("trim.after_update")
     return len(removed)
 
 
-# one job after the other, not one event; releases before 0.6 left the events of deleted jobs behind
+# one job after the other, not one event; code before step 2 left the events of deleted jobs behind
 JOBS = """
     WITH RECURSIVE named(job, nr) AS (
         SELECT (SELECT min(told.job) FROM holdfast_event AS told WHERE told.job > :after), 1
