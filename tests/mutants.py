@@ -274,7 +274,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("suspects run beside others", "I-24", scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(intake, "is_suspect", lambda job: False)
+    patch.setattr(intake.Intake, "_must_be_alone", lambda self, job: False)
 
 
 @mutant(

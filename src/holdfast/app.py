@@ -49,6 +49,8 @@ from holdfast.verbs import (
 from holdfast.waiting import Until, Waiter
 from holdfast.watching import JobWatch
 from holdfast.webhook_handles import WebhooksHandle
+from holdfast.worker.children.launch import Launch
+from holdfast.worker.engine import Engine
 from holdfast.worker.hooks import AsyncHooks
 from holdfast.worker.leases import MARGIN_SECONDS, margin
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
@@ -100,6 +102,7 @@ class Holdfast:
             None if transactions is None else as_provider(transactions),
         )
         self._starting = Starting(self.tasks, self.settings, self._surroundings)
+        self.__holdfast_engine__ = Engine(self.store, self._opener, self._starting, self._surroundings)
         self._verbs = Verbs(self._starting)
         self._waiter = Waiter(self.store, self._surroundings)
         self._feed = Feed(self.store, self._surroundings)
@@ -171,12 +174,15 @@ class Holdfast:
 
         `queues` it serves (by default `default` and those that its tasks name), `concurrency` slots, a `name`, `grace`
         seconds for running handlers when it stops (None waits for them), `poll` seconds, and `middleware`.
-        `webhooks=False` leaves webhooks to other workers.
+        `webhooks=False` leaves webhooks to other workers. Tasks with `run_in="process"` run in up to `children` child
+        processes, each replaced after `child_jobs` jobs or above `child_megabytes`; they import this object, from `app`
+        if it is no name of a module.
         """
         chosen = WorkerOptions(**options)
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
         lease_store = make_lease_store(self.store, self.settings, self._surroundings, seconds)
         prove = partial(make_proof, self.store)
+        in_children = [task for task in self.tasks if task.policy.is_in_child]
         return Worker(
             self.store,
             lease_store,
@@ -187,6 +193,7 @@ class Holdfast:
             prove,
             self._make_retention() if self.settings.retention else None,
             make_delivery(self.store, self.settings, self._surroundings) if chosen.webhooks and has_extra() else None,
+            Launch.of(self, chosen.app, self.settings, in_children, chosen.middleware) if in_children else None,
         )
 
     async def retain(self, *, dry_run: bool = False) -> Retained:

@@ -1,9 +1,12 @@
 """Crash points: named places, at every commit boundary, where a test can have the process die, raise, stop or wait.
 
 `HOLDFAST_CRASH=name[:n[:mode]]` arms one of them, at its n-th pass (the first, if not said). Modes: `kill` (SIGKILL to
-itself; the default), `raise`, `stop=<seconds>` (every thread stands still, as under SIGSTOP), `delay=<seconds>` (only
-this thread), `cut` (every network connection of the process is shut; SQLite has none). It is read once, when this
-module is imported, and logged; unset, `reach` does nothing.
+itself; the default), `raise`, `stop` (SIGSTOP: every thread stands still until somebody continues it) or
+`stop=<seconds>`, `delay=<seconds>` (only this thread), `cut` (every network connection of the process is shut; SQLite
+has none). It is read once, when this module is imported, and logged; unset, `reach` does nothing.
+
+A delivery of a webhook is a job like any other, so what is recorded of it goes by `complete` and its kin; the n-th step
+of a migration is the n-th pass of `migrate.step`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,14 +32,17 @@ POINTS = (
     "group.before_commit", "group.after_commit",
     "admit.after_lock", "admit.after_places", "admit.after_blockers",
     "claim.after_update", "claim.after_commit", "claim.before_handler",
+    "child.after_outcome",
     "renew.before", "renew.after",
     "progress.after_commit",
     "prepare.before_commit", "prepare.after_commit",
+    "begin_phase.before_commit", "begin_phase.after_commit",
     "phase.before_commit", "phase.after_commit",
-    "complete.after_check", "complete.after_update", "complete.after_successor", "complete.after_promote",
-    "complete.after_unblock", "complete.after_event", "complete.after_delivery", "complete.before_commit",
-    "complete.after_commit",
-    "outside.after_lock", "outside.before_commit",
+    "complete.after_user_code", "complete.after_check", "complete.after_update", "complete.after_successor",
+    "complete.after_promote", "complete.after_unblock", "complete.after_event", "complete.after_delivery",
+    "complete.before_commit", "complete.after_commit",
+    "flush.before_commit", "flush.after_commit",
+    "outside.after_lock", "outside.before_commit", "outside.after_commit",
     "provided.before_commit", "provided.after_commit",
     "error.after_update", "error.after_commit",
     "snooze.after_update", "snooze.after_commit",
@@ -55,8 +60,15 @@ POINTS = (
     "resume_lane.after_update", "resume_lane.after_commit",
     "pause_queue.after_update", "pause_queue.after_commit",
     "resume_queue.after_update", "resume_queue.after_commit",
+    "subscribe.after_update", "subscribe.after_commit",
+    "unsubscribe.after_update", "unsubscribe.after_commit",
+    "enable.after_update", "enable.after_commit",
+    "disable.after_update", "disable.after_commit",
+    "redeliver.after_update", "redeliver.after_commit",
+    "deliver.after_post",
     "mark.after_update", "mark.after_commit",
-    "remove.after_update", "remove.after_commit",
+    "retain.after_hook", "retain.after_delete", "retain.after_commit",
+    "trim.after_update", "trim.after_commit",
     "reap.after_proof", "reap.after_update", "reap.after_commit",
     "migrate.step",
     "shutdown.after_stop_claim", "shutdown.after_giveback",
@@ -88,15 +100,17 @@ class Trap:
         if name not in POINTS:
             raise InvalidSettings(f"{VARIABLE}: there is no crash point {name!r}; there are {', '.join(POINTS)}")
         kind, _, seconds = mode.partition("=")
-        is_timed = kind in ("stop", "delay")
+        is_timed = kind == "delay" or mode.startswith("stop=")
         if kind not in ("", *MODES) or is_timed is not seconds.replace(".", "", 1).isdigit():
-            raise InvalidSettings(f"{VARIABLE}: the modes are kill, raise, cut, stop=<seconds> and delay=<seconds>")
+            raise InvalidSettings(f"{VARIABLE}: the modes are kill, raise, cut, stop, stop=<seconds>, delay=<seconds>")
         if passes and not passes.isdigit():
             raise InvalidSettings(f"{VARIABLE}: {passes!r} is no number of passes; write {name}:2")
         return cls(name, int(passes or 1), mode or "kill")
 
     def reach(self, name: str) -> None:
-        """Spring, if this is the pass that was waited for."""
+        """Spring, if this is the pass that was waited for; raise `LookupError` for a point that is not in the list."""
+        if name not in POINTS:
+            raise LookupError(f"{name} is no crash point; add it to POINTS")
         if name != self.name:
             return
         with self._lock:
@@ -114,7 +128,7 @@ class Trap:
             case "delay":
                 threading.Event().wait(float(seconds))
             case "stop":
-                stop_for(seconds)
+                stop(float(seconds) if seconds else None)
             case "cut":
                 cut_connections()
             case _:
@@ -122,11 +136,13 @@ class Trap:
                 threading.Event().wait()  # the signal may take a moment, in which nothing more shall happen
 
 
-def stop_for(seconds: str) -> None:
-    """Stop this whole process; a child continues it after *seconds*."""
-    script = f"import os, signal, time; time.sleep({float(seconds)}); os.kill({os.getpid()}, signal.SIGCONT)"
-    subprocess.Popen([sys.executable, "-c", script])
-    os.kill(os.getpid(), signal.SIGSTOP)
+def stop(seconds: float | None) -> None:
+    """Stop this whole process; a child continues it after *seconds*, if they are given."""
+    if seconds is not None:
+        script = f"import os, signal, time; time.sleep({seconds}); os.kill({os.getpid()}, signal.SIGCONT)"
+        subprocess.Popen([sys.executable, "-c", script])
+    # to this very thread, which then goes no further; another would be a moment ahead of the rest
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def cut_connections() -> None:
@@ -139,18 +155,26 @@ def cut_connections() -> None:
                         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _pass_by(name: str) -> None:
-    pass
+_trap: Trap | None = None
 
 
-def _armed() -> Callable[[str], None]:
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return _pass_by
-    trap = Trap.parse(text)
-    logger.warning("crash_point_set", extra={"point": trap.name, "pass": trap.passes, "mode": trap.mode})
-    return trap.reach
+def reach(name: str) -> None:
+    """Pass the point *name*."""
+    if _trap is not None:
+        _trap.reach(name)
 
 
-reach: Callable[[str], None] = _armed()
-is_armed = reach is not _pass_by
+def is_armed() -> bool:
+    """Tell whether any point is armed."""
+    return _trap is not None
+
+
+def arm(text: str | None) -> None:
+    """Set the trap that *text* describes, as the environment variable does, or none."""
+    global _trap
+    _trap = Trap.parse(text) if text else None
+    if _trap is not None:
+        logger.warning("crash_point_set", extra={"point": _trap.name, "pass": _trap.passes, "mode": _trap.mode})
+
+
+arm(os.environ.get(VARIABLE))

@@ -20,6 +20,7 @@ from typing import Any
 
 import holdfast
 from holdfast.calls import Options
+from holdfast.crashpoints import reach
 from holdfast.models import DELIVER, GONE
 from holdfast.outcomes import Described, Fail, Retry
 from holdfast.settings import Settings
@@ -116,6 +117,7 @@ class _Sender:
             answer = await self._poster.post(url, headers, body)
         except NotPosted as error:
             raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
+        reach("deliver.after_post")
         return judged(answer, datetime.fromtimestamp(now_ms / 1000, UTC))
 
     def _make_poster(self) -> Posts:

@@ -196,6 +196,11 @@ POISON = "poison"
 def lost(crashes: int, on_lost: str, lease_until: int, *, has_attempts: bool = True) -> Outcome:
     """Say what is to become of a job whose worker is gone, after *crashes* earlier ones."""
     error = json.dumps({"type": "Lost", "message": f"the worker was gone; the lease ended at {lease_until}"})
+    return crashed(crashes, on_lost, error, has_attempts=has_attempts)
+
+
+def crashed(crashes: int, on_lost: str, error: str, *, has_attempts: bool = True) -> Outcome:
+    """Say what is to become of a job that may have taken its process down, after *crashes* earlier ones."""
     if crashes + 1 >= MOST_CRASHES:
         return Outcome(Kind.FAIL, error=error, reason=POISON, is_crash=True)
     match on_lost:

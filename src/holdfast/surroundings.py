@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -20,11 +21,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
+from holdfast.errors import Unavailable
 from holdfast.webhooks.answers import Posts
 
 R = TypeVar("R")
 
 AFTER_FAILURE_SECONDS = 1.0
+NO_THREAD = "no thread can be started; raise the limit of processes (`ulimit -u`), or run fewer things at once"
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,29 @@ class Signal(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, or *timeout* seconds have passed; tell which."""
+
+
+class Process(Protocol):
+    """A child process."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """Give its exit code, or minus the signal that ended it; None while it lives."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raise `subprocess.TimeoutExpired` after *timeout* seconds."""
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+
+
+def spawn(module: str, descriptor: int) -> Process:
+    """Start a new interpreter that runs *module*; of our open files it has *descriptor*, stdout and stderr alone."""
+    command = [sys.executable, "-m", module, str(descriptor)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
 
 
 def wall_ms() -> int:
@@ -102,17 +128,37 @@ class ThreadShell:
                     logger.exception("step_failed", extra={"shell": self._thread.name})
 
 
+class Pool(ThreadPoolExecutor):
+    """Threads that are made when they are needed; where no more can be made, calls wait for those that are there.
+
+    Python's own pool raises then, and runs the call all the same as soon as a thread is free: after its caller has
+    heard that it failed. Without any thread, `Unavailable` is raised and nothing will be run.
+    """
+
+    def make_ready(self) -> None:
+        """Have one thread, so that nothing that is asked for later can be refused."""
+        self.submit(int).result()
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError as error:
+            if not self._threads:
+                self._work_queue.get_nowait()  # it is the only one there, for whoever came before was refused as well
+                raise Unavailable(NO_THREAD) from error
+
+
 class Threads:
     """Runs blocking calls beside an event loop, in a few threads that are made when first needed."""
 
     def __init__(self, most: int = 4) -> None:
         self._most = most
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: Pool | None = None
 
     async def call(self, function: Callable[[], R]) -> R:
         """Run *function* in a thread and return its result."""
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(self._most, thread_name_prefix="holdfast-call")
+            self._executor = Pool(self._most, thread_name_prefix="holdfast-call")
         told: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._executor.submit(_call, function, told)
         return await told
@@ -169,6 +215,7 @@ class Surroundings:
     shell: Callable[[Callable[[], float | None], str], Shell] = ThreadShell
     signal: Callable[[], Signal] = threading.Event
     threads: Threads = field(default_factory=Threads)
+    spawn: Callable[[str, int], Process] = spawn
     file_mark: Callable[[str], object] = file_mark
     has_file_alarms: bool = sys.platform == "linux"
     """Whether the kernel may be asked to tell when a file is written."""

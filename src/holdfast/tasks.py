@@ -49,6 +49,7 @@ R = TypeVar("R")
 OnLost: TypeAlias = Literal["retry", "fail", "pause"]
 OnInterrupt: TypeAlias = Literal["give_back", "pause"]
 CancelRunning: TypeAlias = Literal["cancel", "pause"]
+RunIn: TypeAlias = Literal["process"]
 Middleware: TypeAlias = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 CHOICES = {"on_lost": OnLost, "on_interrupt": OnInterrupt, "cancel_running": CancelRunning}
@@ -82,6 +83,8 @@ class PipelineOptions(PolicyOptions, total=False):
     """The keywords of `hf.pipeline(…)`; *aliases* are former names, under which stored jobs still run."""
 
     aliases: Sequence[str]
+    run_in: RunIn | None
+    memory_megabytes: float | None
 
 
 class TaskOptions(PipelineOptions, total=False):
@@ -112,6 +115,10 @@ class Policy:
     """Whether what happens to its jobs is kept in the log; without it they have no timeline, listeners or SSE."""
     phases: Sequence[str] = ()
     """The names of the steps that `ctx.phase` runs and remembers, in their order."""
+    run_in: RunIn | None = None
+    """`"process"` runs its handlers in child processes, which can be killed; None in the worker, by their colour."""
+    memory_megabytes: float | None = None
+    """How much memory a handler in a child process may take beyond what the child has when it begins; Linux only."""
     middleware: Sequence[Middleware] = ()
 
     def __post_init__(self) -> None:
@@ -129,7 +136,25 @@ class Policy:
             raise InvalidInput("it is a Retention; write retention=Retention(stale_after=3600)", "options.retention")
         for name, kind in CHOICES.items():
             _check_choice(name, getattr(self, name), get_args(kind))
+        if self.run_in is not None:
+            _check_choice("run_in", self.run_in, get_args(RunIn))
+        self._check_memory()
         object.__setattr__(self, "phases", check_phases(self.phases))
+
+    def _check_memory(self) -> None:
+        if self.memory_megabytes is None:
+            return
+        if not (is_number(self.memory_megabytes) and self.memory_megabytes > 0):
+            raise InvalidInput("it is a number of megabytes above 0, or None", "options.memory_megabytes")
+        if self.run_in != "process":
+            raise InvalidInput(
+                'only a child process has a limit; write run_in="process", too', "options.memory_megabytes"
+            )
+
+    @property
+    def is_in_child(self) -> bool:
+        """Tell whether its handlers run in child processes."""
+        return self.run_in == "process"
 
     def record(self) -> dict[str, object]:
         """Tell what those must know who do not have the code: callers, reapers, people."""
@@ -399,6 +424,8 @@ def _from_function(
 ) -> Task[..., Any]:
     signature = read_signature(function, frame.f_locals)
     policy = _policy(options)
+    if policy.is_in_child:
+        _refuse_unreachable(function, frame, is_made_here=bool(place))
     said = {option: getattr(policy, option) for option in OWNERS}
     return Task(
         _check_name(options.get("name") or _default_name(function)),
@@ -410,6 +437,24 @@ def _from_function(
         function=function,
         middleware=middleware,
     )
+
+
+def _refuse_unreachable(function: Any, frame: FrameType, *, is_made_here: bool) -> None:
+    """Raise `Misuse` for a handler that a child process, which imports its module anew, would not find."""
+    # a pipeline's handler is ours, and is there in the child if the line that makes it runs when its module is imported
+    is_inside = frame.f_code.co_name != "<module>" if is_made_here else "<locals>" in function.__qualname__
+    module = frame.f_globals.get("__name__") if is_made_here else function.__module__
+    if is_inside:
+        raise Misuse(
+            'run_in="process" needs what a child process finds when it imports the module; write it at the top of a '
+            "module, not inside another function"
+        )
+    main = sys.modules["__main__"]
+    if module == "__main__" and main.__spec__ is None and not Path(getattr(main, "__file__", None) or "").is_file():
+        raise Misuse(
+            'run_in="process" needs a file that a child process can import; put the task into a module, for what is '
+            "typed or given by -c is nowhere"
+        )
 
 
 def _policy(options: TaskOptions) -> Policy:

@@ -83,6 +83,15 @@ def test_a_database_that_cannot_be_reached_is_one_line(shop: Path) -> None:
     assert "Traceback" not in told.stderr
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_health_file_that_cannot_be_written_is_one_line(shop: Path, processes: str) -> None:
+    told = holdfast("worker", "shop:jobs", "--health-file", "nowhere/health.json", "--processes", processes, cwd=shop)
+
+    assert told.returncode == 2
+    assert "holdfast: cannot write the health file nowhere/health.json: No such file" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
 def test_help_has_an_example_and_the_exit_codes(shop: Path) -> None:
     told = holdfast("worker", "--help", cwd=shop)
 

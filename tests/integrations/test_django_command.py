@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +21,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a worker is to serve, in the place of one that runs until it is told to stop."""
     served: list[Any] = []
 
-    def serve(hf: Holdfast, options: Any) -> int:
-        served.append((hf, options))
+    def work(find: Callable[[], Holdfast], options: Any, **how: Any) -> int:
+        served.append((find(), options, how))
         return 5
 
-    monkeypatch.setattr(holdfast_worker, "serve", serve)
+    monkeypatch.setattr(holdfast_worker, "work", work)
     return served
 
 
@@ -38,7 +40,9 @@ def test_it_has_every_option_of_holdfast_worker_with_its_default() -> None:
 def test_it_serves_the_project_and_leaves_with_the_code_of_the_worker(site: Holdfast, served: list[Any]) -> None:
     with pytest.raises(SystemExit) as left:
         call_command(
-            "holdfast_worker", "--queues", "mail, reports", "--concurrency", "7", "--grace", "1.5", "--no-webhooks"
+            "holdfast_worker",
+            *("--queues", "mail, reports", "--concurrency", "7", "--grace", "1.5", "--no-webhooks"),
+            *("--processes", "2", "--health-file", "health.json", "--children", "3", "--child-jobs", "50"),
         )
 
     assert left.value.code == 5
@@ -52,8 +56,13 @@ def test_it_serves_the_project_and_leaves_with_the_code_of_the_worker(site: Hold
                 "grace": 1.5,
                 "poll": 2.0,
                 "webhooks": False,
+                "children": 3,
+                "child_jobs": 50,
+                "child_megabytes": None,
                 "middleware": [tidy_connections],
+                "app": "holdfast.integrations.django.child:hf",
             },
+            {"processes": 2, "health_file": Path("health.json")},
         )
     ]
 
@@ -70,10 +79,10 @@ def test_an_option_that_does_not_fit_is_refused(served: list[Any], value: str) -
 def test_an_error_of_ours_is_one_line_and_the_exit_code_of_its_family(
     site: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def serve(hf: Holdfast, options: Any) -> int:
+    def work(*_: Any, **__: Any) -> int:
         raise NotMigrated("run `holdfast migrate`", found=0, needed=1)
 
-    monkeypatch.setattr(holdfast_worker, "serve", serve)
+    monkeypatch.setattr(holdfast_worker, "work", work)
 
     with pytest.raises(CommandError, match="run `holdfast migrate`") as refused:
         call_command("holdfast_worker")

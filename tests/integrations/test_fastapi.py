@@ -153,13 +153,15 @@ async def test_without_a_worker_nothing_is_run_here(file: Holdfast) -> None:
     assert workers == []
 
 
-async def test_it_is_closed_when_the_application_has_stopped(file: Holdfast) -> None:
+async def test_it_is_closed_when_the_application_has_stopped(
+    new_threads: Callable[[], set[str]], file: Holdfast
+) -> None:
     app = make_app(file)
     async with served(app) as client:
         await client.post("/greetings", params={"name": "Ada"})
 
     assert not hasattr(app.state, "holdfast")
-    await until(lambda: not threads("holdfast"), "its threads end")
+    await until(lambda: not any(name.startswith("holdfast") for name in new_threads()), "its threads end")
 
 
 async def test_an_application_can_be_started_again(file: Holdfast) -> None:
@@ -245,7 +247,7 @@ async def test_what_ends_within_the_grace_is_completed(hf: Holdfast) -> None:
 
 
 async def test_a_handler_that_does_not_stop_does_not_keep_the_application(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_threads: Callable[[], set[str]], hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("holdfast.integrations.starlette.CLEANUP_SECONDS", 0.05)
     try:
@@ -258,12 +260,8 @@ async def test_a_handler_that_does_not_stop_does_not_keep_the_application(
         assert (await read(hf, chain.id)).status == "pending"
     finally:
         release.set()
-        await until(lambda: not threads("holdfast-leases"), "the worker that was left behind ends")
+        await until(lambda: "holdfast-leases" not in new_threads(), "the worker that was left behind ends")
         await hf.close()
-
-
-def threads(name: str) -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith(name)]
 
 
 async def read(hf: Holdfast, job: UUID) -> Job:

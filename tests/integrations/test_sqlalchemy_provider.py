@@ -47,6 +47,7 @@ from tests.worker.providers.sqlalchemy import DRIVERS, engine_of
 ONCE = Retry.never()
 PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
 LONG = ("psycopg", "psycopg2", "async psycopg")
+LIKE_OTHERS = "aiosqlite"  # where all are asked for, one has its database and another its colour
 
 
 class Base(DeclarativeBase):
@@ -81,8 +82,9 @@ class Shop(Colour):
 
 def by_driver(database: str | None = None, *, is_async: bool | None = None) -> list[Any]:
     """List the drivers, or some of them, as parameters of a test."""
+    long = LONG if database is not None or is_async is not None else (*LONG, LIKE_OTHERS)
     return [
-        pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+        pytest.param(name, marks=[pytest.mark.long] if name in long else [])
         for name, (its_database, its_colour) in DRIVERS.items()
         if database in (None, its_database) and is_async in (None, its_colour)
     ]
@@ -931,6 +933,7 @@ async def test_another_database_is_refused(shop: Shop, tmp_path: Path) -> None:
 
 
 async def test_a_pool_without_a_free_connection_is_told_as_busy_and_harms_nobody(shop: Shop) -> None:
+    """F-24."""
     async with another_engine(shop, pool_size=1, max_overflow=0, pool_timeout=0.2) as engine:
         first = await begin(shop, engine)
         with pytest.raises(Busy, match="pool had no connection"):
@@ -1022,6 +1025,8 @@ async def test_on_sqlite_a_block_has_the_right_to_write_from_its_beginning(shop:
 @pytest.mark.parametrize("shop", by_driver("postgres"), indirect=True)
 @pytest.mark.parametrize("at", ["statement", "end"])
 async def test_a_backend_that_is_ended_inside_the_block_undoes_everything(shop: Shop, at: str) -> None:
+    """F-15, I-66."""
+
     async def charge(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:
             await add(tx, 1)
@@ -1049,6 +1054,7 @@ async def terminate(tx: Any, pid: int) -> None:
 @pytest.mark.parametrize("shop", by_driver("postgres"), indirect=True)
 @pytest.mark.parametrize("cut", ["before", "after"])
 async def test_if_the_answer_to_commit_is_lost_the_outcome_is_looked_up(shop: Shop, cut: Any) -> None:
+    """F-16, I-55."""
     after: list[str] = []
     with FaultProxy(shop.url) as proxy:
         async with engine_of(shop.driver)(proxy.url, shop.driver) as engine:

@@ -131,6 +131,7 @@ JSON_VALUES = st.recursive(
 
 @given(JSON_VALUES)
 def test_every_json_value_comes_back_equal_without_a_type(value: object) -> None:
+    """I-06."""
     codec = codec_of(Any)
 
     assert codec.decode(codec.encode(value)) == value
@@ -151,6 +152,7 @@ def test_the_text_is_compact_and_keeps_the_order_of_keys() -> None:
 
 
 def test_negative_zero_keeps_its_sign() -> None:
+    """F-29, I-06."""
     codec = codec_of(float)
 
     assert math.copysign(1, codec.decode(codec.encode(-0.0))) == -1
@@ -166,6 +168,7 @@ def test_an_alias_is_written_and_read() -> None:
 
 
 def test_a_time_in_the_hour_that_autumn_repeats_is_accepted() -> None:
+    """F-41."""
     repeated = datetime(2025, 10, 26, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
     codec = codec_of(list[datetime])
 
@@ -211,6 +214,7 @@ def test_a_class_without_equality_is_compared_by_its_fields() -> None:
     ],
 )
 def test_what_would_not_come_back_equal_is_refused_with_its_path(kind: Any, value: object, path: str) -> None:
+    """I-06."""
     assert refusal_of(kind, value).path == path
 
 
@@ -307,6 +311,7 @@ def test_a_value_as_deep_as_allowed_is_accepted() -> None:
 
 @pytest.mark.parametrize("depth", [65, 190, 5_000])
 def test_a_deeper_value_is_refused(depth: int) -> None:
+    """F-29."""
     assert "deeper than 64" in str(refusal_of(Any, nested(depth)))
 
 
@@ -323,6 +328,7 @@ def test_many_flat_parts_are_not_depth() -> None:
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
+    """F-29."""
     ring: list[Any] = []
     ring.extend((ring, ring))
 
@@ -352,6 +358,7 @@ def test_a_value_as_large_as_allowed_is_accepted() -> None:
 
 
 def test_a_larger_value_is_refused_by_its_bytes() -> None:
+    """F-29."""
     assert "1048577 bytes" in str(refusal_of(str, "é" * (512 * 1024 - 1) + "x"))
 
 
@@ -396,6 +403,7 @@ def test_clean_text_shows_what_cannot_be_stored() -> None:
 
 @given(st.text(st.characters()), st.integers(min_value=0, max_value=50))
 def test_clean_text_is_storable_and_within_its_limit(text: str, limit: int) -> None:
+    """I-07."""
     cleaned = clean_text(text, limit)
 
     assert len(cleaned) <= limit

@@ -28,6 +28,7 @@ def test_ids_grow_within_one_millisecond() -> None:
 
 
 def test_ids_grow_when_the_clock_steps_back() -> None:
+    """F-41."""
     times = iter([1_000, 10, 10])
     new_id = IdMaker(lambda: next(times), Random(1))
 

@@ -68,6 +68,7 @@ def test_what_a_function_gives_is_kept_within_bounds(given: float, taken: float)
 @pytest.mark.parametrize("backoff", ["fixed", "linear", "exponential"])
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_every_delay_lies_between_the_first_and_the_maximum(backoff: Any, attempt: int) -> None:
+    """F-42."""
     retry = Retry(backoff=backoff, first=10, maximum=300, jitter=1)
 
     spread = [retry.delay(attempt, OSError(), Random(seed)) for seed in range(50)]
@@ -263,6 +264,7 @@ def test_an_error_is_written_with_type_message_traceback_attempt_and_worker() ->
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "\udfff tail", "\U0001f600 fine", ""])
 def test_any_text_survives_as_json_that_databases_keep(text: str) -> None:
+    """I-07."""
     written = describe(raised(Odd(text)), FIRST)
 
     assert "\0" not in written
@@ -280,6 +282,7 @@ def test_a_text_that_cannot_be_had_is_said_so(text: Any) -> None:
 
 
 def test_a_text_of_100_megabytes_is_cut() -> None:
+    """F-47, I-07."""
     found = json.loads(describe(raised(Odd("x" * 100_000_000)), FIRST))
 
     assert len(found["message"]) == MESSAGE_LENGTH
@@ -287,6 +290,8 @@ def test_a_text_of_100_megabytes_is_cut() -> None:
 
 
 def test_a_deep_recursion_has_a_short_traceback() -> None:
+    """F-47."""
+
     def deeper(n: int) -> None:
         deeper(n + 1)
 

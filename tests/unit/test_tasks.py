@@ -230,7 +230,7 @@ def test_a_policy_that_cannot_be_is_refused(tasks: Tasks, options: dict[str, Any
 
 def test_a_task_option_that_does_not_exist_is_refused_with_those_that_do(tasks: Tasks) -> None:
     with pytest.raises(
-        Misuse, match=r"a task has no option 'retries'; it has aliases, .*, queue, retention, retry, timeout"
+        Misuse, match=r"a task has no option 'retries'; it has aliases, .*, queue, retention, retry, run_in, timeout"
     ):
         tasks.task(retries=3)  # type: ignore[call-overload]
 

@@ -17,7 +17,8 @@ from holdfast.store.jobs import Claimed, Claims
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Task
 from holdfast.webhooks.answers import Answer
-from holdfast.worker.deliveries import LOOK_SECONDS, Deliveries
+from holdfast.worker.beside import LOOK_SECONDS
+from holdfast.worker.deliveries import Deliveries
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -33,6 +34,7 @@ def test_2xx_is_delivered(status: int) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 599])
 def test_what_may_pass_is_tried_again(status: int) -> None:
+    """F-45."""
     with pytest.raises(NotDelivered, match=f"answered {status}") as caught:
         judged(answer(status), NOW)
 
@@ -43,6 +45,7 @@ def test_what_may_pass_is_tried_again(status: int) -> None:
     "status", [101, 300, 301, 302, 303, 304, 307, 308, 400, 401, 403, 404, 408, 410, 413, 422, 451]
 )
 def test_everything_else_is_final_a_redirect_too(status: int) -> None:
+    """F-45."""
     with pytest.raises(Refused) as caught:
         judged(answer(status), NOW)
 
@@ -75,6 +78,7 @@ def test_everything_else_is_final_a_redirect_too(status: int) -> None:
     ],
 )
 def test_retry_after_is_read_in_both_forms(said: str, date: datetime | None, seconds: float | None) -> None:
+    """F-45."""
     headers = {"retry-after": said} | ({} if date is None else {"date": format_datetime(date, usegmt=True)})
 
     assert retry_after(headers, NOW) == seconds

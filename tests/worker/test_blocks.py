@@ -228,6 +228,8 @@ async def test_whoever_gave_his_block_no_end_may_end_otherwise_when_it_was_rolle
 
 
 async def test_a_transaction_that_a_swallowed_error_has_broken_does_not_commit(colour: Colour) -> None:
+    """I-66."""
+
     async def charge(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:
             await tx.execute(PAY, id=1)
@@ -363,6 +365,8 @@ async def test_the_transaction_is_of_no_use_after_its_block(colour: Colour) -> N
 
 
 async def test_what_is_raised_after_the_block_is_a_warning_and_undoes_nothing(colour: Colour) -> None:
+    """I-66."""
+
     async def clumsy(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:
             await tx.execute(PAY, id=n)

@@ -54,6 +54,7 @@ class LateCommit:
 
 
 async def test_a_drain_gives_back_what_a_lost_answer_had_claimed(hf: Holdfast) -> None:
+    """I-50, I-55."""
     ran: list[int] = []
 
     @hf.task(name="counted")

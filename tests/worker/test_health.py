@@ -74,6 +74,7 @@ async def test_health_follows_the_life_of_a_worker(hf: Holdfast) -> None:
 
 
 async def test_health_says_how_new_work_is_heard_of(new_holdfast: Callable[..., Holdfast]) -> None:
+    """F-22."""
     here, there, pooled = new_holdfast("sqlite"), new_holdfast("postgres"), None
     pooled = new_holdfast("postgres", transaction_pooler=True)
     async with here, there, pooled, here.worker() as one, there.worker() as two, pooled.worker() as three:
@@ -84,6 +85,8 @@ async def test_health_says_how_new_work_is_heard_of(new_holdfast: Callable[..., 
 
 
 async def test_health_tells_a_store_that_is_down_and_when_it_is_back(hf: Holdfast) -> None:
+    """F-18."""
+
     @hf.task(name="quick")
     async def quick() -> None:
         pass
@@ -96,12 +99,15 @@ async def test_health_tells_a_store_that_is_down_and_when_it_is_back(hf: Holdfas
         broken.is_down = True
         chain = await hf.start(quick())
         await until(lambda: worker.health().trouble_since is not None, "it says that the store is in trouble")
+        await until(lambda: worker.health().trouble == "the store is down", "it says what the trouble is")
         broken.is_down = False
         await until(lambda: worker.health().trouble_since is None, "it says that the store is back")
+        assert worker.health().trouble is None
         await chain.result(timeout=5)
 
 
 async def test_health_tells_a_handler_that_does_not_stop(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-08, I-34."""
     monkeypatch.setattr(running, "STUBBORN_SECONDS", 0.1)
     gate = threading.Event()
 
@@ -119,6 +125,7 @@ async def test_health_tells_a_handler_that_does_not_stop(hf: Holdfast, monkeypat
 
 
 async def test_health_tells_from_another_thread_that_the_loop_is_blocked(hf: Holdfast) -> None:
+    """F-09."""
     seen: list[float] = []
 
     @hf.task(name="blocks", lease=1)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +29,7 @@ from tests.conditions import until
 from tests.conftest import SCHEMA
 from tests.factories import TASKS, greet
 from tests.fault_proxy import FaultProxy
+from tests.scripts import run_script
 from tests.store import engine
 from tests.ways import Way
 
@@ -137,6 +135,7 @@ async def test_a_callers_transaction_is_heard_when_it_commits(database: str, new
 
 
 async def test_nothing_is_sent_while_nobody_sleeps(empty_url: str, new_holdfast: NewHoldfast) -> None:
+    """F-23."""
     hf = new_holdfast("postgres", tasks=[TASKS])
     with stranger(empty_url) as connection:
         connection.execute(f"LISTEN {CHANNEL}")
@@ -183,6 +182,7 @@ async def test_what_grows_is_told_to_sleepers_and_what_is_asked_to_all(
 
 
 async def test_to_send_a_hint_takes_no_statement_and_no_lock(empty_url: str, new_holdfast: NewHoldfast) -> None:
+    """F-23, I-60."""
     hf = new_holdfast("postgres", tasks=[TASKS])
     with FaultProxy(empty_url) as proxy, stranger(empty_url) as other:
         counted = Holdfast(proxy.url, schema_name=SCHEMA, tasks=[TASKS])
@@ -209,7 +209,7 @@ async def test_to_send_a_hint_takes_no_statement_and_no_lock(empty_url: str, new
 async def test_a_terminated_listener_listens_again_before_it_is_read_again(
     empty_url: str, new_holdfast: NewHoldfast, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-10, F-22."""
+    """P-10, F-22, I-45."""
     hf = new_holdfast("postgres", tasks=[TASKS])
     async with hf:
         with Ear(hf) as ear, stranger(empty_url) as connection:
@@ -228,6 +228,7 @@ async def test_a_terminated_listener_listens_again_before_it_is_read_again(
 
 
 async def test_a_line_that_falls_silent_is_known_and_replaced(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-22, I-45."""
     monkeypatch.setattr("holdfast.store.postgres.listener.BEAT_SECONDS", 0.2)
     monkeypatch.setattr("holdfast.store.postgres.listener.DEAF_SECONDS", 0.3)
     monkeypatch.setattr("holdfast.store.postgres.listener.CONNECT_SECONDS", 0.5)
@@ -248,6 +249,7 @@ async def test_a_line_that_falls_silent_is_known_and_replaced(empty_url: str, mo
 async def test_a_listener_that_cannot_hear_itself_says_so_once_and_all_poll(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F-22, I-45."""
     from holdfast.store.postgres import listener
 
     monkeypatch.setattr(listener, "DEAF_SECONDS", 0.1)
@@ -288,7 +290,7 @@ async def test_behind_a_known_pooler_nobody_listens_unless_there_is_a_direct_lin
 
 
 async def test_all_who_listen_share_one_line_and_the_last_one_ends_it(
-    empty_url: str, new_holdfast: NewHoldfast
+    new_threads: Callable[[], set[str]], empty_url: str, new_holdfast: NewHoldfast
 ) -> None:
     hf = new_holdfast("postgres")
     with stranger(empty_url) as connection:
@@ -296,7 +298,7 @@ async def test_all_who_listen_share_one_line_and_the_last_one_ends_it(
             await until(lambda: first.is_listening, "the line works")
             assert len(listeners(connection)) == 1
         await until(lambda: listeners(connection) == [], "the line is closed")
-    assert "holdfast-hints" not in {each.name for each in threading.enumerate()}
+    assert "holdfast-hints" not in new_threads()
 
 
 async def test_two_commits_in_one_tick_of_the_files_clock_give_two_hints(tmp_path: Any) -> None:
@@ -335,6 +337,7 @@ async def test_to_claim_in_vain_on_sqlite_is_no_hint(new_holdfast: NewHoldfast) 
 
 
 def test_the_longest_schema_name_makes_a_channel_that_the_server_takes() -> None:
+    """F-23."""
     longest = "a" * 41
 
     assert SCHEMA_NAME.fullmatch(longest)
@@ -408,6 +411,7 @@ def test_a_sleeper_looks_for_what_statements_wrote_that_began_before_its_mark() 
 
 
 def test_a_sleeper_without_a_line_looks_often_and_says_nothing() -> None:
+    """I-45."""
     line = Line()
     rest = a_rest(line, Clock())
     rest.has_marked()
@@ -480,6 +484,7 @@ def has_claimed(worker: Any) -> bool:
 
 
 async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: NewHoldfast) -> None:
+    """I-45."""
     ran: list[int] = []
     tasks = handlers(ran)
     deaf = Surroundings(file_mark=lambda path: None)
@@ -497,6 +502,7 @@ async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: N
 async def test_a_job_whose_caller_commits_after_the_worker_fell_asleep_is_found_within_the_short_poll(
     empty_url: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """I-45, I-61."""
     monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)
     ran: list[int] = []
     tasks = handlers(ran)
@@ -532,7 +538,7 @@ async def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(
 async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_hints_within_three(
     has_hints: bool, database: str, new_holdfast: NewHoldfast
 ) -> None:
-    """P-03."""
+    """P-03, I-33."""
     tasks = Tasks()
     stopped: list[float] = []
     running = asyncio.Event()
@@ -568,7 +574,7 @@ async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_
 async def test_an_idle_process_issues_less_than_one_statement_a_second(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, pace: int
 ) -> None:
-    """With a line to hear hints by and without: two processes' worth, watched in the same seconds to save time."""
+    """I-59: with a line to hear hints by and without, two processes' worth, watched in the same seconds."""
     seconds = 12
     monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)
     for module, name in ((hints, "SELDOM"), (hearing, "BEAT"), (listener, "BEAT"), (upkeep, "PERIOD")):
@@ -597,8 +603,9 @@ def has_looked(worker: Any, has_line: bool) -> bool:
 
 
 async def test_a_worker_leaves_no_row_no_thread_and_no_line_behind(
-    database: str, new_holdfast: NewHoldfast, empty_url: str
+    new_threads: Callable[[], set[str]], database: str, new_holdfast: NewHoldfast, empty_url: str
 ) -> None:
+    """I-51."""
     hf = new_holdfast(database, tasks=[TASKS])
     async with hf:
         async with hf.worker(name="ada") as worker:
@@ -606,8 +613,7 @@ async def test_a_worker_leaves_no_row_no_thread_and_no_line_behind(
             rows = await hf.store.read(_names)
         assert rows == ["ada"]
         assert await hf.store.read(_names) == []
-    names = {each.name for each in threading.enumerate()}
-    assert not {"holdfast-hints", "holdfast-leases", "holdfast-waiter"} & names
+    assert not {"holdfast-hints", "holdfast-leases", "holdfast-waiter"} & new_threads()
     with stranger(empty_url) as connection:
         await until(lambda: listeners(connection) == [], "no line is open")
 
@@ -619,21 +625,11 @@ async def _names(tx: Any) -> list[str]:
 async def test_a_fork_takes_neither_the_line_nor_the_waiter_with_it(
     database: str, new_holdfast: NewHoldfast, tmp_path: Any
 ) -> None:
-    script = tmp_path / "forking.py"
-    script.write_text(FORK_SCRIPT)
+    """F-11."""
     hf = new_holdfast(database)
     await hf.open()
 
-    ran = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, str(script), hf.settings.database, hf.settings.schema_name],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (ran.stdout.split(), ran.stderr) == (["child", "parent"], "")
+    assert await run_script(FORK_SCRIPT, tmp_path, hf) == (["child", "parent"], "")
     await hf.close()
 
 

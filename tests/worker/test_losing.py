@@ -90,6 +90,7 @@ async def test_a_job_lost_before_the_block_opens_is_refused(colour: Colour, name
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("colour", ON_POSTGRES, indirect=True)
 async def test_a_job_lost_while_the_block_is_open_rolls_it_back(colour: Colour, name: str, kind: str) -> None:
+    """I-13, I-66."""
     lose, code, reason, status = LOSSES[name]
     witness = Witness()
 
@@ -119,6 +120,7 @@ async def test_a_job_lost_while_the_block_is_open_rolls_it_back(colour: Colour, 
 
 @pytest.mark.parametrize("colour", ON_POSTGRES, indirect=True)
 async def test_a_cancel_is_told_while_the_block_is_open(colour: Colour) -> None:
+    """I-33, I-66."""
     witness = Witness()
 
     async def charge(ctx: Any, n: int) -> Any:
@@ -164,6 +166,7 @@ async def test_a_time_out_in_a_block_rolls_it_back(colour: Colour) -> None:
 
 
 async def test_a_shutdown_in_a_block_rolls_it_back_and_gives_the_job_back(colour: Colour) -> None:
+    """I-50."""
     witness = Witness()
 
     async def slow(ctx: Any, n: int) -> Any:
@@ -213,6 +216,7 @@ async def test_a_pause_lets_the_block_come_to_its_end(colour: Colour) -> None:
 async def test_a_worker_that_may_have_lost_its_lease_opens_no_block_that_completes(
     colour: Colour, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """I-20."""
     witness = Witness()
 
     async def charge(ctx: Any, n: int) -> Any:
@@ -240,6 +244,7 @@ async def test_a_worker_that_may_have_lost_its_lease_opens_no_block_that_complet
 async def test_a_lease_that_ends_while_the_block_is_open_keeps_it_from_completing(
     colour: Colour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """I-20, I-14."""
     witness = Witness()
 
     async def charge(ctx: Any, n: int) -> Any:
@@ -315,6 +320,7 @@ class Substitute:
 async def test_a_commit_whose_answer_was_lost_is_found_to_have_happened(
     colour: Colour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F-16, I-55."""
     after: list[str] = []
 
     async def charge(ctx: Any, n: int) -> Any:
@@ -339,6 +345,8 @@ async def test_a_commit_whose_answer_was_lost_is_found_to_have_happened(
 async def test_a_commit_whose_answer_was_lost_is_found_not_to_have_happened(
     colour: Colour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F-16, I-55."""
+
     async def charge(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:
             await tx.execute(PAY, id=1)
@@ -357,6 +365,8 @@ async def test_a_commit_whose_answer_was_lost_is_found_not_to_have_happened(
 async def test_a_prepare_whose_answer_was_lost_says_that_nobody_knows(
     colour: Colour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F-16, I-55."""
+
     async def charge(ctx: Any, n: int) -> Any:
         async with ctx.prepare() as tx:
             await tx.execute(PAY, id=1)

@@ -157,6 +157,7 @@ def keep(store: Any, world: Surroundings, job: Claimed) -> tuple[Leases, Witness
 
 
 async def test_a_lease_is_renewed_every_third_of_it(store: FaultyStore, world: Surroundings, time: Time) -> None:
+    """I-21."""
     (job,) = await claim(store)
     leases, _ = keep(store, world, job)
     store.sent.clear()
@@ -193,6 +194,7 @@ async def test_two_renewals_are_never_more_than_half_a_lease_apart(
 async def test_leases_that_cannot_be_renewed_are_given_up_before_they_end(
     store: FaultyStore, world: Surroundings, time: Time
 ) -> None:
+    """I-20."""
     (job,) = await claim(store)
     leases, witness = keep(store, world, job)
     store.error = Unavailable("gone")
@@ -229,6 +231,7 @@ async def test_a_renewal_that_succeeds_makes_a_completion_possible_again(
 async def test_a_lease_is_too_late_for_a_completion_before_any_timer_says_so(
     store: FaultyStore, world: Surroundings, time: Time
 ) -> None:
+    """I-20."""
     (job,) = await claim(store)
     leases, _ = keep(store, world, job)
 
@@ -238,6 +241,7 @@ async def test_a_lease_is_too_late_for_a_completion_before_any_timer_says_so(
 
 
 async def test_waiting_for_the_right_to_write_is_no_loss(store: FaultyStore, world: Surroundings, time: Time) -> None:
+    """I-20."""
     (job,) = await claim(store)
     leases, witness = keep(store, world, job)
     store.error = Busy("another program writes")
@@ -251,6 +255,7 @@ async def test_waiting_for_the_right_to_write_is_no_loss(store: FaultyStore, wor
 
 
 async def test_no_error_ends_the_renewal(store: FaultyStore, world: Surroundings, time: Time) -> None:
+    """I-21."""
     (job,) = await claim(store)
     leases, witness = keep(store, world, job)
 
@@ -281,6 +286,7 @@ async def try_step(reaper: Upkeep) -> None:
 async def test_a_dead_workers_job_is_taken_back_when_its_lease_is_over(
     store: FaultyStore, world: Surroundings, time: Time
 ) -> None:
+    """I-16, I-25."""
     (job,) = await claim(store)
     reaper = upkeep(store, world)
     await reaper.step()
@@ -297,6 +303,7 @@ async def test_a_dead_workers_job_is_taken_back_when_its_lease_is_over(
 async def test_after_an_outage_nothing_is_reaped_for_one_lease(
     store: FaultyStore, world: Surroundings, time: Time
 ) -> None:
+    """I-22."""
     (job,) = await claim(store)
     reaper = upkeep(store, world)
     await reaper.step()
@@ -319,6 +326,7 @@ async def test_after_an_outage_nothing_is_reaped_for_one_lease(
 
 
 async def test_a_short_failure_costs_no_lease_of_waiting(store: FaultyStore, world: Surroundings, time: Time) -> None:
+    """I-22."""
     (job,) = await claim(store)
     reaper = upkeep(store, world)
     time.passes(28)
@@ -334,6 +342,7 @@ async def test_a_short_failure_costs_no_lease_of_waiting(store: FaultyStore, wor
 
 
 async def test_a_clock_that_jumps_is_an_outage(store: FaultyStore, world: Surroundings, time: Time) -> None:
+    """F-28, I-18, I-22."""
     (job,) = await claim(store)
     reaper = upkeep(store, world)
     await reaper.step()
@@ -347,7 +356,26 @@ async def test_a_clock_that_jumps_is_an_outage(store: FaultyStore, world: Surrou
     assert await status_of(store, job) == "running"
 
 
+@pytest.mark.parametrize(("jump", "said"), [(3600, [3600]), (-3600, [-3600]), (30, []), (-30, [])])
+async def test_a_clock_that_jumps_by_more_than_a_minute_is_told_once(
+    jump: int, said: list[int], store: FaultyStore, world: Surroundings, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-28."""
+    reaper = upkeep(store, world)
+    await reaper.step()
+
+    time.passes(4)
+    time.database += jump
+    await reaper.step()
+    time.passes(4)
+    await reaper.step()
+
+    told = [each for each in caplog.records if each.message == "database_clock_jumped"]
+    assert [round(each.__dict__["seconds"]) for each in told] == said
+
+
 async def test_many_dead_jobs_are_taken_back_in_one_round(store: FaultyStore, world: Surroundings, time: Time) -> None:
+    """I-25."""
     claimed = await claim(store, 130)
     reaper = upkeep(store, world)
     time.passes(31)
@@ -358,6 +386,8 @@ async def test_many_dead_jobs_are_taken_back_in_one_round(store: FaultyStore, wo
 
 
 async def test_a_suspect_that_only_waited_is_not_blamed(store: FaultyStore, time: Time) -> None:
+    """I-24."""
+
     async def suspect(tx: Any) -> None:
         await tx.execute("UPDATE holdfast_job SET crashes = 2")
 
@@ -376,6 +406,7 @@ async def test_a_suspect_that_only_waited_is_not_blamed(store: FaultyStore, time
 async def test_a_row_that_a_stranger_has_locked_is_spared_until_its_worker_could_renew(
     new_holdfast: Callable[..., Holdfast], empty_url: str, time: Time, world: Surroundings
 ) -> None:
+    """F-26, I-75."""
     hf = new_holdfast("postgres")
     (job,) = await claim(hf.store, lease_ms=1)
     reaper = upkeep(hf.store, world)
@@ -408,11 +439,13 @@ def lock_file(tmp_path: Path) -> Iterator[tuple[str, LifeLock, Any]]:
 
 
 def test_a_lock_that_is_held_proves_nothing(tmp_path: Path) -> None:
+    """I-69."""
     with lock_file(tmp_path) as (path, lock, _):
         assert take_of_the_dead(path, lock.device, lock.inode) is None
 
 
 def test_a_file_removed_and_made_anew_proves_nothing(tmp_path: Path) -> None:
+    """F-36, I-69."""
     with lock_file(tmp_path) as (path, lock, _):
         Path(path).unlink()
         Path(path).touch()
@@ -421,6 +454,7 @@ def test_a_file_removed_and_made_anew_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_proves_nothing(tmp_path: Path) -> None:
+    """F-36, I-69."""
     with lock_file(tmp_path) as (path, lock, held):
         held.remove()
 
@@ -428,6 +462,7 @@ def test_a_missing_file_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_opening_and_closing_the_file_elsewhere_frees_nothing(tmp_path: Path) -> None:
+    """I-69."""
     with lock_file(tmp_path) as (path, lock, _):
         Path(path).read_bytes()
 
@@ -446,6 +481,7 @@ time.sleep(60)
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path) -> None:
+    """F-11, I-69."""
     path = str(tmp_path / "life")
     parent = subprocess.Popen(
         [sys.executable, "-c", FORKS, path], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -464,6 +500,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path
 
 
 async def test_the_jobs_of_a_worker_proved_dead_are_taken_back_at_once(store: FaultyStore) -> None:
+    """I-69, I-25."""
     real = store._store
     dead, heir, alive = Proof(real, "worker-dd"), Proof(real, "worker-ee"), Proof(real, "worker-ff")
     for each in (dead, heir, alive):
@@ -492,6 +529,7 @@ async def expire(store: Any) -> None:
 
 
 async def test_a_lease_longer_than_the_server_has_been_up_is_not_judged(new_holdfast: Callable[..., Holdfast]) -> None:
+    """F-17, I-22."""
     hf = new_holdfast("postgres")
     (long,), (short,) = await claim(hf.store, lease_ms=30 * 86_400_000), await claim(hf.store, lease_ms=1)
     await expire(hf.store)
@@ -511,6 +549,7 @@ def uptime_of(url: str) -> float:
 async def test_connections_that_are_recycled_all_the_time_are_no_outage(
     new_holdfast: Callable[..., Holdfast], empty_url: str
 ) -> None:
+    """F-54, I-22."""
     hf = new_holdfast("postgres")
     reaper = upkeep(hf.store, Surroundings())
     await reaper.step()

@@ -157,7 +157,7 @@ def a_time_that_is_none() -> None:
 
 @pytest.mark.parametrize("colour", ["async", "thread"])
 async def test_an_odd_exception_ends_its_attempt_and_frees_the_slot(hf: Holdfast, colour: str) -> None:
-    """F-47."""
+    """F-47, I-07."""
 
     @hf.task(name="odd_async", retry=ONCE)
     async def odd_async(kind: str) -> None:
@@ -195,6 +195,8 @@ async def test_a_hundred_memory_errors_leave_every_slot_free(hf: Holdfast) -> No
 
 
 async def test_a_time_out_ends_a_coroutine_and_is_in_the_history(hf: Holdfast) -> None:
+    """F-08."""
+
     @hf.task(name="endless", timeout=0.1, retry=ONCE)
     async def endless() -> None:
         await asyncio.Event().wait()
@@ -210,6 +212,7 @@ async def test_a_time_out_ends_a_coroutine_and_is_in_the_history(hf: Holdfast) -
 
 
 async def test_a_thread_past_its_time_keeps_the_job_until_it_really_ends(hf: Holdfast) -> None:
+    """F-08, I-34."""
     gate, told = threading.Event(), threading.Event()
 
     @hf.task(name="stuck", timeout=0.1, retry=ONCE)
@@ -292,7 +295,7 @@ async def test_progress_is_written_at_once_then_seldom_and_last_with_the_end(hf:
 async def test_a_handler_that_ignores_a_cancel_keeps_lease_slot_and_lane(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-19, F-08."""
+    """P-19, F-08, I-34."""
     monkeypatch.setattr(running, "STUBBORN_SECONDS", 0.1)
     gate = threading.Event()
 
@@ -348,6 +351,7 @@ class Forgetful:
 async def test_lost_answers_are_looked_up_and_nothing_runs_or_completes_twice(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F-16, I-55."""
     monkeypatch.setattr(doubts, "DOUBT_SECONDS", 1.0)
     ran: list[int] = []
 
@@ -371,6 +375,7 @@ async def test_lost_answers_are_looked_up_and_nothing_runs_or_completes_twice(
 async def test_an_outcome_that_cannot_be_written_fails_alone(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """I-64."""
     caplog.set_level(logging.CRITICAL, "holdfast.worker.settle")
     honest = settling.settle
 
@@ -396,6 +401,7 @@ async def test_an_outcome_that_cannot_be_written_fails_alone(
 
 
 async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) -> None:
+    """I-50, I-42."""
     begun, cleaned = asyncio.Event(), list[UUID]()
 
     @hf.task(name="long")
@@ -556,6 +562,7 @@ async def test_a_call_that_fails_after_the_store_has_answered_again_is_no_new_tr
 async def test_a_report_is_not_lost_because_a_stranger_has_the_row_locked(
     new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch, rests: bool
 ) -> None:
+    """I-63."""
     hf = new_holdfast("postgres")
     monkeypatch.setattr(progress, "TROUBLE_SECONDS", 0.02)
     gate, end = asyncio.Event(), asyncio.Event()
@@ -602,6 +609,7 @@ async def until_progress(hf: Holdfast, job: Any, percent: int) -> None:
 async def test_a_row_that_a_stranger_has_locked_is_not_asked_for_without_pause(
     new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F-26, I-63."""
     hf = new_holdfast("postgres")
     run = hf.store.run
     ended: dict[Any, float] = {}

@@ -156,6 +156,7 @@ async def test_a_claim_that_has_waited_long_is_renewed_first(store: SilentStore,
 
 @pytest.mark.parametrize("database", ["sqlite"])
 async def test_a_renewal_that_waits_for_sqlites_right_to_write_is_no_loss(store: SilentStore, time: Time) -> None:
+    """F-31."""
     (job,) = await claim(store)
     leases, witness = keep(store, time, job)
     may_complete = []

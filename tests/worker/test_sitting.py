@@ -22,6 +22,7 @@ PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
 async def test_who_sits_in_a_block_for_too_long_loses_it_and_is_told(
     new_holdfast: Callable[..., Holdfast], is_async: bool
 ) -> None:
+    """F-53."""
     hf = new_holdfast("sqlite", transaction_seconds=0.4)
     await hf.open()
     await hf.store.run(make_table)
@@ -50,6 +51,7 @@ async def test_who_sits_in_a_block_for_too_long_loses_it_and_is_told(
 
 
 async def test_while_one_sits_fifty_others_keep_their_leases(new_holdfast: Callable[..., Holdfast]) -> None:
+    """F-53."""
     hf = new_holdfast("sqlite", transaction_seconds=5)
     ended: list[int] = []
     gate, sitting = asyncio.Event(), asyncio.Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -234,7 +233,9 @@ async def test_a_wait_that_is_given_up_is_forgotten(way: Way) -> None:
     assert number_of_waits(way.hf) == 0
 
 
-async def test_to_close_ends_every_wait_and_leaves_nothing_behind(way: Way) -> None:
+async def test_to_close_ends_every_wait_and_leaves_nothing_behind(
+    new_threads: Callable[[], set[str]], way: Way
+) -> None:
     chain = await way.face.start(greet(name="Ada"))
     async with waiting(way, result(way, chain)) as task:
         await until(lambda: is_at_rest(way.hf), "the waiter is at rest")
@@ -242,8 +243,7 @@ async def test_to_close_ends_every_wait_and_leaves_nothing_behind(way: Way) -> N
 
     with pytest.raises(Misuse, match="closed while this waited"):
         await task
-    names = {each.name for each in threading.enumerate()}
-    assert not {"holdfast-waiter", "holdfast-hints"} & names
+    assert not {"holdfast-waiter", "holdfast-hints"} & new_threads()
     assert await way.rows("SELECT id FROM holdfast_worker") == []
 
     async with waiting(way, result(way, chain)) as again:
@@ -252,7 +252,7 @@ async def test_to_close_ends_every_wait_and_leaves_nothing_behind(way: Way) -> N
 
 
 async def test_a_waiter_that_nobody_needs_any_more_strikes_itself_off(
-    way: Way, monkeypatch: pytest.MonkeyPatch
+    new_threads: Callable[[], set[str]], way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.lookout.LINGER_SECONDS", 0.05)
     chain = await way.face.start(greet(name="Ada"))
@@ -266,7 +266,7 @@ async def test_a_waiter_that_nobody_needs_any_more_strikes_itself_off(
         return await way.rows("SELECT id FROM holdfast_worker") == []
 
     await until(is_empty, "its row is gone")
-    await until(lambda: "holdfast-hints" not in {each.name for each in threading.enumerate()}, "its line is closed")
+    await until(lambda: "holdfast-hints" not in new_threads(), "its line is closed")
 
 
 async def test_a_copy_of_a_chain_has_no_face_to_ask(way: Way) -> None:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from holdfast import __version__
+from holdfast.cli.health import health
 from holdfast.cli.migrate import migrate
 from holdfast.cli.retention import retention
 from holdfast.cli.watch import watch
@@ -21,6 +22,7 @@ def commands() -> None:
     """Background jobs that commit with your data."""
 
 
+commands.add_command(health)
 commands.add_command(migrate)
 commands.add_command(retention)
 commands.add_command(watch)

@@ -9,7 +9,11 @@ USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"
 
 
 class PlainLines(logging.Formatter):
-    """`worker_store_trouble level=warning reason="…"`; a stack comes on lines of its own."""
+    """`worker_store_trouble level=warning reason="…"`; *always* are facts of every line; a stack has its own lines."""
+
+    def __init__(self, **always: object) -> None:
+        super().__init__()
+        self._always = always
 
     def format(self, record: logging.LogRecord) -> str:
         """Write *record* as a line."""
@@ -17,15 +21,16 @@ class PlainLines(logging.Formatter):
         stack = facts.pop("stack", None)
         if record.levelno >= logging.WARNING:
             facts = {"level": record.levelname.lower(), **facts}
+        facts = {**self._always, **facts}
         line = " ".join([record.getMessage(), *(f"{name}={_shown(value)}" for name, value in facts.items())])
         trace = self.formatException(record.exc_info) if record.exc_info else stack
         return f"{line}\n{str(trace).rstrip()}" if trace else line
 
 
-def log_to_stderr() -> None:
-    """Have what our loggers say, from INFO on, and warnings of everybody, written to stderr."""
+def log_to_stderr(**always: object) -> None:
+    """Have what our loggers say, from INFO on, and warnings of everybody, written to stderr, with *always* in each."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PlainLines())
+    handler.setFormatter(PlainLines(**always))
     logging.getLogger().addHandler(handler)
     logging.getLogger("holdfast").setLevel(logging.INFO)
 

@@ -11,27 +11,41 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from holdfast.app import Holdfast
+from holdfast.cli.beats import Beats
 from holdfast.cli.logs import log_to_stderr
-from holdfast.errors import StoreError
+from holdfast.cli.reporting import Reporting
+from holdfast.cli.worker_process import Line
+from holdfast.errors import HoldfastError, StoreError, UsageError
+from holdfast.surroundings import Surroundings
 from holdfast.worker.ending import LAST_SECONDS
 from holdfast.worker.options import WorkerKeywords
 from holdfast.worker.worker import Worker
 
 CLEANUP_SECONDS = 2.5
 SPARE_SECONDS = 0.8
+LEAVE_SECONDS = LAST_SECONDS + SPARE_SECONDS + 0.2
+"""How long after the grace time a process has ended, whatever happens."""
+BROKEN = HoldfastError.exit_code
+UNUSABLE = UsageError.exit_code
 NOT_WRITTEN = StoreError.exit_code
 
 logger = logging.getLogger(__name__)
 
 
-def serve(hf: Holdfast, options: WorkerKeywords) -> int:
-    """Work until a signal comes; answer the exit code."""
-    log_to_stderr()
-    code = asyncio.run(_Service(hf, options).run())
+def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: Line | None = None) -> int:
+    """Work until a signal comes; answer the exit code. *line* leads to the supervisor, if there is one."""
+    log_to_stderr(**({} if line is None else {"place": line.number}))
+    beats = Beats(options["poll"], reporting, line, Surroundings())
+    beats.begin()
+    try:
+        code = asyncio.run(_Service(hf, options, beats, has_supervisor=line is not None).run())
+    finally:
+        beats.end()
     logger.info("worker_ended", extra={"code": code})
     if code:
         _leave(code)
@@ -39,9 +53,11 @@ def serve(hf: Holdfast, options: WorkerKeywords) -> int:
 
 
 class _Service:
-    def __init__(self, hf: Holdfast, options: WorkerKeywords) -> None:
+    def __init__(self, hf: Holdfast, options: WorkerKeywords, beats: Beats, *, has_supervisor: bool) -> None:
         self._hf = hf
         self._options = options
+        self._beats = beats
+        self._has_supervisor = has_supervisor
         self._grace = options["grace"] or 0.0
         self._signals = 0
         self._code = 0
@@ -56,17 +72,30 @@ class _Service:
             worker = self._hf.worker(**self._options)
             async with worker:
                 logger.info("worker_started", extra={"worker": worker.id, "pid": os.getpid()})
-                stop = asyncio.ensure_future(self._stopping.wait())
-                either: list[asyncio.Future[Any]] = [stop, worker.ended]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                stop.cancel()
-                if self._signals:
-                    await self._drain(worker)
+                self._tell_when_asked(worker)
+                with self._beats.of(worker):
+                    await self._work(worker)
         return self._code
+
+    async def _work(self, worker: Worker) -> None:
+        stop = asyncio.ensure_future(self._stopping.wait())
+        either: list[asyncio.Future[Any]] = [stop, worker.ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if self._signals:
+            await self._drain(worker)
+
+    def _tell_when_asked(self, worker: Worker) -> None:
+        """Log the health of *worker* at SIGUSR1, unless the application has its own use for that."""
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            log = partial(self._beats.log, worker)
+            signal.signal(signal.SIGUSR1, lambda *_: self._loop.call_soon_threadsafe(log))
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals > 1:
+            if self._has_supervisor:  # which kills; others may only have told both of us the same thing
+                return
             _leave(128 + number)
         signal.signal(signal.SIGALRM, lambda *_: _leave(NOT_WRITTEN))
         signal.setitimer(signal.ITIMER_REAL, self._grace + LAST_SECONDS + SPARE_SECONDS)
@@ -74,6 +103,7 @@ class _Service:
 
     async def _drain(self, worker: Worker) -> None:
         logger.info("worker_drains", extra={"grace": self._grace})
+        self._beats.stop()
         worker.drain()
         if await worker.has_ended(self._grace):
             self._code = NOT_WRITTEN if worker.has_unwritten else 0
@@ -83,6 +113,7 @@ class _Service:
             self._code = NOT_WRITTEN if worker.has_unwritten else 0
             return
         is_written = await worker.abandon(LAST_SECONDS - CLEANUP_SECONDS)
+        self._beats.end()
         _leave(0 if is_written else NOT_WRITTEN)  # a thread that does not stop would keep the interpreter
 
 

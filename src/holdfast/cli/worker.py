@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
 @click.argument("app")
 @click.option("--queues", help="The queues to serve, with commas.  [default: `default` and those its tasks name]")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many jobs run at once."
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="How many jobs a process runs at once.",
 )
 @click.option("--name", help="A name for people; the id of the worker begins with it.  [default: worker]")
 @click.option(
@@ -33,37 +39,120 @@ if TYPE_CHECKING:
     help="Seconds between two looks when no hint comes.",
 )
 @click.option("--webhooks/--no-webhooks", default=True, help="Whether it delivers webhooks too.  [default: it does]")
+@click.option(
+    "--children",
+    type=click.IntRange(1, 1_000),
+    help='How many child processes run tasks with run_in="process", at most.  [default: one for each core]',
+)
+@click.option(
+    "--child-jobs",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="After how many jobs a child is replaced.",
+)
+@click.option(
+    "--child-megabytes",
+    type=click.FloatRange(1),
+    help="Above which size a child is replaced after its job.  [default: no limit]",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="How many processes work; more than one have a supervisor.",
+)
+@click.option(
+    "--health-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file that tells every two seconds how it is, for `holdfast health`.",
+)
 def worker(
-    app: str, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float, webhooks: bool
+    app: str,
+    queues: str | None,
+    concurrency: int,
+    name: str | None,
+    grace: float,
+    poll: float,
+    webhooks: bool,
+    children: int | None,
+    child_jobs: int,
+    child_megabytes: float | None,
+    processes: int,
+    health_file: Path | None,
 ) -> None:
     """Run the jobs of APP, the place of a Holdfast object such as `shop.jobs:hf`.
 
     The first SIGTERM or SIGINT (Ctrl-C) drains: nothing more is claimed, running jobs have the grace time, then they
     are interrupted and given back. A second one ends the process at once; the jobs it ran come back when their leases
-    are over. Log lines go to stderr, the name of the event first.
+    are over. SIGUSR1 has its health logged. Log lines go to stderr, the name of the event first.
+
+    With --processes, a supervisor starts so many workers, starts those again that end, after 1 to 30 seconds, and hands
+    the signals on. SIGHUP has it replace one worker after the other, by what the code is then.
 
     Exit codes: 0 all was written down; 1 the worker broke; 2 APP cannot be used; 5 the database could not be
-    reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or SIGTERM.
+    reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or SIGTERM. A supervisor ends with
+    the worst of its workers' last codes, by this order: 2, 1, 5, 0; one that had to be killed counts as 1.
 
     \b
     Examples:
       holdfast worker shop.jobs:hf
       holdfast worker shop.jobs:hf --queues mail,reports --concurrency 20 --grace 60
+      holdfast worker shop.jobs:hf --processes 4 --health-file /run/shop/health.json
     """
     import sys
 
-    from holdfast.cli.serving import serve
+    options = keywords(
+        queues=queues,
+        concurrency=concurrency,
+        name=name,
+        grace=grace,
+        poll=poll,
+        webhooks=webhooks,
+        children=children,
+        child_jobs=child_jobs,
+        child_megabytes=child_megabytes,
+    )
+    options["app"] = app
+    sys.exit(work(lambda: load(app), options, processes=processes, health_file=health_file))
 
-    options = keywords(queues=queues, concurrency=concurrency, name=name, grace=grace, poll=poll, webhooks=webhooks)
-    sys.exit(serve(load(app), options))
+
+def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: int, health_file: Path | None) -> int:
+    """Run the jobs of what *find* gives, in this process or as the supervisor of several; answer the exit code."""
+    import os
+
+    from holdfast.cli.reporting import Reporting
+    from holdfast.cli.serving import serve
+    from holdfast.cli.supervising import supervise
+    from holdfast.cli.systemd import Notifier
+    from holdfast.cli.worker_process import Line
+
+    line = Line.from_environment(os.environ)
+    if line is not None:
+        return serve(find(), options, Reporting(None, None), line)
+    reporting = Reporting(health_file, Notifier.from_environment(os.environ))
+    if processes > 1:
+        return supervise(processes, options["grace"] or 0.0, reporting)
+    return serve(find(), options, reporting)
 
 
 def keywords(
-    *, queues: str | None, concurrency: int, name: str | None, grace: float, poll: float, webhooks: bool
+    *,
+    queues: str | None,
+    concurrency: int,
+    name: str | None,
+    grace: float,
+    poll: float,
+    webhooks: bool,
+    children: int | None,
+    child_jobs: int,
+    child_megabytes: float | None,
 ) -> WorkerKeywords:
     """Make the keywords of `hf.worker()` of the options of this command."""
     options: WorkerKeywords = {"concurrency": concurrency, "name": name, "grace": grace, "poll": poll}
     options["webhooks"] = webhooks
+    options["children"], options["child_jobs"], options["child_megabytes"] = children, child_jobs, child_megabytes
     if queues is not None:
         options["queues"] = [each.strip() for each in queues.split(",") if each.strip()]
     return options

@@ -68,6 +68,11 @@ class Claimed(NamedTuple):
     blockers: tuple[BlockerEnd, ...] = ()
     """How the chains stand that it waited for, in the order in which they were given."""
 
+    @property
+    def is_suspect(self) -> bool:
+        """Tell whether one crash more would convict it."""
+        return self.crashes >= MOST_CRASHES - 1
+
 
 PAUSED = """(SELECT 1 FROM holdfast_queue AS held
             WHERE held.name = {queue} AND held.paused_at IS NOT NULL AND (held.until IS NULL OR held.until > $now))"""
@@ -203,6 +208,8 @@ class Claims:
     next_ms: int | None = None
     is_crowded: bool = False
     """Whether more may have arrived than was admitted."""
+    admitted: int = 0
+    """How many arrivals were taken up, also of tasks that were not asked for: admission goes by queue."""
 
 
 NEXT_ARRIVAL = """
@@ -236,14 +243,14 @@ async def admit_and_claim(
         floor = LOWEST
     queues = sorted({each.queue for each in wants})
     admitted = [await admission.admit(tx, queue) for queue in queues]
-    is_crowded = max(admitted, default=0) == admission.MOST_ARRIVALS
+    count, is_crowded = sum(admitted), max(admitted, default=0) == admission.MOST_ARRIVALS
     if wants and most > 0:
         claimed += await claim(tx, wants, most - len(claimed), worker, nonce, floor)
     if len(claimed) == most or is_crowded or floor != LOWEST:  # below the floor there may be some
-        return Claims(claimed, more=True, is_crowded=is_crowded)
+        return Claims(claimed, more=True, is_crowded=is_crowded, admitted=count)
     rows = await tx.fetch_all(NEXT_ARRIVAL, given=[(queue,) for queue in queues])
     waits = [wait for (wait,) in rows if wait is not None]
-    return Claims(claimed, more=False, next_ms=max(min(waits), 0) if waits else None)
+    return Claims(claimed, more=False, next_ms=max(min(waits), 0) if waits else None, admitted=count)
 
 
 MINE = f"""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.crashpoints import is_armed, reach
+from holdfast.crashpoints import POINTS, is_armed, reach
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.models import DELIVER, EventName, PhaseStatus
 from holdfast.outcomes import POISON, Kind, Outcome
@@ -294,10 +294,10 @@ CRASH_POINTS = {
 
 
 def pass_points(kinds: Iterable[Kind], where: str) -> None:
-    """Pass the crash points of what is being settled."""
-    if is_armed:
-        for name in sorted({CRASH_POINTS[kind] for kind in kinds}):
-            reach(f"{name}.{where}")
+    """Pass the crash points of what is being settled, of which only a completion has all."""
+    if is_armed():
+        for point in sorted({f"{CRASH_POINTS[kind]}.{where}" for kind in kinds}.intersection(POINTS)):
+            reach(point)
 
 
 def decide(job: Held, settlement: Settlement) -> Settlement:

@@ -199,6 +199,9 @@ class Store(Runner, Protocol):
         One that *follows_log* also hears of what makes only the log grow.
         """
 
+    def tidy(self) -> None:
+        """Keep the files of the database small, where that is ours to do; waits for nothing."""
+
     def standing_sync(self) -> Standing:
         """Tell how far the schema has been brought; makes and changes nothing."""
 

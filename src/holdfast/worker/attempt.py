@@ -30,7 +30,7 @@ from holdfast.errors import (
     WaitTimeout,
 )
 from holdfast.models import BlockerEnd
-from holdfast.outcomes import Facts, Fail, Kind, Outcome, describe, judge
+from holdfast.outcomes import Fail, Kind, Outcome
 from holdfast.phases import half_up
 from holdfast.starting import take_continuation
 from holdfast.states import Status
@@ -40,6 +40,7 @@ from holdfast.tasks import Task
 from holdfast.worker.aborts import NO_LONGER_OURS, Aborted, AbortReason, AbortSignal, abort_error
 from holdfast.worker.blocks import Blocks, Continued, Desk
 from holdfast.worker.context import Blocker, BlockingContext, Context, RunningJob
+from holdfast.worker.judging import Judge
 from holdfast.worker.phases import Phases, Returned
 
 R = TypeVar("R")
@@ -138,30 +139,23 @@ class Attempt:
 
     def aborted(self, reason: AbortReason, stop: BaseException | None = None) -> Outcome | None:
         """Say what an attempt comes to that was stopped for *reason*, and left its handler by *stop*."""
-        match reason:
-            case AbortReason.CANCELLED:
-                return Outcome(Kind.CANCEL, reason=reason)
-            case AbortReason.PAUSED:
-                return Outcome(Kind.PAUSE, reason=reason)
-            case AbortReason.SHUTDOWN | AbortReason.ERROR if self.task.policy.on_interrupt == "pause":
-                return Outcome(Kind.PAUSE, reason=reason)
-            case AbortReason.SHUTDOWN | AbortReason.ERROR:
-                return Outcome(Kind.GIVE_BACK, reason=reason)
-            case AbortReason.FAILED:
-                return self.judge(Fail(self._failed or ""))
-            case AbortReason.TIMEOUT:
-                late = TimeoutError(f"not done within {self.task.policy.timeout:g} s")
-                return self.judge(late.with_traceback(stop.__traceback__ if stop else None))
-            case _:
-                return None
+        return self._judge.aborted(reason, self._failed, stop)
 
     def judge(self, error: BaseException) -> Outcome:
         """Say what the attempt comes to that ends in *error*."""
-        facts = Facts(self.job.token.attempt, self.job.used, self.desk.worker)
-        try:
-            return judge(error, facts, self.task.policy.retry, self.chance)
-        except Exception as mistake:  # noqa: BLE001 - what was raised to steer cannot be read, such as after=NaN
-            return Outcome(Kind.FAIL, error=describe(mistake, facts), reason="what the handler raised cannot be read")
+        return self._judge.raised(error)
+
+    def leave_behind(self) -> None:
+        """Do nothing: a handler that does not stop in this process cannot be ended."""
+
+    @property
+    def abort_reason(self) -> AbortReason | None:
+        """Why the handler was told to stop, if it was."""
+        return self.context.abort_reason
+
+    @property
+    def _judge(self) -> Judge:
+        return Judge(self.job, self.task, self.desk.worker, self.chance)
 
     async def _returned(self, output: object) -> Outcome | None:
         blocks = self._blocks
@@ -214,7 +208,7 @@ class Attempt:
             if reason is AbortReason.SHUTDOWN:
                 return
             error = Fail(self._failed) if self._failed is not None else Aborted(reason)
-        self.warning = describe(error, Facts(self.job.token.attempt, self.job.used, self.desk.worker))
+        self.warning = self._judge.describe(error)
 
     async def _within_time(self) -> Any:
         self._handler = asyncio.current_task()

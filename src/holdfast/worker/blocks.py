@@ -13,24 +13,22 @@ COMMIT can be lost: then the row is locked, which waits for whatever became of i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.calls import Call
 from holdfast.errors import Misuse
 from holdfast.outcomes import Outcome
 from holdfast.providers import Opener
 from holdfast.starting import Starting
-from holdfast.store.jobs import Claimed
+from holdfast.store.jobs import Claimed, Report, Token
 from holdfast.store.tx import Blocking, First, OpenTx, Runner, Store
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Task
 from holdfast.worker.aborts import ABORTS, AbortReason, abort_error
-from holdfast.worker.leases import Leases
-from holdfast.worker.progress import Progress
 
 
 class BlockKind(StrEnum):
@@ -71,6 +69,35 @@ REFUSALS = {
 FROM_LEASES = (*ABORTS.values(), AbortReason.ERROR)
 
 
+class KeepsLeases(Protocol):
+    """Who knows how the leases stand: in this process, or by what a child's worker has told it."""
+
+    def may_complete(self, token: Token) -> bool:
+        """Tell whether a lease is surely still ours, by our own clock."""
+
+    def drop(self, token: Token) -> None:
+        """Keep a lease no longer: a block has completed the job."""
+
+
+class TakesReports(Protocol):
+    """Who writes what handlers report: `Progress`, in this process or in a child's worker."""
+
+    def unwritten(self, token: Token) -> list[Report]:
+        """Give what is not written yet of an attempt, for a transaction that completes its job, or rolls back."""
+
+    def hold(self, token: Token) -> Future[bool]:
+        """Write nothing more of an attempt until `release`; the future tells when no write is under way."""
+
+    def release(self, token: Token, *, is_written: bool) -> None:
+        """Go on; *is_written*: all that was said until now is written, or was overtaken."""
+
+    def give_up(self, token: Token) -> None:
+        """Have nobody wait any longer for a report of an attempt that is to stop."""
+
+    def forget(self, tokens: Iterable[Token]) -> None:
+        """Forget attempts whose end is written down, or somebody else's by now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What blocks need of their worker, in the colour of the handler: nothing here suspends on the blocking side."""
@@ -81,8 +108,8 @@ class Desk:
     pause: Callable[[float], Awaitable[None]]
     wait: Callable[[Future[bool]], Awaitable[bool]]
     starting: Starting
-    leases: Leases
-    progress: Progress
+    leases: KeepsLeases
+    progress: TakesReports
     worker: str
 
 
@@ -91,8 +118,8 @@ def make_desks(
     opener: Opener,
     surroundings: Surroundings,
     starting: Starting,
-    leases: Leases,
-    progress: Progress,
+    leases: KeepsLeases,
+    progress: TakesReports,
     worker: str,
 ) -> dict[bool, Desk]:
     """Make the desks of one worker: True for handlers that are async, False for plain ones."""

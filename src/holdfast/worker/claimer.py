@@ -25,7 +25,7 @@ from holdfast.store.settling import Settled, Settlement, pass_points
 from holdfast.store.tx import Store, Tx
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Tasks
-from holdfast.worker.deliveries import Deliveries
+from holdfast.worker.beside import Beside
 from holdfast.worker.doubts import Doubts
 from holdfast.worker.ending import Ending
 from holdfast.worker.floor import Floor
@@ -34,7 +34,7 @@ from holdfast.worker.intake import Intake
 from holdfast.worker.leases import Leases
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.progress import Progress
-from holdfast.worker.running import Running
+from holdfast.worker.running import Running, Slot
 from holdfast.worker.settle import Ended, Settler
 
 LOOPS = 2
@@ -63,9 +63,12 @@ async def exchange(
     passed_over = await jobs.report(tx, reports)
     settled = await settling.settle(tx, [each for each in settlements if each.token not in passed_over])
     settled.busy.extend(each for each in settlements if each.token in passed_over)  # or the report would be lost
-    if most == 0:
-        return settled, Claims([], more=False)
-    return settled, await jobs.admit_and_claim(tx, wants, most, worker, nonce, floor, is_crowded=is_crowded)
+    claims = Claims([], more=False)
+    if most:
+        claims = await jobs.admit_and_claim(tx, wants, most, worker, nonce, floor, is_crowded=is_crowded)
+    if settled.done:
+        reach("flush.before_commit")
+    return settled, claims
 
 
 class Claimer:
@@ -87,7 +90,7 @@ class Claimer:
         leases: Leases,
         progress: Progress,
         hearing: Hearing,
-        deliveries: Deliveries,
+        beside: Sequence[Beside],
         woken: asyncio.Event,
     ) -> None:
         self._store = store
@@ -103,7 +106,7 @@ class Claimer:
         self._leases = leases
         self._progress = progress
         self._hearing = hearing
-        self._deliveries = deliveries
+        self._beside = beside
         self._woken = woken
         self._settler = Settler(store, ended, leases, progress, worker)
         self._doubts = Doubts(store, worker, surroundings.monotonic)
@@ -114,13 +117,18 @@ class Claimer:
         self._is_crowded = False
         self._rests_until = 0.0
         self.trouble_since: float | None = None
+        self.trouble: str | None = None
         self._answered_at = 0.0
         self.claimed: float | None = None
 
     @property
     def is_quiet(self) -> bool:
         """Tell whether no claim is under way and none is wanted before a hint, or the next look."""
-        return not (self._is_hungry or self._reserved or self._deliveries.reserved)
+        return not (self._is_hungry or self._reserved or self._is_claiming_beside)
+
+    @property
+    def _is_claiming_beside(self) -> bool:
+        return any(each.reserved for each in self._beside)
 
     def note_hint(self) -> bool:
         """Take note of a hint, in any thread; tell whether a loop waits for it, and is to be woken.
@@ -138,8 +146,8 @@ class Claimer:
     def drain(self) -> None:
         """Give back what has not begun, and end when all is written down."""
         self._intake.drain()
-        reach("shutdown.after_stop_claim")
         self._woken.set()
+        reach("shutdown.after_stop_claim")
 
     async def run(self) -> None:
         """Go round, as one of the loops, until the worker has drained."""
@@ -148,7 +156,8 @@ class Claimer:
             began = self._surroundings.monotonic()
             try:
                 await self._doubts.resolve(self._begin)  # first: what is taken below must not be lost if this fails
-                await self._claim_deliveries()
+                for each in self._beside:
+                    await self._claim_beside(each)
                 batch = self._ended.take(self._leases)
                 most = self._free_slots()
                 if batch or (most and self._is_hungry and self._resting_seconds(most) <= 0):
@@ -158,7 +167,8 @@ class Claimer:
                     await self._look()
                     self.claimed = self._surroundings.monotonic()
                 else:
-                    await self._sleep(most)
+                    if not any(self._free_beside(each) for each in self._beside if each.shares_queues):
+                        await self._sleep(most)  # else something came while we looked
                     continue
                 failures = 0
                 self._after_success()
@@ -170,14 +180,14 @@ class Claimer:
     def _is_done(self) -> bool:
         if not self._ending.is_draining or self._running or not self._intake.is_empty:
             return False
-        if self._reserved or self._deliveries.reserved:
+        if self._reserved or self._is_claiming_beside:
             return False
         return not (self._ended or self._doubts) or self._ending.is_over
 
     def _free_slots(self) -> int:
         if self._ending.is_draining:
             return 0
-        at_work = len(self._running) - self._running.internal
+        at_work = self._running.taken(Slot.HANDLER)
         return self._intake.room(max(0, self._options.concurrency - at_work - self._reserved))
 
     def _resting_seconds(self, most: int) -> float:
@@ -211,18 +221,19 @@ class Claimer:
         finally:
             self._reserved -= most
         self.claimed = self._surroundings.monotonic()
-        self._after_commit(batch, claims)
-        self._deliveries.has_settled()
+        for each in self._beside:
+            each.has_settled()
         self._settler.note(batch, settled)
         if most:
             self._floor.note(floor, sent, claims.jobs, most)
             self._is_hungry |= claims.more
             self._is_crowded = claims.is_crowded
             self._rests_until = self.claimed + min(LONGEST_REST, self.claimed - sent)
-            self._hearing.plan(self._deliveries.sooner(claims.next_ms))
+            self._hearing.plan(self._sooner(claims.next_ms))
         else:
             self._is_hungry = True  # nobody has looked for what these ends let run
         self._begin(claims.jobs, sent)
+        self._after_commit(batch, claims)
         if settled.busy and not settled.done and not claims.jobs:
             await self._surroundings.sleep(BUSY_SECONDS)
 
@@ -257,49 +268,72 @@ class Claimer:
             raise
         finally:
             self._reserved -= most
+        self._begin(claimed, sent)
         if claimed:
             reach("claim.after_commit")
-        self._begin(claimed, sent)
 
-    async def _claim_deliveries(self) -> None:
-        """Claim webhooks to be delivered, if it is time to look for some and they have free slots."""
-        if not (most := self._free_for_deliveries()):
+    async def _claim_beside(self, slots: Beside) -> None:
+        """Claim for *slots*, if it is time to look for something and some are free."""
+        if not (most := self._free_beside(slots)):
             return
-        wants, is_wanted = self._deliveries.wants, self._deliveries.is_wanted
+        wants, is_wanted = slots.wants, slots.is_wanted
         nonce, sent = self._nonce(), self._surroundings.monotonic()
-        self._deliveries.begin(most)
+        slots.begin(most)
         try:
             if not is_wanted and not (found := await self._store.read(glances.work, wants)).is_there:
-                self._deliveries.note_look(found)
+                slots.note_look(found)
+                self._plan_beside(slots)
                 return
             claims = await asyncio.shield(self._store.run(jobs.admit_and_claim, wants, most, self._worker, nonce))
         except UnknownOutcome:
             self._doubts.add(nonce, sent)
             raise
         finally:
-            self._deliveries.end(most)
+            slots.end(most)
         if claims.jobs:
             reach("claim.after_commit")
-        self._deliveries.note(claims)
+        slots.note(claims)
+        self._plan_beside(slots)
+        self._is_hungry |= slots.shares_queues and claims.admitted > len(claims.jobs)
         self._begin(claims.jobs, sent)
 
-    def _free_for_deliveries(self) -> int:
+    def _free_beside(self, slots: Beside) -> int:
         if self._ending.is_draining or not self._intake.room(1):
             return 0
-        if self.is_quiet and self._free_slots() and not self._deliveries.is_wanted:
-            return 0  # who is idle, and listens, looks first
-        return self._deliveries.room(self._running.internal)
+        running = self._running.taken(slots.slot)
+        if not (self.is_quiet and self._free_slots()):
+            return slots.room(running)
+        return slots.free(running) if slots.is_wanted or slots.is_unseen else 0  # who is idle, and listens, looks first
+
+    def _plan_beside(self, slots: Beside) -> None:
+        """Look again when the next of *slots* is due; of a queue that nobody else serves the next claim tells."""
+        if slots.shares_queues:
+            self._hearing.plan_sooner(self._sooner(None))
+
+    def _sooner(self, next_ms: int | None) -> int | None:
+        """Give what comes first: *next_ms*, in which something else is due, or what is due beside it."""
+        for each in self._beside:
+            next_ms = each.sooner(next_ms)
+        return next_ms
 
     async def _look(self) -> None:
-        """Read whether there is something to do; what there is may also be a delivery."""
-        if await self._hearing.look():
+        """Read whether there is something to do for the slots that are free, of whatever kind."""
+        free = [each for each in self._beside if each.free(self._running.taken(each.slot))]
+        for each in self._beside:
+            if each not in free:
+                each.leave_out()
+        if await self._hearing.look([*self._wants, *(want for each in free for want in each.wants)]):
             self._is_hungry = True
-            self._deliveries.look_soon()
+            for each in free:
+                each.look_soon()
 
     def _nonce(self) -> str:
         return f"{self._surroundings.chance.getrandbits(64):016x}"
 
     def _after_commit(self, batch: Sequence[Settlement], claims: Claims) -> None:
+        """Pass the points behind a commit whose answer has been taken in: what begins, begins after this."""
+        if batch:
+            reach("flush.after_commit")
         pass_points([each.outcome.kind for each in batch], "after_commit")
         if claims.jobs:
             reach("claim.after_commit")
@@ -338,7 +372,8 @@ class Claimer:
         if self.trouble_since is not None:
             seconds = self._surroundings.monotonic() - self.trouble_since
             logger.warning("worker_store_answers", extra={"seconds": round(seconds, 1)})
-            self.trouble_since, self._answered_at = None, self._surroundings.monotonic()
+            self.trouble_since, self.trouble = None, None
+            self._answered_at = self._surroundings.monotonic()
 
     async def _after_trouble(self, error: Exception, failures: int, began: float) -> None:
         self._is_hungry = True
@@ -347,6 +382,8 @@ class Claimer:
             self.trouble_since = self._surroundings.monotonic()
             unexpected = None if isinstance(error, HoldfastError) else error
             logger.warning("worker_store_trouble", extra={"reason": str(error)}, exc_info=unexpected)
+        if self.trouble_since is not None:
+            self.trouble = str(error)
         if self._ending.is_draining and self._options.grace is None and self._ending.last_moment is None:
             self._ending.begin_last_moment()
         longest = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(failures, 10))

@@ -98,6 +98,8 @@ class Block:
     async def _commit(self) -> None:
         self._blocks.refuse_aborted()
         self._open_tx.refuse_unusable()
+        if self._completes:
+            reach("complete.after_user_code")
         outcome = await self._outcome() if self._completes else None
         await self._write(outcome)
         self._blocks.begin_commit()
@@ -110,6 +112,7 @@ class Block:
             if self._open_tx.is_committed:  # also if whoever waited for it was cancelled meanwhile
                 self._committed(outcome)
             self._blocks.end_commit()
+        _pass_commit(outcome)
 
     async def _outcome(self) -> Outcome:
         if self._successor is not None:
@@ -171,10 +174,15 @@ class Block:
     def _committed(self, outcome: Outcome | None) -> None:
         if outcome is None:
             self._blocks.prepared()
-            reach("prepare.after_commit")
         else:
             self._blocks.completed(outcome)
-            pass_points([Kind.COMPLETE], "after_commit")
+
+
+def _pass_commit(outcome: Outcome | None) -> None:
+    if outcome is None:
+        reach("prepare.after_commit")
+    else:
+        pass_points([Kind.COMPLETE], "after_commit")
 
 
 async def finish(tx: Tx, settlement: Settlement, reports: Sequence[Report]) -> None:

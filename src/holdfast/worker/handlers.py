@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.errors import StoreError
 from holdfast.models import INTERNAL_QUEUE
@@ -16,14 +15,15 @@ from holdfast.store import warnings
 from holdfast.store.jobs import Claimed
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Store
-from holdfast.surroundings import Surroundings
+from holdfast.surroundings import Pool, Surroundings
 from holdfast.tasks import Tasks
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.blocks import make_desks
+from holdfast.worker.children.pool import Children
 from holdfast.worker.leases import Leases
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.progress import Progress
-from holdfast.worker.running import Running
+from holdfast.worker.running import Run, Running
 from holdfast.worker.settle import Ended
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,10 @@ class Handlers:
         ended: Ended,
         leases: Leases,
         progress: Progress,
+        children: Children | None,
     ) -> None:
         self._store = store
+        self._children = children
         self._tasks = tasks
         self._surroundings = surroundings
         self._options = options
@@ -55,20 +57,31 @@ class Handlers:
         self._ended = ended
         self._leases = leases
         self._progress = progress
-        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="holdfast-handler")
+        self._threads = Pool(options.concurrency, thread_name_prefix="holdfast-handler")
+        if any(not each.signature.is_async for each in tasks):
+            self._threads.make_ready()
         self._desks = make_desks(store, opener, surroundings, starting, leases, progress, worker)
 
     def start(self, job: Claimed, group: asyncio.TaskGroup, then: Callable[[], None]) -> None:
         """Begin an attempt of *job*; *then* is called when it has ended."""
-        task = self._tasks.get(job.task)
-        tell, chance = self._progress.teller(job.token), self._surroundings.chance
-        desk = self._desks[task.signature.is_async]
-        middleware = () if job.queue == INTERNAL_QUEUE else self._options.middleware
-        attempt = Attempt(job, task, desk, middleware, self._threads, chance, tell)
+        attempt = self._make(job)
         self._running.add(attempt)
         group.create_task(self._run(attempt, then))
 
-    async def _run(self, attempt: Attempt, then: Callable[[], None]) -> None:
+    def runs_in_child(self, job: Claimed) -> bool:
+        """Tell whether the handler of *job* has a process for itself."""
+        return self._tasks.get(job.task).policy.is_in_child
+
+    def _make(self, job: Claimed) -> Run:
+        task = self._tasks.get(job.task)
+        if task.policy.is_in_child and self._children is not None:
+            return self._children.attempt(job, task)
+        tell, chance = self._progress.teller(job.token), self._surroundings.chance
+        desk = self._desks[task.signature.is_async]
+        middleware = () if job.queue == INTERNAL_QUEUE else self._options.middleware
+        return Attempt(job, task, desk, middleware, self._threads, chance, tell)
+
+    async def _run(self, attempt: Run, then: Callable[[], None]) -> None:
         outcome = await attempt.run()
         if attempt.warning is not None:
             await self._warn(attempt, attempt.warning)
@@ -76,7 +89,7 @@ class Handlers:
             self.end(attempt, outcome)
             then()
 
-    def end(self, attempt: Attempt, outcome: Outcome | None) -> None:
+    def end(self, attempt: Run, outcome: Outcome | None) -> None:
         """Take in what an attempt came to; None leaves nothing to write."""
         token = attempt.job.token
         if outcome is None:
@@ -88,7 +101,7 @@ class Handlers:
             is_plain = attempt.job.lane is None and attempt.job.chain_index == 0
             self._ended.add(Settlement(token, outcome, attempt.task.policy.halts_lane, is_plain))
 
-    async def _warn(self, attempt: Attempt, error: str) -> None:
+    async def _warn(self, attempt: Run, error: str) -> None:
         """Write down what was raised after the job was completed, if that can be done."""
         logger.warning("handler_raised_after_completion", extra={"job": attempt.job.id, "task": attempt.job.task})
         try:

@@ -29,7 +29,22 @@ class Health:
     """The jobs whose handlers were told to stop long ago and have not."""
     trouble_since: datetime | None
     """Since when the store has not answered as it should; None if it does."""
+    trouble: str | None = None
+    """What the trouble was when it was last asked; on SQLite that names the process which had the right to write."""
     is_draining: bool
+    children: ChildrenHealth | None = None
+    """How its child processes are; None if no task of its runs in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildrenHealth:
+    """How many child processes a worker has, by what they do."""
+
+    idle: int
+    busy: int
+    starting: int
+    failing_since: datetime | None
+    """Since when none could be started; None if they can."""
 
 
 class Instants:

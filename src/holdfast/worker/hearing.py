@@ -85,8 +85,14 @@ class Hearing:
             seconds = min(seconds, next_ms / 1000 if next_ms > 0 else AGAIN_SECONDS)
         self._look_at = self._monotonic() + seconds
 
-    async def look(self) -> bool:
-        """Say that we sleep, if that is new, and then read whether there is something to do."""
+    def plan_sooner(self, next_ms: int | None) -> None:
+        """Look again when the next arrival is due, in *next_ms*, unless a look before that is planned."""
+        planned = self._look_at
+        self.plan(next_ms)
+        self._look_at = min(planned, self._look_at)
+
+    async def look(self, wants: Sequence[Want]) -> bool:
+        """Say that we sleep, if that is new, and then read whether there is something to do of *wants*."""
         self._is_hinted = False
         self.plan(None)  # so that the worker's other loop does not look as well
         if self._rest.wants_to_sleep:
@@ -95,8 +101,10 @@ class Hearing:
         elif self._rest.wants_to_wake:
             await self._store.run(workers.awake, self._member.id)
             self._rest.has_unmarked()
-        found = await self._store.read(glances.work, self._wants)
+        found = await self._store.read(glances.work, wants or self._wants)  # without any there is no horizon
         self._rest.has_looked(found.horizon)
+        if not wants:
+            return False
         self.plan(found.next_ms)
         return found.is_there
 

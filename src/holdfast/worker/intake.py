@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from holdfast.outcomes import MOST_CRASHES, Kind, Outcome
+from holdfast.outcomes import Kind, Outcome
 from holdfast.store import jobs
 from holdfast.store.jobs import Claimed, Token
 from holdfast.store.settling import Settlement
@@ -79,7 +79,7 @@ class Intake:
 
     def begin(self, claimed: Sequence[Claimed]) -> None:
         """Start attempts; of suspects one waits until it is alone, and the others are given back for who has room."""
-        suspects = [each for each in claimed if is_suspect(each)]
+        suspects = [each for each in claimed if self._must_be_alone(each)]
         self._is_careful = bool(suspects) or (self._is_careful and not claimed)
         running = self._running.by_seq() if claimed else {}
         runs_suspect = self._runs_suspect
@@ -87,13 +87,17 @@ class Intake:
             if (earlier := running.get(each.token.seq)) is not None:
                 earlier.abort(AbortReason.TAKEN)
                 self._put_off(each)
-            elif self._ending.is_draining or runs_suspect or (is_suspect(each) and self._suspect is not None):
+            elif self._ending.is_draining or runs_suspect or (each in suspects and self._suspect is not None):
                 self._give_back(each)
-            elif is_suspect(each):
+            elif each in suspects:
                 self._keep(each)
             else:
                 self._start(each)
         self._start_suspect()
+
+    def _must_be_alone(self, job: Claimed) -> bool:
+        """Tell whether *job* may take this process down; one in a child process takes down only that."""
+        return job.is_suspect and not self._handlers.runs_in_child(job)
 
     def drain(self) -> None:
         """Give back what has not begun."""
@@ -173,8 +177,3 @@ class Intake:
     def _give_back(self, job: Claimed) -> None:
         reason = AbortReason.SHUTDOWN if self._ending.is_draining else "another suspect runs"
         self._ended.add(Settlement(job.token, Outcome(Kind.GIVE_BACK, reason=reason)))
-
-
-def is_suspect(job: Claimed) -> bool:
-    """Tell whether one crash more would convict *job*."""
-    return job.crashes >= MOST_CRASHES - 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -34,6 +34,7 @@ HINTED_SECONDS = 0.25  # the least between two looks, however many hints come
 SHORTEST_SECONDS = 0.05
 MARGIN_SECONDS = 5.0
 STANDSTILL_SECONDS = 1.0  # a thread that comes later than that was stopped, with its whole process
+QUEUEING_SECONDS = 1.0  # the most between two words to child processes, while SQLite's right to write is waited for
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +99,16 @@ def margin(seconds: float) -> float:
 class Leases:
     """The leases that this worker holds."""
 
-    def __init__(self, store: Store, surroundings: Surroundings, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        store: Store,
+        surroundings: Surroundings,
+        watcher: Watcher,
+        kept: Callable[[], None] | None = None,
+    ) -> None:
+        """Keep leases, and tell *watcher*; *kept* is called whenever `good_until` may say more than before."""
         self._store = store
+        self._kept = kept
         self._monotonic = surroundings.monotonic
         self._watcher = watcher
         self._held: dict[Token, Lease] = {}
@@ -142,6 +151,18 @@ class Leases:
         """Tell whether a lease is surely still ours, by our own clock; a renewal that succeeds makes it so again."""
         lease = self._held.get(token)
         return lease is not None and (self._waits_to_write or not lease.is_late(self._monotonic()))
+
+    def good_until(self, token: Token) -> tuple[float, float] | None:
+        """Say until when a lease may be counted on by who hears nothing from us, such as a child process.
+
+        First when `may_complete` would say no, then when the handler is to stop; None if it is not kept here.
+        """
+        lease = self._held.get(token)
+        if lease is None:
+            return None
+        spare = margin(lease.seconds)
+        late_at = self._monotonic() + spare if self._waits_to_write else lease.late_at
+        return late_at, max(late_at, lease.fenced_at) + spare / 2  # we stop it earlier, if we can
 
     def stop(self) -> None:
         """End the threads."""
@@ -205,6 +226,8 @@ class Leases:
             lease.sent, lease.is_fenced = max(lease.sent, now), False
             lease.spare(answered)
         self._fence_in_time(due.values())
+        if self._kept is not None:
+            self._kept()
         if is_due:
             self._succeeded()
             return holds
@@ -233,8 +256,13 @@ class Leases:
         self._give_up_late(now)
         with self._fencing:  # what is late and was not given up, `step` looks at, as soon as it has its answer
             ahead = [lease.fenced_at for lease in list(self._held.values()) if lease.fenced_at > now]
+            if self._kept is not None and self._held and self._waits_to_write:
+                ahead.append(now + min(QUEUEING_SECONDS, *(margin(lease.seconds) / 4 for lease in self._held.values())))
             self._fences_at = min(ahead, default=None)
-            return None if self._fences_at is None else self._fences_at - now
+            seconds = None if self._fences_at is None else self._fences_at - now
+        if self._kept is not None and self._waits_to_write:
+            self._kept()
+        return seconds
 
     def _fence_in_time(self, leases: Iterable[Lease]) -> None:
         """Have the second thread look when the first of *leases* is to be given up; mostly it will look before that."""

@@ -16,7 +16,12 @@ from holdfast.worker.attempt import Middleware
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker works; times in seconds."""
+    """How a worker works; times in seconds.
+
+    The last four are for tasks with `run_in="process"`: *app* is where child processes find the Holdfast object, if
+    that is no name of a module; *children* how many there are at most, by default one for each core; *child_jobs* after
+    how many jobs one is replaced, and *child_megabytes* above which size.
+    """
 
     queues: Sequence[str] | None = None
     concurrency: int = 100
@@ -25,6 +30,10 @@ class WorkerOptions:
     poll: float = 2.0
     middleware: Sequence[Middleware] = ()
     webhooks: bool = True
+    app: str | None = None
+    children: int | None = None
+    child_jobs: int = 1000
+    child_megabytes: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):
@@ -47,6 +56,18 @@ class WorkerOptions:
             raise InvalidSettings("middleware is a list of functions (ctx, next), also if it has one entry")
         if not isinstance(self.webhooks, bool):
             raise InvalidSettings("webhooks is True, or False for a worker that leaves them to others")
+        self._check_children()
+
+    def _check_children(self) -> None:
+        if self.app is not None and not all(str(self.app).partition(":")):
+            raise InvalidSettings('app is the place of a Holdfast object; write app="module:name"')
+        for name in ("children", "child_jobs"):
+            value = getattr(self, name)
+            if not (name == "children" and value is None) and not (type(value) is int and value >= 1):
+                raise InvalidSettings(f"{name} is a whole number of at least 1")
+        limit = self.child_megabytes
+        if limit is not None and not (_is_number(limit) and limit > 0):
+            raise InvalidSettings("child_megabytes is a number above 0, or None for no limit")
 
 
 def _is_number(value: object) -> bool:
@@ -63,6 +84,10 @@ class WorkerKeywords(TypedDict, total=False):
     poll: float
     middleware: Sequence[Middleware]
     webhooks: bool
+    app: str | None
+    children: int | None
+    child_jobs: int
+    child_megabytes: float | None
 
 
 def new_worker_id(name: str | None, surroundings: Surroundings) -> str:

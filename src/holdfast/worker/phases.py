@@ -218,6 +218,7 @@ class Phases:
         percent = overall(position, len(self._names), 0)
         rows, total = self._layout(name, position)
         await self._write(phases.begin, Beginning(self._token, name, percent, rows, total))
+        reach("begin_phase.after_commit")
         self._is_laid = True
 
     def _layout(self, name: str, position: int) -> tuple[tuple[PhaseRow, ...], int | None]:

@@ -45,6 +45,8 @@ class _Last:
     """Who waits until the last report is written; told whether it was."""
     for_rest: list[Future[bool]] = field(default_factory=list)
     """Who waits until no write of it is under way."""
+    hear: Callable[[Report], None] | None = None
+    """Who is told of each report that is written."""
 
 
 class Progress:
@@ -58,13 +60,15 @@ class Progress:
         self._told = asyncio.Event()
         self._lock = threading.Lock()  # handlers in threads report while the loop takes what is due
 
-    def teller(self, token: Token) -> Callable[[Report, bool], Future[bool] | None]:
+    def teller(
+        self, token: Token, hear: Callable[[Report], None] | None = None
+    ) -> Callable[[Report, bool], Future[bool] | None]:
         """Make what the attempt of *token* reports by, in any thread; at once, if it says so.
 
         What is to be written at once gives a future, which tells when that, or a later report, is written; False means
-        that nobody will write it any more.
+        that nobody will write it any more. *hear* is told of each report that is written, in the loop.
         """
-        last = self._last[token] = _Last()
+        last = self._last[token] = _Last(hear=hear)
 
         def tell(report: Report, at_once: bool) -> Future[bool] | None:
             written: Future[bool] | None = None
@@ -176,12 +180,14 @@ class Progress:
         with self._lock:
             for token, last in taken.items():
                 last.is_writing = False
-                _tell(last.for_rest, True)
                 if token not in written:  # the database is away, or somebody has the row locked
                     last.is_taken, last.due = False, now + TROUBLE_SECONDS  # with a lost token until the attempt ends
                 elif last.is_taken:  # else something was said meanwhile
                     last.is_written = True
                     _tell(last.for_written, True)
+                    if last.hear is not None and last.report is not None:
+                        last.hear(last.report)
+                _tell(last.for_rest, True)  # only now: whoever waits for it asks next what is unwritten, in any process
 
     def _wake(self) -> None:
         self._loop.call_soon_threadsafe(self._told.set)

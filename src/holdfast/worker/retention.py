@@ -126,6 +126,8 @@ class RetentionPass:
             return unasked | mine.keys()
         errands = [Errand(seq, stage, each) for seq, each in calls.items() if each]
         well = await self._hooks.run(errands) if errands else set()
+        if errands:
+            reach("retain.after_hook")
         return unasked | {seq for seq, each in calls.items() if not each} | well
 
     def _calls(self, known: _Known, stage: Stage, jobs: Sequence[Job]) -> list[tuple[Hook, Job]]:
@@ -146,7 +148,7 @@ class RetentionPass:
         if walk.stage == "stale":
             reach("mark.after_commit")
         else:
-            reach("remove.after_commit")
+            reach("retain.after_commit")
         return done
 
     async def _tidy(self, *, is_whole: bool) -> int:
@@ -170,6 +172,8 @@ class RetentionPass:
         if await self._at.read(trimming.has_old, age_ms):
             for _ in range(MOST_BATCHES):
                 trimmed += (removed := await self._at.run(trimming.trim, age_ms))
+                if removed:
+                    reach("trim.after_commit")
                 if removed < trimming.MOST_EVENTS:
                     break
         return trimmed

@@ -24,6 +24,7 @@ from holdfast.worker.proof import Proof
 PERIOD_SECONDS = 4.0
 MARGIN_SECONDS = 5.0
 PROOF_SECONDS = 1.0
+JUMP_SECONDS = 60.0  # by which the database's clock goes wrong before it is worth a word
 UNSERVED_ROUNDS = 2
 NEIGHBOUR_ROUNDS, STATISTICS_ROUNDS = 8, 15
 NO_OUTAGE = 2**53
@@ -103,6 +104,7 @@ class Upkeep:
             await self._store.run(statistics.forget)
         if self._rounds % STATISTICS_ROUNDS == 0 and self._undelivered is not None:
             await self._undelivered.look()
+        self._store.tidy()
         self._rounds += 1
 
     async def _reap(self) -> Reaped:
@@ -117,6 +119,7 @@ class Upkeep:
             reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
         if reaped.count:
             reach("reap.after_commit")
+        self._tell_jump(now, reaped.now_ms)
         if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
             self._quiet_since = self._surroundings.monotonic()
         self._worked, self._failing_since = (self._surroundings.monotonic(), reaped.now_ms), None
@@ -150,6 +153,18 @@ class Upkeep:
         if count:
             logger.info("jobs_taken_back", extra={"jobs": count})
             self._wake()
+
+    def _tell_jump(self, sent: float, database_ms: int) -> None:
+        """Say that the database's clock was put forward or back, if it went on by much more or less than ours."""
+        if self._worked is None:
+            return
+        at, before_ms = self._worked
+        passed = (database_ms - before_ms) / 1000
+        # it was read at some moment between our question and its answer, and we may have stood still for long there
+        earliest, latest = sent - at, self._surroundings.monotonic() - at
+        jump = passed - min(max(passed, earliest), latest)
+        if abs(jump) > JUMP_SECONDS:
+            logger.warning("database_clock_jumped", extra={"seconds": round(jump)})
 
     def _expected_ms(self, now: float) -> int | None:
         if self._worked is None:

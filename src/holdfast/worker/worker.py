@@ -5,7 +5,8 @@ answers. `intake` begins what was claimed, or gives it back; suspects run alone.
 `running` knows them all. A handler sees its `context` and opens `blocks`, each of them `fenced`. `settle` keeps what
 has ended until it is written down. `leases` are kept by a thread of their own, which also hears what is asked of
 running jobs. `hearing` says when to look, `progress` what handlers report, `upkeep` and `proof` what others have left;
-`retention` takes away what ended long ago. `deliveries` are the slots for webhooks, beside those of handlers.
+`retention` takes away what ended long ago. `beside` the slots of handlers are those of `deliveries`, for webhooks, and
+of `children`, the processes that run handlers which can be killed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,11 +28,15 @@ from holdfast.store.workers import Member
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Task, Tasks
 from holdfast.worker.aborts import ABORTS, AbortReason
+from holdfast.worker.beside import Beside
+from holdfast.worker.children.launch import Launch
+from holdfast.worker.children.pool import Children
+from holdfast.worker.children.remote import Ledgers
 from holdfast.worker.claimer import LOOPS, Claimer
 from holdfast.worker.deliveries import Deliveries, Undelivered
 from holdfast.worker.ending import Ending
 from holdfast.worker.handlers import Handlers
-from holdfast.worker.health import Health, HintMode, Instants
+from holdfast.worker.health import ChildrenHealth, Health, HintMode, Instants
 from holdfast.worker.hearing import Hearing
 from holdfast.worker.intake import Intake
 from holdfast.worker.leases import Leases
@@ -39,7 +45,7 @@ from holdfast.worker.options import WorkerOptions, new_worker_id, wants_of
 from holdfast.worker.progress import Progress
 from holdfast.worker.proof import Proof
 from holdfast.worker.retention import RetentionPass, RetentionUpkeep
-from holdfast.worker.running import Running
+from holdfast.worker.running import Running, Slot
 from holdfast.worker.settle import Ended
 from holdfast.worker.upkeep import Upkeep
 
@@ -60,6 +66,7 @@ class Worker:
         make_proof: Callable[[str], Proof | None] = lambda _: None,
         retention: RetentionPass | None = None,
         delivery: Task[..., Any] | None = None,
+        launch: Launch | None = None,
     ) -> None:
         self._store = store
         self._lease_store = lease_store
@@ -68,7 +75,17 @@ class Worker:
         self._surroundings = surroundings
         self._options = options
         self.id = new_worker_id(options.name, surroundings)
-        self._wants = wants_of(starting.tasks, options.queues)
+        wants = wants_of(starting.tasks, options.queues)
+        for_children = {name for each in starting.tasks if each.policy.is_in_child for name in each.names}
+        self._wants = [each for each in wants if each.task not in for_children]
+        self._launch = launch
+        self._children: Children | None = None
+        self._child_slots = Beside(
+            Slot.CHILD,
+            [each for each in wants if each.task in for_children],
+            lambda: 0 if self._children is None else self._children.usable,
+            surroundings.monotonic,
+        )
         self._retention = None if retention is None else RetentionUpkeep(retention, surroundings)
         self._tasks = Tasks()
         self._tasks.merge(starting.tasks)
@@ -98,10 +115,20 @@ class Worker:
         self._since = self._surroundings.monotonic()
         self._loop_watch = LoopWatch(self._surroundings)
         self._progress = Progress(self._store, self._surroundings)
-        self._leases = Leases(self._lease_store, self._surroundings, self)
+        kept = self._tell_children if self._launch is not None else None
+        self._leases = Leases(self._lease_store, self._surroundings, self, kept)
         self._hearing = Hearing(
             self._store, self._surroundings, self._member(), self._all_wants, self._options.poll, self._hear
         )
+        if self._launch is not None and self._child_slots.wants:
+            self._children = Children(
+                self._launch,
+                self._surroundings,
+                self._options,
+                self.id,
+                Ledgers(self._store, self._leases, self._progress),
+                self._has_free_child,
+            )
         self._handlers = Handlers(
             self._store,
             self._opener,
@@ -114,6 +141,7 @@ class Worker:
             ended=self._ended,
             leases=self._leases,
             progress=self._progress,
+            children=self._children,
         )
         try:
             await self._begin_proof()
@@ -162,14 +190,23 @@ class Worker:
             leases=self._leases,
             progress=self._progress,
             hearing=self._hearing,
-            deliveries=self._deliveries,
+            beside=[self._deliveries] if self._children is None else [self._deliveries, self._child_slots],
             woken=self._woken,
         )
 
     @property
     def _all_wants(self) -> list[Want]:
-        """What it serves: the jobs of its handlers, and deliveries."""
-        return [*self._wants, *self._deliveries.wants]
+        """What it serves: the jobs of its handlers, here and in children, and deliveries."""
+        return [*self._wants, *self._child_slots.wants, *self._deliveries.wants]
+
+    def _has_free_child(self) -> None:
+        self._child_slots.has_room()
+        self._woken.set()
+
+    def _tell_children(self) -> None:
+        """Tell child processes how long their leases are good for; called in either of the leases' threads."""
+        if self._children is not None:
+            self._children.tell_leases()
 
     async def _begin_proof(self) -> None:
         if self._proof is None:
@@ -182,12 +219,14 @@ class Worker:
             self._proof = None
 
     def _member(self) -> Member:
-        served = sorted({each.queue for each in self._wants})
+        served = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
         return Member.here(self.id, self._options.name, queues=served, concurrency=self._options.concurrency)
 
     async def _end(self) -> None:
         await self._hearing.stop()
         self._handlers.close()
+        if self._children is not None:
+            await self._children.close()
         await self._surroundings.threads.call(self._leases.stop)
         if self._lease_store is not self._store:
             await self._surroundings.threads.call(self._lease_store.close_sync)
@@ -248,7 +287,8 @@ class Worker:
     async def abandon(self, seconds: float) -> bool:
         """Give back also what cannot be stopped, for the process is about to end; tell whether all was written."""
         for attempt in list(self._running):
-            outcome = attempt.aborted(attempt.context.abort_reason or AbortReason.SHUTDOWN)
+            outcome = attempt.aborted(attempt.abort_reason or AbortReason.SHUTDOWN)
+            attempt.leave_behind()
             logger.warning("handler_left_behind", extra={"job": attempt.job.id, "task": attempt.job.task})
             self._handlers.end(attempt, outcome)
             self._running.remove(attempt)
@@ -289,7 +329,17 @@ class Worker:
             running=len(self._running),
             stubborn=tuple(self.stubborn),
             trouble_since=at(claimer.trouble_since) if claimer is not None else None,
+            trouble=claimer.trouble if claimer is not None else None,
             is_draining=self._ending.is_draining,
+            children=self._children_health(at),
+        )
+
+    def _children_health(self, at: Callable[[float | None], datetime | None]) -> ChildrenHealth | None:
+        if self._children is None:
+            return None
+        counts = self._children.counts
+        return ChildrenHealth(
+            idle=counts.idle, busy=counts.busy, starting=counts.starting, failing_since=at(counts.failing_since)
         )
 
     @property

@@ -10,8 +10,7 @@ from typing import Any
 import click
 from django.core.management.base import BaseCommand, CommandError
 
-from holdfast.cli.serving import serve
-from holdfast.cli.worker import keywords, worker
+from holdfast.cli.worker import keywords, work, worker
 from holdfast.errors import HoldfastError
 from holdfast.integrations.django.connections import tidy_connections
 from holdfast.integrations.django.project import holdfast
@@ -37,10 +36,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         """Work; leave with the exit code of `holdfast worker`."""
-        options = keywords(**{str(each.name): given[str(each.name)] for each in OPTIONS})
+        words = {str(each.name): given[str(each.name)] for each in OPTIONS}
+        processes, health_file = words.pop("processes"), words.pop("health_file")
+        options = keywords(**words)
         options["middleware"] = [tidy_connections]
+        options["app"] = "holdfast.integrations.django.child:hf"
         try:
-            code = serve(holdfast(), options)
+            code = work(holdfast, options, processes=processes, health_file=health_file)
         except HoldfastError as error:
             raise CommandError(str(error), returncode=error.exit_code) from error
         sys.exit(code)

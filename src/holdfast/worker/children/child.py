@@ -1,0 +1,248 @@
+"""The program of a child process: imports the application, and runs the jobs that its worker gives it, one at a time.
+
+The very `Attempt` of the worker runs here, over the application's own store, which is opened when it is first needed.
+A thread does nothing but listen to the worker. When the line ends the worker is gone, and so is this process, whatever
+its handler does. When the lease of its job is not renewed, as if the worker stood still, it stops the handler itself,
+and if that does not stop, the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from holdfast.crashpoints import reach
+from holdfast.errors import Misuse
+from holdfast.outcomes import Outcome
+from holdfast.surroundings import Surroundings
+from holdfast.worker.aborts import AbortReason
+from holdfast.worker.attempt import Attempt, Middleware
+from holdfast.worker.blocks import make_desks
+from holdfast.worker.children.launch import mark_of
+from holdfast.worker.children.limits import at_most, die_with, resident_megabytes
+from holdfast.worker.children.places import Main, find
+from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
+from holdfast.worker.children.remote import FENCED
+from holdfast.worker.children.wire import CHUNK, JOB, OUTCOME, REPORT, Lines, Message, packed
+from holdfast.worker.engine import ENGINE, Engine
+
+STOP_SECONDS = 5.0
+"""How long a handler has that is stopped because the worker is silent, before the process ends itself."""
+STANDSTILL_SECONDS, SPARE_SECONDS = 1.0, 2.0  # who comes later than that has stood still, maybe with its worker
+REST_SECONDS = 0.1
+THREADS = 4
+LONGEST_SECONDS = 3_600.0
+
+
+class Line:
+    """The child's end of the line to its worker."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)  # what a handler starts has no business with it
+        self._poll = select.poll()  # a time-out of the socket itself would be one of what is sent, too
+        self._poll.register(self._socket, select.POLLIN)
+        self._lines = Lines()
+        self._sending = threading.Lock()
+
+    def say(self, message: str, **facts: object) -> None:
+        """Send a message; in any thread."""
+        with self._sending:
+            self._socket.sendall(packed(message, **facts))
+
+    def hear(self, seconds: float | None) -> list[Message]:
+        """Wait for messages, *seconds* at most; end the process if there will be none."""
+        if not self._poll.poll(None if seconds is None else min(max(seconds, 0), LONGEST_SECONDS) * 1000):
+            return []
+        try:
+            piece = self._socket.recv(CHUNK)
+        except OSError:
+            piece = b""
+        if not piece:
+            os._exit(0)
+        return self._lines.take(piece)
+
+
+class Child:
+    """What runs in this process."""
+
+    def __init__(self, line: Line, surroundings: Surroundings) -> None:
+        self._line = line
+        self._surroundings = surroundings
+        self._monotonic = surroundings.monotonic
+        self._loop = asyncio.get_running_loop()
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._lease = LeaseOfChild(line.say, surroundings.monotonic)
+        self._progress = ProgressOfChild(line.say, self._later)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-handler")
+        self._attempt: Attempt | None = None
+        self._number = 0
+        """The job that runs, or ran last: the first, the second, …"""
+        self._aborted: tuple[int, AbortReason] | None = None
+        self._leaves: tuple[int, float] | None = None
+        """The job that is to be over by now, and when the process ends if it is not."""
+        self._middleware: list[Middleware] = []
+
+    async def run(self) -> None:
+        """Begin, and run what comes, until the worker says that it is enough."""
+        self._surroundings.shell(self._listen, "holdfast-line").wake()
+        self._threads.submit(int).result()  # a thread that is there already counts not towards a limit of memory
+        engine = await self._begin(await self._messages.get())
+        while engine is not None and (message := await self._messages.get())["say"] == "run":
+            await self._run(engine, message)
+        if engine is not None:
+            await engine.store.close()
+
+    async def _begin(self, message: Message) -> Engine | None:
+        """Import the application and say what was found."""
+        die_with(message["parent"])
+        try:
+            engine, mistake = self._import(message), None
+        except BaseException as error:  # noqa: BLE001 - whatever modules do when they are imported, it is told
+            traceback.print_exception(error)
+            engine, mistake = None, f"{type(error).__name__}: {error}"[:500]
+        self._line.say("hello", mistake=mistake, database=engine and mark_of(engine.starting.settings))
+        return engine
+
+    def _import(self, message: Message) -> Engine:
+        sys.path[:] = message["path"]
+        sys.argv[:] = message["arguments"]
+        if message["main"] is not None:
+            Main(**message["main"]).run()
+        app = find(message["app"])
+        self._middleware = [find(each) for each in message["middleware"]]  # type: ignore[misc]
+        engine = getattr(app, ENGINE, None)
+        if not isinstance(engine, Engine):
+            raise Misuse(f"{message['app']} is of type {type(app).__name__}, and not a Holdfast")
+        self._desks = make_desks(
+            engine.store,
+            engine.opener,
+            engine.surroundings,
+            engine.starting,
+            self._lease,
+            self._progress,
+            message["worker"],
+        )
+        return engine
+
+    async def _run(self, engine: Engine, message: Message) -> None:
+        job = JOB.validate_python(message["job"])
+        if job.task not in engine.starting.tasks or engine.starting.tasks.get(job.task).is_declared:
+            self._end(None, is_unknown=True)
+            return
+        task = engine.starting.tasks.get(job.task)
+        attempt = Attempt(
+            job,
+            task,
+            self._desks[task.signature.is_async],
+            self._middleware,
+            self._threads,
+            engine.surroundings.chance,
+            self._progress.teller(job.token),
+        )
+        self._begin_attempt(attempt, message["number"])
+        with at_most(task.policy.memory_megabytes):
+            outcome = await self._loop.create_task(attempt.run())
+        self._attempt = None
+        self._progress.end()
+        self._progress.forget([job.token])
+        self._end(outcome, attempt.warning)
+
+    def _begin_attempt(self, attempt: Attempt, number: int) -> None:
+        self._attempt, self._number = attempt, number
+        if self._aborted is not None and self._aborted[0] == number:  # before it began
+            attempt.abort(self._aborted[1])
+
+    def _end(self, outcome: Outcome | None, warning: str | None = None, *, is_unknown: bool = False) -> None:
+        self._lease.end()
+        said = OUTCOME.dump_python(outcome, mode="json")
+        size = resident_megabytes()
+        self._line.say("ended", outcome=said, warning=warning, is_unknown=is_unknown, megabytes=size)
+        reach("child.after_outcome")
+
+    def _later(self, call: Callable[[], None]) -> None:
+        """Have *call* called in the loop when reports have rested; in any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._loop.call_later, REST_SECONDS, call)
+
+    # in the thread that listens
+
+    def _listen(self) -> float:
+        """Wait for what the worker says, and see to it that nothing runs on without its lease."""
+        for message in self._line.hear(self._patience):
+            self._heard(message)
+        self._fence()
+        return 0.0
+
+    @property
+    def _patience(self) -> float | None:
+        return self._lease.seconds if self._leaves is None else self._leaves[1] - self._monotonic()
+
+    def _heard(self, message: Message) -> None:
+        match message["say"]:
+            case "lease":
+                self._lease.renew(message["number"], message["until"])
+            case "abort":
+                self._tell(message["number"], AbortReason(message["reason"]))
+            case "written":
+                self._progress.written(REPORT.validate_python(message["report"]))
+            case "answer":
+                self._progress.answered(message["number"], message["answer"])
+            case "run":
+                self._lease.begin(message["number"], message["lease"])
+                self._line.say("taken")
+                self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
+            case _:
+                self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
+
+    def _tell(self, number: int, reason: AbortReason) -> None:
+        self._loop.call_soon_threadsafe(self._abort, number, reason)
+
+    def _abort(self, number: int, reason: AbortReason) -> None:
+        if self._attempt is not None and number == self._number:
+            self._attempt.abort(reason)
+        elif number > self._number:
+            self._aborted = number, reason
+
+    def _fence(self) -> None:
+        """Stop the handler if its lease may be over, and the process if it does not stop."""
+        number, seconds, now = self._lease.number, self._lease.seconds, self._monotonic()
+        if self._leaves is not None:
+            if number != self._leaves[0]:  # it has stopped
+                self._leaves = None
+            elif now >= self._leaves[1]:
+                os._exit(FENCED)
+        elif number is not None and seconds is not None and seconds <= 0:
+            if seconds < -STANDSTILL_SECONDS and self._lease.spare(SPARE_SECONDS):
+                return
+            self._leaves = number, now + STOP_SECONDS
+            self._tell(number, AbortReason.ERROR)
+
+
+async def _main(descriptor: int) -> None:
+    await Child(Line(descriptor), Surroundings()).run()
+
+
+def main(arguments: list[str]) -> None:
+    """Run until the worker says that it is enough."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the worker, which drains; a terminal tells us as well
+        signal.signal(number, _ignore)
+    asyncio.run(_main(int(arguments[1])))
+
+
+def _ignore(*_: Any) -> None:
+    """Do nothing; unlike a signal that is ignored by the system, this is not handed on to what a handler starts."""
+
+
+if __name__ == "__main__":
+    main(sys.argv)

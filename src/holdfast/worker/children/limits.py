@@ -1,0 +1,65 @@
+"""What the system knows of this process: how much memory it has, how much it may have, and whose child it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # there is none on Windows
+    resource = None  # type: ignore[assignment]
+
+MEGABYTE = 1 << 20
+PR_SET_PDEATHSIG = 1
+HAS_LIMIT = sys.platform == "linux"
+
+
+def resident_megabytes() -> float:
+    """Say how much memory this process has at this moment; where that cannot be read, 0."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
+
+
+@contextmanager
+def at_most(megabytes: float | None) -> Iterator[None]:
+    """Have memory that is asked for within fail with `MemoryError` once it is *megabytes* more than now."""
+    if megabytes is None or not HAS_LIMIT:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = _data_bytes() + round(megabytes * MEGABYTE)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes() -> int:
+    """Say how much is counted towards the limit: all private memory that can be written, used or not."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when *parent* ends, whatever it does then; nothing else is asked of Linux.
+
+    The pipe ends it as well, but code that never gives Python's lock back would not let anybody see that.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before it could be asked for
+        os._exit(0)

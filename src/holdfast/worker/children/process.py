@@ -1,0 +1,208 @@
+"""One child process as its worker sees it: the line to it, and its death.
+
+Its end is seen by what the system says of it and not by the line alone: what a handler has forked may keep the other
+end of that open. Messages are sent in any thread and wait for nobody; all else happens in the worker's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from subprocess import TimeoutExpired
+from typing import Protocol
+
+from holdfast.surroundings import Process, Surroundings
+from holdfast.worker.children.wire import CHUNK, Lines, Message, packed
+
+MODULE = "holdfast.worker.children.child"
+LEAVE_SECONDS = 2.0
+LOOK_SECONDS = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Who is told what a child says, and that it is dead; in the loop."""
+
+    def heard(self, child: ChildProcess, message: Message) -> None:
+        """Take in a message."""
+
+    def died(self, child: ChildProcess, code: int) -> None:
+        """Take in its death; *code* is its exit code, or minus the signal that ended it."""
+
+
+class ChildProcess:
+    """A child that was just started; *owner* is told of it."""
+
+    def __init__(self, surroundings: Surroundings, owner: Owner) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._owner = owner
+        # in this thread, which lives as long as the worker: the system ends a child with the *thread* that began it
+        self._process, self._line = _spawned(surroundings)
+        self._lines = Lines()
+        self._unsent = bytearray()
+        self._sending = threading.Lock()
+        self._is_open = True
+        self.pid = self._process.pid
+        self.jobs = 0
+        """How many it was given."""
+        self._pidfd = _pidfd(self.pid)
+        if self._pidfd is not None:
+            self._loop.add_reader(self._pidfd, self._look)
+        self._loop.add_reader(self._line, self._read)
+
+    def say(self, message: str, **facts: object) -> None:
+        """Send a message; in any thread."""
+        with self._sending:
+            if not self._is_open:
+                return
+            had_unsent = bool(self._unsent)
+            self._unsent += packed(message, **facts)
+            if not had_unsent and self._send():
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._send_later)
+
+    def _send(self) -> bool:
+        """Send what can be sent; tell whether something is left."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._line.send(self._unsent[:CHUNK])]
+        except BlockingIOError:
+            return True
+        except OSError:  # it is dying, as we shall hear
+            self._unsent.clear()
+        return False
+
+    def _send_later(self) -> None:
+        with self._sending:
+            if self._is_open:
+                self._loop.add_writer(self._line, self._send_rest)
+
+    def _send_rest(self) -> None:
+        with self._sending:
+            if self._is_open and not self._send():
+                self._loop.remove_writer(self._line)
+
+    def _read(self) -> None:
+        try:
+            piece = self._line.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self._loop.remove_reader(self._line)
+            self._await_death()
+            return
+        self._hear(piece)
+
+    def _hear(self, piece: bytes) -> None:
+        """Take in *piece*; what cannot be understood, as when a handler writes to every file, ends the child.
+
+        Its answer may have been lost with it, and its job would run for ever.
+        """
+        try:
+            for message in self._lines.take(piece):
+                self._owner.heard(self, message)
+        except Exception:
+            logger.exception("child_not_understood", extra={"pid": self.pid})
+            self.kill()
+
+    def _await_death(self) -> None:
+        """See whether it is dead; what has closed its line and lives on is of no use to anybody."""
+        if self._is_open and self._process.poll() is None:
+            self._loop.call_later(LOOK_SECONDS, self._end_speechless)
+        self._look()
+
+    def _end_speechless(self) -> None:
+        self.kill()
+        self._look()
+        if self._is_open:
+            self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        code = self._process.poll()
+        if code is None or not self._is_open:
+            return
+        self._read_last()
+        self._close()
+        self._owner.died(self, code)
+
+    def _read_last(self) -> None:
+        """Take in what it said before it died."""
+        with suppress(OSError):
+            while piece := self._line.recv(CHUNK):
+                self._hear(piece)
+
+    def _close(self) -> None:
+        self._let_be()
+        self._line.close()
+
+    def _let_be(self) -> None:
+        """Hear and say nothing any more."""
+        self._loop.remove_reader(self._line)
+        self._loop.remove_writer(self._line)
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        with self._sending:
+            self._is_open = False
+            self._unsent.clear()
+
+    def kill(self) -> None:
+        """End it, whatever it does; its owner hears of its death."""
+        with suppress(OSError):
+            self._process.kill()
+
+    def leave(self) -> Callable[[], None]:
+        """Let it go, without telling its owner any more; gives what waits for its end, in a thread."""
+        self.say("end")
+        if self._is_open:
+            self._let_be()
+        return self._wait
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(LEAVE_SECONDS)
+        except TimeoutExpired:
+            self.kill()
+            self._process.wait()
+        self._line.close()  # not before: it would take that for our death
+
+
+def _spawned(surroundings: Surroundings) -> tuple[Process, socket.socket]:
+    """Start a child; give it and our end of the line to it."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    try:
+        return surroundings.spawn(MODULE, theirs.fileno()), ours
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+
+
+def _pidfd(pid: int) -> int | None:
+    """Give a descriptor that can be read once the process is dead; None where the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def how_it_died(code: int) -> str:
+    """Say how a process ended, by its code."""
+    if code >= 0:
+        return f"ended by itself, with exit code {code}"
+    try:
+        return f"died of {signal.Signals(-code).name}"
+    except ValueError:
+        return f"died of signal {-code}"

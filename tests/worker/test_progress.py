@@ -1,0 +1,32 @@
+"""The order in which those who wait for a report hear of it: a child process asks next what is unwritten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.store.jobs import Report, Token
+from holdfast.surroundings import Surroundings
+from holdfast.worker.progress import Progress
+from tests.factories import make_job, seq_of
+from tests.ways import Way
+from tests.worker.colours import let_others_run
+
+
+@pytest.mark.parametrize("way", ["sqlite-async", "postgres-async"], indirect=True)
+async def test_a_report_is_told_as_written_before_whoever_waits_for_rest_goes_on(way: Way) -> None:
+    surroundings = Surroundings()
+    progress = Progress(way.hf.store, surroundings)
+    job = await make_job(way, "running")
+    token = Token(await seq_of(way, job), 1, "nonce-1")
+    told: list[str] = []
+    tell = progress.teller(token, lambda report: told.append(f"written: {report.message}"))
+    tell(Report(token, 50, "half"), False)
+
+    writing = asyncio.create_task(progress._write(surroundings.monotonic()))
+    await let_others_run()
+    progress.hold(token).add_done_callback(lambda _: told.append("rests"))
+    await writing
+
+    assert told == ["written: half", "rests"]
