@@ -17,7 +17,8 @@ import pytest
 
 from holdfast.store import hints
 from holdfast.worker import hearing
-from tests.pgbouncer import PgBouncer, PgBouncerUnavailable, Program, find_program, running_pgbouncer
+from tests.debian import Program, ProgramUnavailable, describe, find
+from tests.pgbouncer import PGBOUNCER, PgBouncer, running_pgbouncer
 
 POLL_SECONDS = 0.1
 OWN = "looks at its own connection to the server, of which there are many here"
@@ -119,7 +120,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Have it fetched before an xdist worker starts, so that no test waits for that."""
     if not node.config.getoption("sqlite_only"):
-        describe_program()
+        describe(PGBOUNCER)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -133,29 +134,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name the PgBouncer that the tests ran through, or say loudly that there was none."""
-    if find_program.cache_info().currsize or config.getoption("pooled"):
-        terminalreporter.write_line(describe_program())
-
-
-def describe_program() -> str:
-    """Say which PgBouncer there is, or why there is none."""
-    try:
-        program = find_program()
-    except PgBouncerUnavailable as error:
-        return f"PgBouncer left out: {error}"
-    return f"PgBouncer {program.version} ({program.origin})"
-
-
 @pytest.fixture(scope="session")
 def pgbouncer_program(postgres_server: str) -> Program:
     """Answer a PgBouncer that can be run in front of the run's server, or skip."""
     if urlsplit(postgres_server).hostname is None:
         pytest.skip("PgBouncer is told the server's host, and the address of this one has none")
     try:
-        return find_program()
-    except PgBouncerUnavailable as error:
+        return find(PGBOUNCER)
+    except ProgramUnavailable as error:
         pytest.skip(str(error))
 
 

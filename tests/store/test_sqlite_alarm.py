@@ -77,7 +77,7 @@ async def test_it_cannot_be_set_for_a_file_that_is_not_there_and_follows_one_tha
 
 
 @only_on_linux
-def test_it_leaves_neither_thread_nor_descriptor_behind(tmp_path: Path) -> None:
+def test_it_leaves_neither_thread_nor_descriptor_behind(new_threads: Callable[[], set[str]], tmp_path: Path) -> None:
     (tmp_path / "log").touch()
     open_before = descriptors()
 
@@ -87,7 +87,7 @@ def test_it_leaves_neither_thread_nor_descriptor_behind(tmp_path: Path) -> None:
             bell.alarm.set()
         bell.alarm.stop()
 
-    assert "holdfast-alarm" not in {each.name for each in threading.enumerate()}
+    assert "holdfast-alarm" not in new_threads()
     assert descriptors() == open_before
 
 

@@ -71,6 +71,7 @@ def test_the_mount_command_tells_the_file_system_on_a_mac() -> None:
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-36."""
     mounts = [Mount("/", "ext4"), Mount(os.path.realpath(tmp_path), "nfs4")]
     monkeypatch.setattr("holdfast.store.sqlite.filesystem._mounts_here", lambda: mounts)
 
@@ -113,6 +114,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
 def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    """F-36."""
     file = tmp_path / "jobs.db"
     file.touch(mode=0o400)
 
@@ -177,6 +179,19 @@ def test_opening_migrates_once(tmp_path: Path) -> None:
     store.close_sync()
 
 
+def test_opening_tells_the_version_of_sqlite_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """F-38: two libraries in one process cannot be told apart from inside, but a person who looks for it can."""
+    caplog.set_level("INFO", "holdfast")
+    store = SqliteStore(tmp_path / "jobs.db")
+
+    store.open_sync()
+    store.open_sync()
+    store.close_sync()
+
+    told = [each for each in caplog.records if each.message == "sqlite_opened"]
+    assert [each.__dict__["version"] for each in told] == [sqlite3.sqlite_version]
+
+
 def test_two_threads_that_open_at_once_both_get_a_store_that_works(tmp_path: Path) -> None:
     stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
     threads = [threading.Thread(target=store.run_sync, args=(create,)) for store in stores]
@@ -192,6 +207,8 @@ def test_two_threads_that_open_at_once_both_get_a_store_that_works(tmp_path: Pat
 
 
 def test_a_file_from_a_newer_release_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    """F-39, I-74."""
+
     async def age(tx: Tx) -> None:
         await tx.execute("UPDATE holdfast_meta SET value = '9999' WHERE key IN ('schema', 'oldest_code')")
 
@@ -235,6 +252,7 @@ def test_nothing_is_written_into_a_file_that_was(way: str, store: SqliteStore, t
 
 
 def test_a_removed_lock_file_is_made_anew_for_everybody(store: SqliteStore, tmp_path: Path) -> None:
+    """F-36."""
     for file in tmp_path.glob("*-holdfast-lock*"):
         file.unlink()
 
@@ -291,6 +309,7 @@ def test_a_callers_connection_with_odd_factories_serves_as_a_transaction(store: 
 
 
 def test_a_callers_stale_view_is_told_to_begin_immediate(store: SqliteStore, tmp_path: Path) -> None:
+    """F-32."""
     connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     connection.execute("BEGIN")
     connection.execute("SELECT * FROM note").fetchall()
@@ -313,6 +332,7 @@ def test_an_address_of_another_kind_is_no_path_and_is_not_shown(address: str) ->
 
 
 def test_a_file_that_is_removed_before_the_first_write_is_named_and_not_its_lock(tmp_path: Path) -> None:
+    """F-36."""
     new_store(tmp_path / "jobs.db").close_sync()
     store = new_store(tmp_path / "jobs.db")
     store.open_sync()  # needs no lock, for the tables are there

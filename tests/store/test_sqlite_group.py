@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.crashpoints import arm
 from holdfast.errors import StoreError, Unavailable
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tx import Tx
@@ -26,6 +27,13 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     store = new_store(tmp_path / "jobs.db")
     yield store
     await store.close()
+
+
+@pytest.fixture
+def armed() -> Iterator[Callable[[str], None]]:
+    """Arm a crash point in this process, until the end of the test."""
+    yield arm
+    arm(None)
 
 
 @pytest.fixture(params=["async", "threads"])
@@ -65,6 +73,7 @@ async def test_what_gathers_shares_one_transaction(store: SqliteStore, together:
 
 
 async def test_of_64_operations_the_bad_one_fails_alone(store: SqliteStore, together: Callable[..., Any]) -> None:
+    """Q-04, I-64."""
     works = [adding(number) for number in range(64)]
     works[20] = lambda tx: add_then_fail(tx, 20)
 
@@ -75,6 +84,7 @@ async def test_of_64_operations_the_bad_one_fails_alone(store: SqliteStore, toge
 
 
 async def test_a_refused_row_fails_alone(store: SqliteStore, together: Callable[..., Any]) -> None:
+    """I-64."""
     works = [adding(number) for number in (1, 2, 2, 3)]
 
     results = await together(works)
@@ -99,6 +109,7 @@ async def test_an_operation_that_awaits_something_else_fails_alone(
 async def test_when_the_disk_is_full_each_of_64_callers_hears_its_own_outcome(
     store: SqliteStore, together: Callable[..., Any]
 ) -> None:
+    """Q-04, F-33, I-64."""
     ran = Counter[int]()
     fat = {20, 21, 50}
 
@@ -121,9 +132,23 @@ async def test_when_the_disk_is_full_each_of_64_callers_hears_its_own_outcome(
     assert store.run_sync(add, 100, "x" * 4_000_000) == 100, "a new connection, without our limit"
 
 
+@pytest.mark.parametrize("where", ["before_commit", "after_commit"])
+async def test_an_error_at_the_commit_of_a_group_does_nothing_twice(
+    store: SqliteStore, together: Callable[..., Any], where: str, armed: Callable[[str], None]
+) -> None:
+    """I-64: behind the commit there is nothing left to be undone, or to be run again."""
+    armed(f"group.{where}:2:raise")  # the first is that of who keeps them waiting
+
+    results = await together([adding(number) for number in range(3)])
+
+    assert results == [0, 1, 2] == store.read_sync(numbers)
+
+
 async def test_a_failing_commit_fails_only_the_one_whose_fault_it_is(
     store: SqliteStore, together: Callable[..., Any]
 ) -> None:
+    """I-64."""
+
     async def add_reply(tx: Tx, to: int) -> int:
         await tx.execute("INSERT INTO reply (note) VALUES (:to)", to=to)
         return to

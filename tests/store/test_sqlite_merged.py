@@ -83,6 +83,7 @@ async def test_lists_that_gather_are_one_list(store: SqliteStore, gather: Callab
 
 
 async def test_if_the_whole_fails_each_is_run_by_itself(store: SqliteStore, gather: Callable[..., Any]) -> None:
+    """I-64."""
     results = await gather(add_notes, [[Note(1)], [Note(-2)], [Note(3)]])
 
     assert (results[0], results[2]) == (["note 1"], ["note 3"])

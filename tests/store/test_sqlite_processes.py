@@ -17,8 +17,9 @@ import pytest
 from holdfast.errors import Busy
 from holdfast.settings import Settings
 from holdfast.store.sqlite import SqliteStore
-from tests.acceptance.processes import until
+from tests import forked
 from tests.store.notes import add, count, is_sound, new_store, numbers
+from tests.strace import Strace
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +47,7 @@ class Program:
 
     def __init__(self, text: str, *words: object, wrapper: tuple[str, ...] = ()) -> None:
         code = PREAMBLE + textwrap.dedent(text)
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [*wrapper, sys.executable, "-c", code, *map(str, words)],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -136,6 +137,7 @@ def test_a_light_writer_gets_its_turn_beside_two_hot_ones(start: Start, store: S
 
 
 def test_kill_9_of_the_holder_frees_the_right_at_once(start: Start, store: SqliteStore) -> None:
+    """F-04."""
     holder = start(HOLDER)
     assert holder.hear() == "holding"
 
@@ -146,6 +148,7 @@ def test_kill_9_of_the_holder_frees_the_right_at_once(start: Start, store: Sqlit
 
 
 def test_busy_names_the_process_that_sits_on_the_right(start: Start, store: SqliteStore, tmp_path: Path) -> None:
+    """F-31."""
     holder = start(HOLDER)
     assert holder.hear() == "holding"
     hasty = SqliteStore(tmp_path / "jobs.db", settings=Settings(deadline_seconds=0.2))
@@ -188,6 +191,7 @@ def test_a_forgotten_close_does_not_hang_the_interpreter(start: Start) -> None:
 
 
 def test_parent_and_child_both_write_after_a_fork(start: Start, store: SqliteStore) -> None:
+    """F-11."""
     program = start("""
         store = busy_store()
         child = os.fork()
@@ -206,6 +210,7 @@ def test_parent_and_child_both_write_after_a_fork(start: Start, store: SqliteSto
 
 
 def test_what_a_child_commits_after_its_parent_has_closed_is_kept(start: Start, tmp_path: Path) -> None:
+    """F-11."""
     program = start("""
         store = busy_store()
         to_child, to_parent = os.pipe(), os.pipe()
@@ -229,6 +234,7 @@ def test_what_a_child_commits_after_its_parent_has_closed_is_kept(start: Start, 
 
 
 def test_a_child_forked_while_other_threads_write_can_write_too(start: Start, store: SqliteStore) -> None:
+    """F-11."""
     program = start("""
         store = busy_store()
         stop = threading.Event()
@@ -258,6 +264,7 @@ def test_a_child_forked_while_other_threads_write_can_write_too(start: Start, st
 
 
 def test_a_child_does_not_hold_the_right_after_its_parents_death(start: Start, store: SqliteStore) -> None:
+    """F-11."""
     program = start("""
         store = busy_store()
         holding = threading.Event()
@@ -290,6 +297,7 @@ def test_a_child_does_not_hold_the_right_after_its_parents_death(start: Start, s
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="a small disk is mounted by root, with unshare"
 )
 def test_on_a_full_disk_each_caller_hears_the_truth_and_the_store_recovers(start: Start, tmp_path: Path) -> None:
+    """F-33, I-64."""
     program = start(
         """
         disk = Path(sys.argv[2])
@@ -333,8 +341,10 @@ def test_on_a_full_disk_each_caller_hears_the_truth_and_the_store_recovers(start
     assert program.hear() == "5000 True"
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="a failing disk is played by strace")
-def test_an_error_at_commit_is_never_a_success_and_the_store_recovers(start: Start, store: SqliteStore) -> None:
+def test_an_error_at_commit_is_never_a_success_and_the_store_recovers(
+    start: Start, store: SqliteStore, strace: Strace
+) -> None:
+    """F-34."""
     program = start("""
         store = SqliteStore(path)
         store.run_sync(add, 1)
@@ -349,17 +359,9 @@ def test_an_error_at_commit_is_never_a_success_and_the_store_recovers(start: Sta
         store.close_sync()
     """)
     assert program.hear() == "ready"
-    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=fdatasync,fsync:error=EIO", "-p"]
-    tracer = subprocess.Popen([*command, str(program.process.pid)], stderr=subprocess.DEVNULL)
-    status = Path(f"/proc/{program.process.pid}/status")
-    until(lambda: tracer.poll() is not None or "TracerPid:\t0\n" not in status.read_text(), "strace is attached")
-    if tracer.poll() is not None:
-        pytest.skip("this machine lets nobody trace")
-
-    program.say("write")
-    assert program.hear() == "unknown"
-    tracer.send_signal(signal.SIGINT)
-    tracer.wait()
+    with strace.injecting(program.process.pid, "fdatasync,fsync:error=EIO"):
+        program.say("write")
+        assert program.hear() == "unknown"
     program.say("again")
 
     assert program.hear() == "3"

@@ -60,6 +60,7 @@ async def test_a_strangers_transaction_makes_writers_busy_and_readers_read(hasty
 
 
 async def test_of_those_who_wait_for_a_stranger_only_the_late_give_up(tmp_path: Path) -> None:
+    """F-31."""
     store = new_store(tmp_path / "jobs.db", deadline_seconds=30)
     stranger = strangers_lock(tmp_path / "jobs.db")
     patient = asyncio.create_task(store.run(add, 1))
@@ -183,6 +184,7 @@ async def test_an_operation_cancelled_in_the_queue_never_runs(store: SqliteStore
 
 
 async def test_a_thousand_tasks_cancelled_anywhere_leave_nothing_half_done(store: SqliteStore) -> None:
+    """P-28."""
     chance = random.Random(20261115)
 
     async def add_pair(tx: Tx, number: int) -> int:
@@ -328,7 +330,7 @@ def test_a_write_for_which_no_thread_can_be_made_never_happens(tmp_path: Path) -
 
     store = SqliteStore(tmp_path / "notes.db", surroundings=Surroundings(shell=no_thread))
     store.run_sync(create)
-    with held(store), pytest.raises(RuntimeError, match="new thread"):
+    with held(store), pytest.raises(Unavailable, match="no thread can be started"):
         store.run_sync(add, 1)
 
     assert waiting(store) == 0

@@ -21,7 +21,7 @@ ENOUGH = 4096  # bytes, for all the events that we leave unread
 class FileAlarm:
     """Calls *ring*, in a thread of its own, once the file at *path* was written after the alarm was set.
 
-    Raises `OSError` where there is no inotify, or where too many use it already.
+    Raises `OSError` where there is no inotify, where too many use it already, or where no thread can be started.
     """
 
     def __init__(self, path: str, surroundings: Surroundings, ring: Callable[[], None]) -> None:
@@ -34,7 +34,11 @@ class FileAlarm:
         self._poll.register(self._file, select.POLLIN)
         self._poll.register(self._goodbye, select.POLLIN)
         self._is_waiting = False
-        self._shell: Shell = surroundings.shell(self._wait, "holdfast-alarm")
+        try:
+            self._shell: Shell = surroundings.shell(self._wait, "holdfast-alarm")
+        except RuntimeError as error:
+            self._close_files()
+            raise OSError("no thread can be started") from error
 
     def set(self) -> bool:
         """Have it ring for whatever is written from now on; tell whether that can be: the file must be there."""
@@ -53,8 +57,7 @@ class FileAlarm:
         """Ring no more."""
         os.eventfd_write(self._goodbye, 1)
         self._shell.stop()
-        os.close(self._file)
-        os.close(self._goodbye)
+        self._close_files()
 
     def _wait(self) -> None:
         """Wait, in the alarm's thread, until there is something to ring for; it is set anew by whoever has heard it."""
@@ -64,6 +67,10 @@ class FileAlarm:
         self._is_waiting = False
         if self._goodbye not in ready:
             self._ring()
+
+    def _close_files(self) -> None:
+        os.close(self._file)
+        os.close(self._goodbye)
 
     def _ask(self, function: str, *arguments: object) -> int:
         answer = int(getattr(self._library, function)(*arguments))

@@ -26,7 +26,7 @@ from holdfast.store.sqlite.file import DatabaseFile
 from holdfast.store.sqlite.fork import Gate
 from holdfast.store.sqlite.guarded import GuardedConnection
 from holdfast.store.sqlite.turns import ListWork, Turn, Work
-from holdfast.store.sqlite.tx import SqliteTx, is_busy, primary_code, raise_ours
+from holdfast.store.sqlite.tx import SqliteTx, is_busy, primary_code, raise_ours, translated
 from holdfast.store.tx import R, Tx, drive
 
 # how often a wait for a program that does not know our lock looks whether it is still wanted
@@ -93,7 +93,7 @@ class WriteConnection:
         if len(turns) == 1:
             return turns[0].settle(partial(self.commit_after, turns[0].work))
         try:
-            self.commit_after(partial(self._together, turns))
+            self._commit_after(partial(self._together, turns))
         except BaseException as error:  # noqa: BLE001  whatever it was, each turn finds out for itself
             for turn in turns:
                 turn.settle(partial(self.write_alone, turn.work, partial(wanted, turn)))
@@ -101,9 +101,16 @@ class WriteConnection:
             if isinstance(error, UnknownOutcome) and all(turn.error for turn in turns):
                 for turn in turns:
                     turn.error = error
+        else:
+            reach("group.after_commit")
 
     def commit_after(self, work: Work[R]) -> R:
         """Run *work* in the transaction that has begun, and commit it; undo it if either fails."""
+        value = self._commit_after(work)
+        reach("group.after_commit")
+        return value
+
+    def _commit_after(self, work: Work[R]) -> R:
         connection = self._connected()
         try:
             value = drive(work(SqliteTx(connection, self._dialect)))
@@ -113,8 +120,14 @@ class WriteConnection:
             self._look_at(error)
             self.roll_back()
             raise
-        reach("group.after_commit")
         return value
+
+    def empty_log(self) -> None:
+        """Write the log back and empty it; whoever reads from it is waited for, a moment."""
+        self._file.check()
+        self._file.check_beside()
+        with translated():
+            self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         """Close the connection; the next use opens another."""

@@ -42,8 +42,7 @@ class DatabaseFile:
         require_sqlite(sqlite3.sqlite_version_info)
         require_place(self.path)
         _create(self.path)
-        if not os.access(self.path, os.R_OK | os.W_OK):
-            raise Unavailable(f"{self.path} may not be written by this user; change its permissions or owner")
+        require_rights(self.path)
         self._identity = identity(self.path)
         self._beside, self._is_torn = {}, False
 
@@ -109,6 +108,7 @@ class DatabaseFile:
     def _connect(
         self, wait_seconds: float, *pragmas: str, factory: type[sqlite3.Connection] = sqlite3.Connection
     ) -> sqlite3.Connection:
+        require_rights(self.path)  # SQLite would open it to read, and make a -shm that nobody may write, ever after
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?mode=rw",  # never creates a file: that is `prepare`'s
             uri=True,
@@ -155,12 +155,22 @@ def require_place(path: str) -> None:
         )
 
 
+def require_rights(path: str) -> None:
+    """Raise if the file is there and this user may not read and write it."""
+    if os.access(path, os.F_OK) and not os.access(path, os.R_OK | os.W_OK):
+        raise Unavailable(f"{path} may not be written by this user; change its permissions or owner")
+
+
 def identity(path: str) -> tuple[int, int] | None:
     """Tell the file at *path* from any other; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116  every write comes by here
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be looked at ({error.strerror}); let this user reach its directory"
+        ) from error
     return found.st_dev, found.st_ino
 
 

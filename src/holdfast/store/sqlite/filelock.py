@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -33,10 +34,10 @@ class FileLock:
 
     def __enter__(self) -> None:
         """Wait until the lock is ours."""
-        fcntl.flock(self._open(), fcntl.LOCK_EX)
+        self._lock(fcntl.LOCK_EX)
         while self._is_orphan():
             self.close()
-            fcntl.flock(self._open(), fcntl.LOCK_EX)
+            self._lock(fcntl.LOCK_EX)
         self._record()
 
     def __exit__(
@@ -48,7 +49,7 @@ class FileLock:
     def take_if_free(self) -> bool:
         """Take the lock, unless somebody has it."""
         try:
-            fcntl.flock(self._open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         if self._is_orphan():
@@ -75,6 +76,16 @@ class FileLock:
         except (OSError, ValueError):
             return None
 
+    def _lock(self, how: int) -> None:
+        try:
+            fcntl.flock(self._open(), how)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise Unavailable(
+                f"{self._path} cannot be locked ({error.strerror}); look into the system's log"
+            ) from error
+
     def _open(self) -> int:
         if self._descriptor is None:
             try:
@@ -91,10 +102,12 @@ class FileLock:
         return os.fstat(self._open()).st_nlink == 0
 
     def _record(self) -> None:
+        """Write down who has the lock, for people; on a full disk that may fail, and the lock is ours all the same."""
         ours = b"%10d\n" % os.getpid()
-        # only if need be: a file made dirty costs the next fsync of the database 100 µs
-        if os.pread(self._open(), len(ours), 0) != ours:
-            os.pwrite(self._open(), ours, 0)
+        with suppress(OSError):
+            # only if need be: a file made dirty costs the next fsync of the database 100 µs
+            if os.pread(self._open(), len(ours), 0) != ours:
+                os.pwrite(self._open(), ours, 0)
 
 
 def _open_like(path: str, model: os.stat_result) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.store.sqlite.fork import watch_forks
@@ -28,7 +29,8 @@ class HeldLock:
     def remove(self) -> None:
         """Remove the file, if it is still this one, and let go of the lock."""
         if is_file(self.path, self.device, self.inode):
-            Path(self.path).unlink(missing_ok=True)
+            with suppress(OSError):  # on a disk that has become read-only it stays, and nobody asks for it any more
+                Path(self.path).unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:

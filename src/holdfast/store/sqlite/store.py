@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from holdfast import open_blocks
 from holdfast.errors import Busy, Misuse, NotMigrated
 from holdfast.settings import Settings
 from holdfast.store import migrations
@@ -18,12 +21,15 @@ from holdfast.store.sqlite.connection import WriteConnection
 from holdfast.store.sqlite.file import DatabaseFile
 from holdfast.store.sqlite.filelock import FileLock
 from holdfast.store.sqlite.fork import Gate, keep_for_ever, watch_forks
+from holdfast.store.sqlite.log_length import LogLength
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.turns import ListWork, Work
 from holdfast.store.sqlite.watch import LogWatch
 from holdfast.store.sqlite.writer import Writer
 from holdfast.store.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx
 from holdfast.surroundings import Surroundings
+
+logger = logging.getLogger(__name__)
 
 FORK_SECONDS = 10.0  # how long a fork waits for threads that are using the database
 
@@ -127,6 +133,7 @@ class SqliteStore:
             self._file.prepare()
             taken = self._bring_up_to_date(here)
             here.is_open = True
+            logger.info("sqlite_opened", extra={"version": sqlite3.sqlite_version})
             return taken
         finally:
             here.opening.release()
@@ -136,6 +143,12 @@ class SqliteStore:
         if not Path(self._file.path).exists():
             return migrations.Standing(0, 0)
         return self._in_this_process().readers.read(_standing, _standing, self._deadline())
+
+    def tidy(self) -> None:
+        """Have SQLite's log emptied, soon, if it has grown long."""
+        here = self._in_this_process()
+        if here.is_open:
+            here.log_length.look()
 
     async def close(self) -> None:
         """Let the queued writes end, then let go of connections and thread; the next use opens them again."""
@@ -164,7 +177,7 @@ class SqliteStore:
 
     def before_fork(self) -> None:
         """Keep threads out and close the connections, so that none crosses."""
-        if self._here.gate.shut(FORK_SECONDS):
+        if self._here.gate.shut(0 if open_blocks.is_inside() else FORK_SECONDS):  # a block does not wait for itself
             self._here.writer.disconnect()
             self._here.readers.close()
 
@@ -249,6 +262,7 @@ class _Here:
         self.connection = WriteConnection(file, dialect, self.gate, self._note_commit)
         self.writer = Writer(self.connection, self.lock, surroundings, seconds)
         self.readers = Readers(file, dialect, surroundings, self.gate)
+        self.log_length = LogLength(f"{file.path}-wal", surroundings.monotonic, self.writer.empty_log)
 
     def _watch_log(self, path: str, surroundings: Surroundings, tell: Hear) -> LogWatch:
         self.log_watch = LogWatch(path, surroundings, tell)

@@ -17,7 +17,7 @@ LOUD = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE}
 ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full and nothing was written; make room, then try again",
     sqlite3.SQLITE_IOERR: "the disk reported an error and nothing was written; look into the system's log",
-    sqlite3.SQLITE_CANTOPEN: "the database file cannot be opened; let this user reach it and its directory",
+    sqlite3.SQLITE_CANTOPEN: "the database cannot be opened; let this user reach it, or have more files (`ulimit -n`)",
     sqlite3.SQLITE_READONLY: "the database is read-only; let this user write the file and its directory",
     sqlite3.SQLITE_CORRUPT: "the database is damaged; stop its users, then restore it or try `.recover`",
     sqlite3.SQLITE_NOTADB: "the file is not a SQLite database, or is encrypted; set another path",

@@ -6,12 +6,15 @@ processes. A blocking caller who finds the right free takes it and writes in his
 another costs more than the insert. Everybody else queues a turn; whoever lets go of the right wakes the shell
 for them.
 
+The log of SQLite is emptied by the shell as well, which then has the right like anybody who writes.
+
 A block has the right for as long as the user's code in it takes, at most its time. The shell, which has nothing
 to do meanwhile, looks after it: it ends a block whose time is over, whatever the user's thread or loop does.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -19,16 +22,18 @@ from contextlib import ExitStack, suppress
 from math import inf
 from typing import Any
 
-from holdfast.errors import Busy, StoreError, UnknownOutcome
+from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
 from holdfast.store.sqlite.block import Block
 from holdfast.store.sqlite.connection import BlockConnection, WriteConnection
 from holdfast.store.sqlite.filelock import FileLock
 from holdfast.store.sqlite.turns import LoopTurn, ThreadTurn, Turn, Turns, Work, no_work, tell
 from holdfast.store.tx import First, R, Tx
-from holdfast.surroundings import Shell, Surroundings
+from holdfast.surroundings import NO_THREAD, Shell, Surroundings
 
 MOST_TOGETHER = 500  # bounds how long the first caller of a group waits for the last
 GRACE_SECONDS = 30.0  # for what has begun by its deadline; after that nobody knows its outcome
+
+logger = logging.getLogger(__name__)
 
 
 class Writer:
@@ -48,6 +53,7 @@ class Writer:
         self._looks_at: float | None = None
         """When the shell will look after the block, without being woken."""
         self._block_change = threading.Lock()
+        self._is_log_to_be_emptied = False
 
     async def write(self, work: Work[R]) -> R:
         """Run *work* in a write transaction, by the shell."""
@@ -107,14 +113,20 @@ class Writer:
         block.give_up()
         self._wake_shell()
 
+    def empty_log(self) -> None:
+        """Have SQLite's log written back and emptied, soon; if that fails, another time will do as well."""
+        self._is_log_to_be_emptied = True
+        self._serve_who_waits()
+
     def close(self) -> None:
         """Let the queued turns end, then let go of connections, lock file and thread, until the next use."""
         if self._turns:
-            with suppress(StoreError, RuntimeError):  # its forerunners have heard the same
+            with suppress(StoreError):  # its forerunners have heard the same
                 self._wait(ThreadTurn(_do_nothing, self._deadline(), self._surroundings.signal()))
         if not self._right.acquire(timeout=self._longest_wait()):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
         try:
+            self._is_log_to_be_emptied = False  # the last connection to go does it anyway
             with self._connection:
                 self.disconnect()
             self._between_processes.close()
@@ -137,12 +149,30 @@ class Writer:
         """Look after the block that has the right to write, or serve whoever is next."""
         if (block := self._block) is not None:
             block.end_if_due()
-        if self._turns and self._right.acquire(blocking=False):  # else who has it wakes us when he lets go of it
-            if (turn := self._turns.next_block()) is not None:
+        if self._is_wanted and self._right.acquire(blocking=False):  # else who has it wakes us when he lets go of it
+            if self._is_log_to_be_emptied:
+                self._empty_log()
+            elif (turn := self._turns.next_block()) is not None:
                 self._open_next(turn)
             else:
                 self._write_next()
         return self._next_look()
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Tell whether there is something to be done by who has the right to write."""
+        return bool(self._turns) or self._is_log_to_be_emptied
+
+    def _empty_log(self) -> None:
+        """Write SQLite's log back and empty it: under both locks, for it must not happen while others write."""
+        self._is_log_to_be_emptied = False
+        try:
+            with self._between_processes, self._connection:
+                self._connection.empty_log()
+        except Exception:  # whoever writes next finds out for himself
+            logger.debug("sqlite_log_not_emptied", exc_info=True)
+        finally:
+            self._release_right()
 
     def _write_next(self) -> None:
         """Write what has gathered, as one group, and tell everybody."""
@@ -227,7 +257,10 @@ class Writer:
 
     def _queue(self, turn: Turn[Any]) -> None:
         self._turns.put(turn)
-        self._wake_shell()
+        try:
+            self._wake_shell()
+        except RuntimeError as error:
+            raise Unavailable(NO_THREAD) from error
 
     def _wait(self, turn: ThreadTurn[R]) -> R:
         try:
@@ -285,7 +318,7 @@ class Writer:
         self._serve_who_waits()
 
     def _serve_who_waits(self) -> None:
-        if self._turns or self._block is not None:
+        if self._is_wanted or self._block is not None:
             with suppress(RuntimeError):  # no thread can be made, as at the interpreter's end; whoever waits hears it
                 self._wake_shell()
 
