@@ -102,7 +102,7 @@ class FaultProxy:
 
     async def _open(self) -> None:
         where = {"host": "127.0.0.1", "port": 0} if self._listening is None else {"sock": self._listening}
-        self._server = await asyncio.start_server(self._serve, **where)  # type: ignore[arg-type]
+        self._server = await asyncio.start_server(self._serve, **where)
 
     async def _close(self) -> None:
         self._is_closing = True

@@ -52,6 +52,12 @@ class Standby(_TemporaryPostgres):
         ((written,),) = _ask(self._primary.url, "SELECT pg_current_wal_lsn()::text")
         self._wait_for(f"SELECT pg_last_wal_replay_lsn() >= '{written}'", "the standby has not caught up")
 
+    def cut_off(self) -> None:
+        """Receive nothing more: what the primary commits from now on is not known here."""
+        _do(self.url, "ALTER SYSTEM SET primary_conninfo = ''")
+        _do(self.url, "SELECT pg_reload_conf()")
+        self._wait_for("SELECT count(*) = 0 FROM pg_stat_wal_receiver", "the standby was not cut off")
+
     def promote(self) -> None:
         """Make it a primary of its own, on a new timeline; the old one knows nothing of it."""
         _ask(self.url, "SELECT pg_promote(wait => true)")
@@ -82,3 +88,8 @@ class Standby(_TemporaryPostgres):
 def _ask(url: str, statement: str) -> list[tuple[object, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(statement).fetchall()
+
+
+def _do(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement)

@@ -36,6 +36,11 @@ def leave(mark: Mark) -> None:
     mark.is_open = False
 
 
+def is_inside() -> bool:
+    """Tell whether this is inside a block."""
+    return _open() is not None
+
+
 def refuse_start() -> None:
     """Raise `Misuse` inside a block: a start without connection= would not be part of it."""
     if (mark := _open()) is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast import Context, Holdfast, Tasks
+from holdfast import Context, Holdfast, Job, Retention, Tasks
 from holdfast.outcomes import Pause, Reschedule, Retry
 from holdfast.worker.context import BlockingContext
 
@@ -143,11 +143,34 @@ async def in_blocks(ctx: Context) -> int:
             return tx.finish(1)
 
 
+@task(name="pays")
+async def pays(ctx: Context) -> int:
+    """Pay in the transaction that completes it, and write down why that could not be."""
+    try:
+        async with ctx.complete() as tx:
+            await tx.execute("INSERT INTO shop_paid (attempt) VALUES (:attempt)", attempt=ctx.job.attempt)
+            return tx.finish(1)
+    except Exception as error:
+        note("unpaid", ctx, error=type(error).__name__)
+        raise
+
+
 @task(name="goes_on")
 async def goes_on(ctx: Context) -> int:
     """Leave the rest to another job."""
     with noted(ctx):
         return ctx.continue_with(quick(n=9))
+
+
+def note_end(job: Job) -> None:
+    """Write down that retention is about to take a job through a stage."""
+    with (place() / "ends").open("a") as stream:
+        stream.write(f"{job.id}\n")
+
+
+@task(name="kept", retention=Retention(on_stale=note_end, on_delete=note_end))
+async def kept(ctx: Context) -> None:
+    """Do nothing, and be asked about before it is marked or deleted."""
 
 
 hf = Holdfast(tasks=[TASKS])

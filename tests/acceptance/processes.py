@@ -28,10 +28,19 @@ def is_running(process: int) -> bool:
 
 def is_zombie(status: Path) -> bool:
     """Read from a *status* of Linux whether a process has ended and is only still listed."""
+    return _state(status) == "Z"
+
+
+def state_of(process: int) -> str:
+    """Give the letter by which Linux calls the state of a process: `T` if it stands still; none if it is gone."""
+    return _state(Path(f"/proc/{process}/stat"))
+
+
+def _state(status: Path) -> str:
     try:
-        return status.read_text().rpartition(")")[2].split()[0] == "Z"
+        return status.read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ""
 
 
 def processes_naming(text: str) -> list[int]:

@@ -19,7 +19,7 @@ from uuid import UUID
 from holdfast import Holdfast
 from tests import forked
 from tests.acceptance.jobs_of_tests import PLACE, TASKS
-from tests.acceptance.processes import until
+from tests.acceptance.processes import state_of, until
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.acceptance.jobs_of_tests:hf"
@@ -41,6 +41,11 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         """Tell whether it has not ended."""
         return self.process.poll() is None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Tell whether it stands still, as after SIGSTOP; Linux only."""
+        return self.is_alive and state_of(self.id) == "T"
 
     @property
     def said(self) -> str:
@@ -141,6 +146,11 @@ class Scene:
         assert set(self.completions().values()) <= {1}
         assert len(self.completions()) == self.statuses()["completed"]
 
+    def age_leases(self) -> int:
+        """Let every lease that nobody has locked be over, as if its time had passed; answer how many are left."""
+        self.hf.store.run_sync(_run, AGE_LEASES)
+        return int(self.rows("SELECT count(*) FROM holdfast_job WHERE lease_until > $now")[0][0])
+
     def logs(self) -> str:
         """All that the workers have logged."""
         return "\n".join(f"--- {each.id}\n{each.said}" for each in self.workers)
@@ -192,6 +202,15 @@ def overlaps(notes: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 def _path() -> str:
     return os.pathsep.join([str(ROOT), *(each for each in sys.path if each)])
+
+
+AGE_LEASES = """
+    UPDATE holdfast_job SET lease_until = $now - 1
+    WHERE seq IN (SELECT seq FROM holdfast_job WHERE lease_until IS NOT NULL ORDER BY seq $skip_locked)"""
+
+
+async def _run(tx: Any, sql: str) -> None:
+    await tx.execute(sql)
 
 
 async def _fetch(tx: Any, sql: str, values: dict[str, object]) -> list[tuple[Any, ...]]:

@@ -1,7 +1,8 @@
 """A program that steers jobs and may die of it: `python -m tests.acceptance.steer cancel`.
 
 Each verb needs a scene of its own, which the test sets beforehand; the program only steers. What it steers goes by
-fixed ids, so that it can be run again after a crash.
+fixed ids, so that it can be run again after a crash. If a crash point raises, the program itself goes on, and does once
+more what was not done.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from holdfast import Holdfast
+from holdfast.crashpoints import CrashPoint
+from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import admission
 from holdfast.store.tx import Tx
-from tests.acceptance.jobs_of_tests import hf, quick
+from tests.acceptance.jobs_of_tests import hf, kept, quick
 from tests.acceptance.produce import job_id
 
 FIRST, SECOND = job_id("first"), job_id("second")
 LANE = "lane"
+HOOK = "https://example.com/hook"
 
 
 def a_job(hf: Holdfast, **options: Any) -> None:
@@ -61,8 +66,9 @@ def paused_queue(hf: Holdfast) -> None:
 
 
 def ended_long_ago(hf: Holdfast) -> None:
-    """Have the first job have ended long ago."""
-    cancelled(hf)
+    """Have the first job have ended long ago, and its task have hooks for what comes then."""
+    hf.sync.start(kept(), id=FIRST)
+    hf.sync.cancel(FIRST)
     hf.store.run_sync(run, AGE)
 
 
@@ -70,6 +76,45 @@ def stale_for_long(hf: Holdfast) -> None:
     """Have it have been stale for long, too."""
     ended_long_ago(hf)
     hf.store.run_sync(run, MARK)
+
+
+def with_an_old_log(hf: Holdfast) -> None:
+    """Have the log tell of no job, long ago."""
+    paused_queue(hf)
+    hf.store.run_sync(run, AGE_LOG)
+
+
+def nothing(hf: Holdfast) -> None:
+    """Leave the scene as it is."""
+
+
+def subscribed(hf: Holdfast) -> None:
+    """Have a subscription."""
+    hf.sync.webhooks.subscribe(HOOK, events=["job:completed"])
+
+
+def disabled(hf: Holdfast) -> None:
+    """Have one that is disabled."""
+    subscribed(hf)
+    hf.sync.webhooks.disable(only_subscription(hf))
+
+
+def only_subscription(hf: Holdfast) -> UUID:
+    """Name the one that there is."""
+    return hf.sync.webhooks.list()[0].id
+
+
+def delivered(hf: Holdfast) -> None:
+    """Have a delivery that nobody tries any more."""
+    hf.sync.queue(INTERNAL_QUEUE).pause()
+    a_job(hf, webhook=HOOK)
+    hf.sync.cancel(FIRST)
+    hf.sync.cancel(only_delivery(hf))
+
+
+def only_delivery(hf: Holdfast) -> UUID:
+    """Name the first one that there is."""
+    return hf.sync.webhooks.deliveries(job=FIRST).items[0].id
 
 
 async def run(tx: Tx, sql: str) -> None:
@@ -83,12 +128,13 @@ class Verb:
 
     prepare: Callable[[Holdfast], None]
     steer: Callable[[Holdfast], object]
-    event: str
+    event: str | None
     sql: str
     value: object
 
 
 AGE = "UPDATE holdfast_job SET closed_at = 1"
+AGE_LOG = "UPDATE holdfast_event SET at = 1"
 MARK = "UPDATE holdfast_job SET stale_at = 1"
 STALE = "SELECT count(*) FROM holdfast_job WHERE stale_at IS NOT NULL"
 STATUS = f"SELECT status FROM holdfast_job WHERE id = '{FIRST}'"
@@ -99,6 +145,12 @@ HEAD = f"SELECT id FROM holdfast_job WHERE lane = '{LANE}' AND head = 1"
 JOBS = "SELECT count(*) FROM holdfast_job"
 KEYS = "SELECT count(*) FROM holdfast_unique"
 PAUSED_QUEUES = "SELECT count(*) FROM holdfast_queue WHERE paused_at IS NOT NULL"
+SUBSCRIPTIONS = "SELECT count(*) FROM holdfast_subscription"
+ENABLED = "SELECT count(*) FROM holdfast_subscription WHERE disabled_at IS NULL"
+DELIVERIES = "SELECT count(*) FROM holdfast_delivery"
+LEFT_OF_THE_LOG = """
+    SELECT CASE value WHEN '0' THEN -1 ELSE (SELECT count(*) FROM holdfast_event) END
+    FROM holdfast_meta WHERE key = 'log_trimmed'"""
 
 VERBS = {
     "cancel": Verb(in_lane, lambda hf: hf.sync.cancel(FIRST), "job:cancelled", HEAD, str(SECOND)),
@@ -110,14 +162,28 @@ VERBS = {
     "start_again": Verb(in_lane, lambda hf: hf.sync.start_again(FIRST), "job:enqueued", JOBS, 3),
     "delete": Verb(in_lane, lambda hf: hf.sync.delete(FIRST), "job:deleted", IS_THERE, 0),
     "mark": Verb(ended_long_ago, lambda hf: hf.sync.retain(), "job:stale", STALE, 1),
-    "remove": Verb(stale_for_long, lambda hf: hf.sync.retain(), "job:deleted", IS_THERE, 0),
+    "retain": Verb(stale_for_long, lambda hf: hf.sync.retain(), "job:deleted", IS_THERE, 0),
     "skip": Verb(halted, lambda hf: hf.sync.lane(LANE).skip(), "lane:resumed", HEAD, str(SECOND)),
     "pause_lane": Verb(in_lane, lambda hf: hf.sync.lane(LANE).pause(), "lane:paused", GATE, None),
     "resume_lane": Verb(paused_lane, lambda hf: hf.sync.lane(LANE).resume(), "lane:resumed", GATE, "ready"),
     "pause_queue": Verb(a_job, lambda hf: hf.sync.queue("default").pause(), "queue:paused", PAUSED_QUEUES, 1),
     "resume_queue": Verb(paused_queue, lambda hf: hf.sync.queue("default").resume(), "queue:resumed", PAUSED_QUEUES, 0),
+    "subscribe": Verb(nothing, subscribed, None, SUBSCRIPTIONS, 1),
+    "unsubscribe": Verb(subscribed, lambda hf: hf.sync.webhooks.remove(only_subscription(hf)), None, SUBSCRIPTIONS, 0),
+    "enable": Verb(disabled, lambda hf: hf.sync.webhooks.enable(only_subscription(hf)), None, ENABLED, 1),
+    "disable": Verb(subscribed, lambda hf: hf.sync.webhooks.disable(only_subscription(hf)), None, ENABLED, 0),
+    "redeliver": Verb(
+        delivered, lambda hf: hf.sync.webhooks.redeliver(only_delivery(hf)), "job:enqueued", DELIVERIES, 2
+    ),
+    "trim": Verb(with_an_old_log, lambda hf: hf.sync.retain(), None, LEFT_OF_THE_LOG, 0),
 }
 
 
 if __name__ == "__main__":
-    VERBS[sys.argv[1]].steer(hf)
+    verb = VERBS[sys.argv[1]]
+    try:
+        verb.steer(hf)
+    except CrashPoint as error:
+        if not str(error).endswith("after_commit"):
+            verb.steer(hf)
+    hf.sync.close()

@@ -1,4 +1,8 @@
-"""kill -9 at every crash point of a worker whose handlers write by an object mapper inside `complete()`."""
+"""kill -9 at every crash point of a worker whose handlers write by an object mapper inside `complete()`.
+
+At the commit of the object mapper's own transaction also what else may happen: its connections are cut, something
+raises, the process stands still until its lease is over.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,9 @@ from pydantic import BaseModel
 
 from holdfast.crashpoints import POINTS, VARIABLE
 from holdfast.store.tx import Tx
+from tests.acceptance.crash_cases import PROVIDED, cases, places
 from tests.acceptance.paying.surroundings import CREATE
+from tests.acceptance.play import REACHED, let_leases_be_over, rob, trapped
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, WorkerProcess
 
@@ -57,6 +63,11 @@ class Shop:
     stage: Scene
     program: str
 
+    @property
+    def app(self) -> str:
+        """The place of the program's Holdfast."""
+        return f"tests.acceptance.paying.{self.program}:hf"
+
     def open(self) -> None:
         """Take two orders, and have them paid, one after the other."""
         pay = self.stage.hf.declare("pay", Number, int)
@@ -66,7 +77,7 @@ class Shop:
 
     def worker(self, **environment: str) -> WorkerProcess:
         """Start a worker, which may die at any moment."""
-        return self.stage.worker(waits=False, app=f"tests.acceptance.paying.{self.program}:hf", **environment)
+        return self.stage.worker(waits=False, app=self.app, **environment)
 
     def paid(self) -> list[tuple[int, int, int]]:
         """Tell for each order how often it was paid, and how many receipts it has."""
@@ -83,15 +94,19 @@ async def take_orders(tx: Tx) -> None:
         await tx.execute(sql)
 
 
-def places() -> list[object]:
-    """Name every (database, program, point)."""
-    return [
-        pytest.param(*case, marks=[] if case in ALWAYS else pytest.mark.long)
-        for case in ((*program, point) for program in PROGRAMS for point in ON_THE_WAY)
-    ]
+KILLED = [(*program, point) for program in PROGRAMS for point in ON_THE_WAY]
+DISTURBED = [
+    (database, program, f"{point}:{number}", mode)
+    for database, program in PROGRAMS
+    for of, point, mode in cases(PROVIDED)
+    for number in (1, 2)
+    if of == database and mode != "kill" and program != "with_django"
+]
+CASES = [*((*case, "kill") for case in KILLED), *DISTURBED]
+"""Database, program, point, mode."""
 
 
-@pytest.mark.parametrize(("stage_database", "program", "point"), places(), indirect=["stage_database"])
+@pytest.mark.parametrize(("stage_database", "program", "point"), places(KILLED, ALWAYS), indirect=["stage_database"])
 def test_what_the_orm_wrote_and_the_completion_are_there_both_or_neither(
     stage: Scene, program: str, point: str
 ) -> None:
@@ -101,16 +116,36 @@ def test_what_the_orm_wrote_and_the_completion_are_there_both_or_neither(
     if point not in WHILE_WAITING:
         stage.open()
 
-    trapped = shop.worker(**{VARIABLE: point})
+    worker = shop.worker(**{VARIABLE: point})
     if point == AT_THE_END:
-        stop_when_all_is_paid(shop, trapped)
-    assert trapped.exit_code(60) == -signal.SIGKILL, trapped.said
+        stop_when_all_is_paid(shop, worker)
+    assert worker.exit_code(60) == -signal.SIGKILL, worker.said
 
-    assert "crash_point_reached" in trapped.said
+    assert REACHED in worker.said
     assert shop.paid() == shop.completed()
 
     stage.open()
+    let_leases_be_over(stage)
     shop.worker()
+    stage.until_all("completed", 60)
+
+    assert shop.paid() == shop.completed() == [(1, 1, 1), (2, 1, 1)]
+    stage.assert_each_completed_once()
+
+
+@pytest.mark.parametrize(
+    ("stage_database", "program", "point", "mode"), places(DISTURBED, ()), indirect=["stage_database"]
+)
+def test_a_commit_of_the_orm_that_is_disturbed_is_made_once(stage: Scene, program: str, point: str, mode: str) -> None:
+    """F-03, F-15, I-55: the worker itself goes on."""
+    shop = Shop(stage, program)
+    shop.open()
+    stage.open()
+
+    worker = shop.worker(**trapped(f"{point}:{mode}"))
+    until(lambda: REACHED in worker.said and (mode != "stop" or worker.is_stopped), "the point is reached", 60)
+    if worker.is_stopped:
+        rob(worker, stage, app=shop.app)
     stage.until_all("completed", 60)
 
     assert shop.paid() == shop.completed() == [(1, 1, 1), (2, 1, 1)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sqlite3
 import time
@@ -57,7 +58,7 @@ OUTAGES = pytest.mark.parametrize(("lease", "seconds"), [(5.0, 0.6), pytest.para
 async def test_handlers_that_hold_every_connection_cost_no_lease_and_no_cancel(
     new_holdfast: NewHoldfast, empty_url: str
 ) -> None:
-    """F-24: claims wait; renewal and cancel go on."""
+    """F-24, I-33, I-51: claims wait; renewal and cancel go on."""
     lease = 2.0
     hall = Hall(lease)
 
@@ -217,28 +218,31 @@ async def test_a_server_that_is_read_only_for_a_while_costs_no_job_an_attempt(
 
 @contextmanager
 def role(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
-    """Make a user with the rights of ours whose connections can be limited; give a person and the user's address."""
+    """Make a user with the rights of ours whose connections can be limited; give a person and the user's name."""
+    name = f"limited_{secrets.token_hex(4)}"  # users belong to the whole server, on which other tests run too
     with psycopg.connect(url, autocommit=True) as person:
-        owner = person.info.user
-        person.execute("DROP ROLE IF EXISTS limited")
-        person.execute(f"CREATE ROLE limited LOGIN PASSWORD 'limited' IN ROLE {owner}")
+        person.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'limited' IN ROLE {person.info.user}")
         try:
-            yield person, psycopg.conninfo.make_conninfo(url, user="limited", password="limited")
+            yield person, name
         finally:
             disconnect_all(person)
-            person.execute("DROP ROLE limited")
+            person.execute(f"DROP ROLE {name}")
+
+
+def url_of(name: str, proxy: FaultProxy, person: psycopg.Connection[Any]) -> str:
+    """Give the address by which user *name* comes through *proxy*."""
+    return proxy.url.replace(f"//{person.info.user}:{person.info.password}@", f"//{name}:limited@")
 
 
 async def test_too_many_connections_are_told_and_not_tried_without_pause(empty_url: str) -> None:
     """F-25: a clear error, no tight loop; when there is room again, work goes on."""
     hall = Hall()
-    with role(empty_url) as (person, _), FaultProxy(empty_url) as proxy:
-        url = proxy.url.replace(f"//{person.info.user}:{person.info.password}@", "//limited:limited@")
-        hf = Holdfast(url, schema_name=SCHEMA, tasks=[hall.tasks], deadline_seconds=1)
+    with role(empty_url) as (person, name), FaultProxy(empty_url) as proxy:
+        hf = Holdfast(url_of(name, proxy, person), schema_name=SCHEMA, tasks=[hall.tasks], deadline_seconds=1)
         async with hf, hf.worker(poll=0.1):
             await hf.start(hall.waits())
             await until(lambda: len(hall.begun) == 1, "the handler runs")
-            person.execute("ALTER ROLE limited CONNECTION LIMIT 0")
+            person.execute(f"ALTER ROLE {name} CONNECTION LIMIT 0")
             disconnect_all(person)
             proxy.accepted = 0
             hall.gate.set()
@@ -249,10 +253,38 @@ async def test_too_many_connections_are_told_and_not_tried_without_pause(empty_u
                 await hf.start(hall.waits())
             tried = proxy.accepted
 
-            person.execute("ALTER ROLE limited CONNECTION LIMIT -1")
+            person.execute(f"ALTER ROLE {name} CONNECTION LIMIT -1")
             await hf.start(hall.waits())
             await until_counts(hf, completed=2)
 
+    assert 0 < tried < 200
+
+
+async def test_a_password_that_is_changed_under_a_worker_is_told_and_not_tried_without_pause(empty_url: str) -> None:
+    """F-25: to try again would not help, and still the worker goes on once the password is the right one again."""
+    hall = Hall()
+    with role(empty_url) as (person, name), FaultProxy(empty_url) as proxy:
+        hf = Holdfast(url_of(name, proxy, person), schema_name=SCHEMA, tasks=[hall.tasks], deadline_seconds=1)
+        async with hf, hf.worker(poll=0.1):
+            await hf.start(hall.waits())
+            await until(lambda: len(hall.begun) == 1, "the handler runs")
+            person.execute(f"ALTER ROLE {name} PASSWORD 'another'")
+            disconnect_all(person)
+            proxy.accepted = 0
+            hall.gate.set()
+
+            with pytest.raises(StoreError):  # what had been sent on a connection that was cut is in doubt
+                await hf.start(hall.waits())
+            with pytest.raises(Unavailable, match="password") as refused:
+                await hf.start(hall.waits())
+            await until_past(1)
+            tried = proxy.accepted
+
+            person.execute(f"ALTER ROLE {name} PASSWORD 'limited'")
+            await hf.start(hall.waits())
+            await until_counts(hf, completed=2)
+
+    assert ":limited" not in str(refused.value)
     assert 0 < tried < 200
 
 
@@ -260,7 +292,7 @@ async def test_too_many_connections_are_told_and_not_tried_without_pause(empty_u
 async def test_a_person_who_locks_the_whole_table_robs_nobody(
     lease: float, seconds: float, new_holdfast: NewHoldfast, empty_url: str
 ) -> None:
-    """F-26: claims stop, renewals repeat; no mass failure, no mass reap, however long the lock outlasts the leases."""
+    """F-26, I-22: claims stop, renewals repeat; no mass failure, no mass reap, even if it outlasts the leases."""
     hall = Hall(lease)
     faces = [new_holdfast("postgres", tasks=[hall.tasks], deadline_seconds=1) for _ in range(2)]
     async with faces[0], faces[1], faces[0].worker(poll=0.1), faces[1].worker(poll=0.1):
@@ -283,7 +315,7 @@ async def test_a_person_who_locks_the_whole_table_robs_nobody(
 async def test_a_program_that_sits_on_the_write_lock_past_the_leases_robs_nobody(
     lease: float, seconds: float, new_holdfast: NewHoldfast, tmp_path: Path
 ) -> None:
-    """F-31: it is an outage for all; no handler is stopped, and no lease is stolen after it."""
+    """F-31, I-20, I-22: it is an outage for all; no handler is stopped, and no lease is stolen after it."""
     hall = Hall(lease)
     faces = [new_holdfast("sqlite", tasks=[hall.tasks], deadline_seconds=0.5) for _ in range(2)]
     async with faces[0], faces[1], faces[0].worker(poll=0.1), faces[1].worker(poll=0.1):
@@ -341,7 +373,7 @@ async def test_a_herd_of_workers_runs_a_thousand_jobs_that_are_due_at_once(
 async def test_connections_that_are_replaced_all_the_time_hold_up_neither_recovery_nor_hints(
     new_holdfast: NewHoldfast, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F-54: no call finds an old connection, LISTEN is cut each second; a dead worker's job moves all the same."""
+    """F-54, I-22, I-25: no call finds an old connection, LISTEN is cut each second; a dead worker's job still moves."""
     monkeypatch.setattr(pool, "LIFETIME_SECONDS", 0.0)
     monkeypatch.setattr(upkeep, "PERIOD_SECONDS", 0.5)
     hall = Hall(LEASE)
@@ -386,7 +418,7 @@ def signalled_at(always: str) -> list[object]:
 @pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("point", signalled_at("claim.after_commit"))
 def test_a_signal_at_any_step_of_claim_and_dispatch_leaves_no_running_row(stage: Scene, point: str) -> None:
-    """F-06, P-17."""
+    """F-06, P-17, I-50."""
     stage.start(*[quick(n=n) for n in range(5)])
     worker = stage.worker("--grace", "5", waits=False, HOLDFAST_CRASH=f"{point}:1:delay=0.5")
     wait_until(lambda: "crash_point_reached" in worker.said, f"{point} is reached")

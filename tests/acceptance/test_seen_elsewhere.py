@@ -1,19 +1,17 @@
 """What went wrong in comparable projects, and must not here: each test carries the number of its line.
 
-Lines that another test shows have their number in the docstring of that one; the last test finds them all.
+Lines that another test shows have their number in the docstring of that one; `tests/test_fault_table.py` finds
+them all.
 """
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import random
-import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,14 +42,13 @@ from tests.acceptance.hall import (
 )
 from tests.acceptance.jobs_of_tests import LEASE, gated, quick
 from tests.acceptance.processes import until as wait_until
-from tests.acceptance.scene import ROOT, Scene, scene
+from tests.acceptance.scene import Scene, scene
 from tests.conditions import until
 from tests.factories import greet
 from tests.store import engine
 from tests.ways import Way
 
 FOR_EVER = 2**53
-LINES = [f"P-{number:02}" for number in range(1, 29)]  # the rest is about children, streams and poolers
 
 on_sqlite = pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
 
@@ -83,7 +80,7 @@ async def claim_as_dead(hf: Holdfast, count: int = 1) -> None:
 
 
 async def test_ten_thousand_live_leases_do_not_hide_a_dead_one(hall: tuple[Holdfast, Hall]) -> None:
-    """P-02."""
+    """P-02, I-25."""
     hf, tasks = hall
     (dead,) = await hf.start_many([tasks.waits()])
     await claim_as_dead(hf)
@@ -105,7 +102,7 @@ async def test_ten_thousand_live_leases_do_not_hide_a_dead_one(hall: tuple[Holdf
 def test_a_thousand_connections_that_fail_leave_no_descriptor_behind(
     fails: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P-04."""
+    """P-04, I-51."""
     url = empty_url if fails == "what follows it" else f"{empty_url}_nowhere"
     monkeypatch.setattr(doors, "OLDEST_SERVER", 10**9)
     store = Holdfast(url).store
@@ -130,7 +127,7 @@ def descriptors() -> int:
 
 @pytest.mark.long
 def test_a_worker_stopped_in_the_middle_of_a_reap_changes_nothing_when_it_goes_on(stage: Scene) -> None:
-    """P-05: its transaction is cut while it stands still, another takes the jobs back, and its own writes are gone."""
+    """P-05, I-16: its transaction is cut while it stands still, another takes the jobs, and its own writes are gone."""
     lost = stage.start(gated(), gated())
     victim = stage.worker("--concurrency", "2")
     stage.until_running(lost)
@@ -180,7 +177,7 @@ def test_a_server_that_crashes_in_the_middle_of_a_reap_strands_nothing(
 
 @on_sqlite
 def test_workers_of_one_name_that_overlap_in_a_restart_strand_nothing(stage: Scene) -> None:
-    """P-07: who drains is another worker than who comes after it, whatever their names are."""
+    """P-07, I-23: who drains is another worker than who comes after it, whatever their names are."""
     old = stage.worker("--name", "same", "--concurrency", "2", "--grace", "0.2")
     stage.until_running(stage.start(gated(), gated()))
 
@@ -196,7 +193,7 @@ def test_workers_of_one_name_that_overlap_in_a_restart_strand_nothing(stage: Sce
 
 
 async def test_a_twin_that_asks_for_the_key_strands_nobody(hall: tuple[Holdfast, Hall]) -> None:
-    """P-09: neither by a reap nor by a resume nor by a retry."""
+    """P-09, I-05: neither by a reap nor by a resume nor by a retry."""
     hf, tasks = hall
     tasks.gate.set()
     lost = await hf.start(tasks.waits(), unique="reaped")
@@ -247,7 +244,7 @@ def test_the_key_of_a_job_whose_worker_was_killed_is_free_again_when_that_has_en
 async def test_a_handler_that_takes_ten_leases_is_left_alone_while_it_is_renewed(
     database: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P-13."""
+    """P-13, I-16."""
     monkeypatch.setattr(upkeep, "PERIOD_SECONDS", 0.2)
     hall = Hall(lease=1.0)
     faces = [new_holdfast(database, tasks=[hall.tasks]) for _ in range(2)]
@@ -264,7 +261,7 @@ async def test_a_handler_that_takes_ten_leases_is_left_alone_while_it_is_renewed
 
 
 async def test_a_zombie_that_completes_after_its_lane_has_moved_on_changes_nothing(way: Way) -> None:
-    """P-14."""
+    """P-14, I-13, I-26."""
     chains = await way.face.start_many([greet(name=str(n)).options(lane="lane") for n in range(3)])
     zombie = await engine.claim_one(way, "zombie")
     await engine.expire(way, zombie.token, lease_ms=1)
@@ -317,7 +314,7 @@ async def test_a_thousand_leases_are_renewed_before_half_of_them_is_over(
 
 
 async def test_a_reaper_at_full_speed_takes_no_fresh_lease(hall: tuple[Holdfast, Hall]) -> None:
-    """P-18."""
+    """P-18, I-16."""
     hf, tasks = hall
     await hf.start_many([tasks.waits() for _ in range(200)])
     rounds = 0
@@ -342,7 +339,7 @@ async def test_a_reaper_at_full_speed_takes_no_fresh_lease(hall: tuple[Holdfast,
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_claims_resume_after_each_of_twenty_restarts(own_server: PostgresServer, tmp_path: Path) -> None:
-    """P-22: and the log tells of each, once when it begins and once when it is over."""
+    """P-22, F-17: and the log tells of each, once when it begins and once when it is over."""
     with scene(own_server.url, tmp_path) as stage:
         worker = stage.worker("--poll", "0.2")
         for number in range(20):
@@ -366,7 +363,7 @@ def start_one(stage: Scene) -> bool:
 
 
 async def test_no_more_is_claimed_than_there_are_free_slots(hall: tuple[Holdfast, Hall]) -> None:
-    """P-24."""
+    """P-24, F-43."""
     hf, tasks = hall
     await hf.start_many([tasks.waits() for _ in range(10)])
     async with hf.worker(concurrency=2, poll=0.05):
@@ -380,7 +377,7 @@ async def test_no_more_is_claimed_than_there_are_free_slots(hall: tuple[Holdfast
 
 
 async def test_workers_operators_and_producers_never_deadlock(new_holdfast: NewHoldfast, empty_url: str) -> None:
-    """P-26."""
+    """P-26, F-21."""
     before = deadlocks(empty_url)
     chance = random.Random(26)
     tasks = Tasks()
@@ -422,7 +419,7 @@ async def test_workers_operators_and_producers_never_deadlock(new_holdfast: NewH
 async def test_a_text_that_no_database_keeps_fails_its_job_and_no_other(
     way_out: str, hall: tuple[Holdfast, Hall]
 ) -> None:
-    """P-27."""
+    """P-27, I-07."""
     hf, tasks = hall
 
     @hf.task(name="odd", retry=Retry.never())
@@ -473,20 +470,3 @@ async def test_ten_thousand_cancelled_calls_leave_the_pool_complete(new_holdfast
         person.execute("SELECT pg_advisory_unlock(%s)", [GATE_KEY])
         await asyncio.gather(*together)
     await hf.close()
-
-
-@cache
-def lines_of_tests() -> dict[str, list[str]]:
-    """Find the tests that carry the number of a line, or of a fault, in their docstrings."""
-    found: dict[str, list[str]] = {}
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                for line in re.findall(r"\b[FP]-\d\d\b", ast.get_docstring(node) or ""):
-                    found.setdefault(line, []).append(f"{path.relative_to(ROOT)}::{node.name}")
-    return found
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_every_line_has_a_test_that_carries_its_number(line: str) -> None:
-    assert lines_of_tests().get(line), f"no test has {line} in its docstring"

@@ -1,8 +1,9 @@
-"""Webhooks and real workers that are killed: every delivery arrives after all, under the id that it had before."""
+"""Webhooks and what may happen to real workers: every delivery arrives after all, under the id that it had before."""
 
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from holdfast.models import INTERNAL_QUEUE
+from tests.acceptance.crash_cases import TOLD, cases, places
 from tests.acceptance.jobs_of_tests import quick
+from tests.acceptance.play import REACHED, let_leases_be_over, rob, trapped
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, scene
 
@@ -83,7 +86,7 @@ def long(database: str, count: int) -> Any:
     indirect=["stage_database"],
 )
 def test_deliveries_that_a_killed_worker_had_are_all_made_after_a_restart(stage: Scene, count: int) -> None:
-    """I-47: one is posted again at most, with the same id."""
+    """I-47, F-46: one is posted again at most, with the same id."""
     with mailbox() as box:
         worker = stage.worker("--concurrency", "12")
         jobs = stage.start(*[quick(n=n).options(webhook=box.url) for n in range(count)])
@@ -100,6 +103,50 @@ def test_deliveries_that_a_killed_worker_had_are_all_made_after_a_restart(stage:
     assert len(dict(box.posts)) == len(set(box.posts)) == count
     assert set(again) == set(interrupted)
     assert all(job.webhook_sent for job in (stage.face.get_job(each) for each in jobs))
+
+
+# what is recorded of a delivery is the end of a job: the second that completes
+CASES = cases(TOLD)
+RECORDED = [
+    (database, f"complete.{where}:2", mode)
+    for database, point, mode in CASES
+    if point == "deliver.after_post"
+    for where in ("before_commit", "after_commit")
+]
+
+
+@pytest.mark.parametrize(
+    ("stage_database", "point", "mode"),
+    places([*CASES, *RECORDED], {("sqlite", "deliver.after_post", "kill")}),
+    indirect=["stage_database"],
+)
+def test_a_delivery_is_made_and_recorded_whatever_happens_on_the_way(stage: Scene, point: str, mode: str) -> None:
+    """F-01, F-03, F-15, F-46, I-12, I-47: as `deliver.after_commit` stands the end of its job."""
+    with mailbox() as box:
+        box.gate.set()
+        (job,) = stage.start(quick(n=1).options(webhook=box.url))
+
+        trap = f"{point}:{mode}" if ":" in point else f"{point}:1:{mode}"
+        worker = stage.worker(waits=False, **trapped(trap))
+        until(
+            lambda: not worker.is_alive or worker.is_stopped or (_count(stage, "completed") and REACHED in worker.said),
+            "the worker dies, or stands still, or all is done",
+            60,
+        )
+        if not worker.is_alive:
+            assert (worker.exit_code(), mode) == (-signal.SIGKILL, "kill")
+            let_leases_be_over(stage)
+            stage.worker(waits=False)
+        elif worker.is_stopped:
+            rob(worker, stage)
+        until(lambda: _count(stage, "completed") == 1, f"the delivery is recorded; {stage.logs()}", 60)
+
+    assert REACHED in worker.said
+    assert set(box.posts) == {box.posts[0]}
+    assert box.posts[0][1] == str(job)
+    assert stage.rows("SELECT event FROM holdfast_delivery") == [("job:completed",)]
+    assert stage.face.get_job(job).webhook_sent
+    stage.assert_each_completed_once()
 
 
 def _count(stage: Scene, status: str) -> int:

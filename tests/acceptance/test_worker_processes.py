@@ -45,7 +45,7 @@ NOISE = 3.0
 def test_the_jobs_of_a_killed_worker_run_again_in_time(
     stage: Scene, stage_database: tuple[str, dict[str, str]], record_property: Callable[[str, object], None]
 ) -> None:
-    """F-01, P-21: whatever the time-out of their task is."""
+    """F-01, P-21, I-25, I-69: whatever the time-out of their task is."""
     is_sqlite = not stage_database[1]
     promised = 1.5 if is_sqlite else LEASE + 5
     workers = [stage.worker("--concurrency", "2") for _ in range(3)]
@@ -71,7 +71,7 @@ def rerun(stage: Scene) -> set[str]:
 
 @on_both_but("sqlite")
 def test_a_worker_stopped_past_its_lease_is_fenced_when_it_goes_on(stage: Scene) -> None:
-    """F-03."""
+    """F-03, I-13, I-20."""
     zombie = stage.worker("--concurrency", "1")
     (job,) = stage.start(gated())
     stage.until_running([job])
@@ -98,7 +98,7 @@ def told_to_stop(stage: Scene, worker: WorkerProcess) -> list[str]:
 
 @on_both_but("postgres")
 def test_a_blocked_event_loop_keeps_its_lease_and_is_reported(stage: Scene) -> None:
-    """F-09."""
+    """F-09, I-19."""
     blocked = stage.worker("--concurrency", "2")
     (beside,) = stage.start(gated())
     stage.until_running([beside])
@@ -119,7 +119,7 @@ def test_a_blocked_event_loop_keeps_its_lease_and_is_reported(stage: Scene) -> N
 
 @pytest.mark.long
 def test_a_stranger_who_locks_one_row_costs_nobody_a_lease(stage: Scene, postgres_url: str) -> None:
-    """F-26, one row."""
+    """F-26, I-63, I-75one row."""
     holder, _ = stage.worker("--concurrency", "50"), stage.worker("--concurrency", "50")
     jobs = stage.start(*[gated() for _ in range(50)])
     stage.until_running(jobs)
@@ -154,6 +154,7 @@ def until_past(stage: Scene, seconds: float) -> None:
 
 @on_both_but("sqlite")
 def test_eight_racing_workers_never_overlap_in_a_lane(stage: Scene) -> None:
+    """I-26."""
     stage.start(*[lane_step().options(lane=f"lane-{n % 4}") for n in range(120)])
 
     for _ in range(8):
@@ -166,7 +167,7 @@ def test_eight_racing_workers_never_overlap_in_a_lane(stage: Scene) -> None:
 
 
 def test_open_transactions_of_callers_hold_nobody_up_and_strand_nothing(stage: Scene, postgres_url: str) -> None:
-    """F-51."""
+    """F-51, I-60, I-61."""
     stage.worker("--poll", "0.2")
     stage.worker("--poll", "0.2")
     blocker = stage.start(quick())[0]
@@ -200,7 +201,7 @@ def test_open_transactions_of_callers_hold_nobody_up_and_strand_nothing(stage: S
 
 @on_both
 def test_the_first_signal_drains_and_leaves_no_running_row(stage: Scene) -> None:
-    """F-06."""
+    """F-06, I-30, I-50."""
     worker = stage.worker("--grace", "1", "--concurrency", "4")
     finishing, interrupted, threaded = stage.start(gated(), cleans_up(), gated_thread(gate="never"))
     stage.until_running([finishing, interrupted, threaded])
@@ -229,6 +230,7 @@ def test_the_first_signal_drains_and_leaves_no_running_row(stage: Scene) -> None
 
 @on_sqlite
 def test_a_cancel_is_heard_while_the_worker_drains(stage: Scene) -> None:
+    """I-21, I-33."""
     worker = stage.worker("--grace", "20", "--concurrency", "2")
     (job,) = stage.start(gated(gate="never"))
     stage.until_running([job])
@@ -243,7 +245,7 @@ def test_a_cancel_is_heard_while_the_worker_drains(stage: Scene) -> None:
 
 @on_sqlite
 def test_a_second_signal_ends_the_process_at_once(stage: Scene) -> None:
-    """F-06."""
+    """F-06, I-50."""
     worker = stage.worker("--grace", "60")
     (job,) = stage.start(gated_thread(gate="never"))
     stage.until_running([job])
@@ -256,7 +258,7 @@ def test_a_second_signal_ends_the_process_at_once(stage: Scene) -> None:
 
 
 def test_a_worker_without_its_database_still_ends_in_time(own_server: PostgresServer, tmp_path: Path) -> None:
-    """P-11, F-18."""
+    """P-11, F-18, I-50."""
     with scene(own_server.url, tmp_path) as stage:
         worker = stage.worker("--grace", "1")
         stage.until_running(stage.start(gated(gate="never"), gated_thread(gate="never")))
@@ -274,7 +276,7 @@ def test_a_worker_without_its_database_still_ends_in_time(own_server: PostgresSe
 def test_a_worker_whose_database_falls_silent_lives_on_says_so_once_and_ends_in_time(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    """P-11, F-13."""
+    """P-11, F-13, I-20, I-50."""
     with FaultProxy(postgres_url) as proxy, scene(postgres_url, tmp_path, schema_name="silence") as stage:
         worker = stage.worker("--grace", "1", HOLDFAST_DATABASE=proxy.url)
         (job,) = stage.start(gated())
@@ -307,7 +309,7 @@ def stop(server: PostgresServer) -> None:
 
 
 def test_a_server_that_crashes_under_load_loses_and_doubles_nothing(own_server: PostgresServer, tmp_path: Path) -> None:
-    """F-17."""
+    """F-17, I-01, I-22."""
     with scene(own_server.url, tmp_path) as stage:
         workers = [stage.worker("--concurrency", "10") for _ in range(2)]
         for round_ in range(2):
@@ -330,7 +332,7 @@ def has_done(stage: Scene, count: int) -> bool:
 
 @on_sqlite
 def test_a_job_that_takes_its_process_down_is_convicted_alone(stage: Scene) -> None:
-    """F-07."""
+    """F-07, I-24."""
     innocent = stage.start(*[gated() for _ in range(5)])
     (guilty,) = stage.start(deadly())
     worker = stage.worker(waits=False)
@@ -354,7 +356,7 @@ def test_a_job_that_takes_its_process_down_is_convicted_alone(stage: Scene) -> N
 @pytest.mark.long
 @on_both
 def test_fifty_long_jobs_complete_beside_one_that_takes_its_process_down(stage: Scene) -> None:
-    """F-07."""
+    """F-07, I-24."""
     stage.start(*[gated() for _ in range(50)])
     (guilty,) = stage.start(deadly())
     worker = stage.worker(waits=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -108,6 +107,7 @@ async def test_a_cursor_that_leads_nowhere_is_told_where_it_is_entered(way: Way)
 
 
 async def test_a_database_that_fails_over_ends_every_stream(way: Way) -> None:
+    """F-19."""
     async with events(way) as followed:
         await until(lambda: is_at_rest(way.hf), "the feed is at rest")
 
@@ -226,7 +226,9 @@ async def test_however_many_follow_the_log_is_read_once(way: Way, monkeypatch: p
         each.close()
 
 
-async def test_to_close_ends_every_stream_and_leaves_nothing_behind(way: Way) -> None:
+async def test_to_close_ends_every_stream_and_leaves_nothing_behind(
+    new_threads: Callable[[], set[str]], way: Way
+) -> None:
     async with events(way) as followed:
         await until(lambda: is_at_rest(way.hf), "the feed is at rest")
         rest = asyncio.create_task(followed.rest())
@@ -234,8 +236,7 @@ async def test_to_close_ends_every_stream_and_leaves_nothing_behind(way: Way) ->
         await way.face.close()
 
         assert await asyncio.wait_for(rest, 10) == []
-    names = {each.name for each in threading.enumerate()}
-    assert not {"holdfast-feed", "holdfast-hints"} & names
+    assert not {"holdfast-feed", "holdfast-hints"} & new_threads()
     assert await way.rows("SELECT id FROM holdfast_worker") == []
     async with events(way) as again:
         await way.face.start(greet(name="Ada"))
@@ -285,6 +286,7 @@ async def test_one_who_stops_waiting_misses_nothing(way: Way) -> None:
 async def test_a_store_that_is_away_for_a_while_is_told_once_and_ends_no_stream(
     way: Way, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F-18."""
     since = log.since
     is_away = False
     tries: list[int] = []
@@ -372,6 +374,7 @@ async def test_without_a_hint_the_poll_finds_what_happened(
 
 
 async def test_a_writer_open_elsewhere_holds_up_no_stream(new_holdfast: NewHoldfast, empty_url: str) -> None:
+    """F-52, Q-08."""
     hf = new_holdfast("postgres", tasks=[TASKS])
     async with hf, writer_elsewhere(empty_url), hf.events() as followed:
         for _ in range(5):
@@ -409,7 +412,7 @@ def test_a_hint_of_the_log_is_for_those_who_follow_it() -> None:
 async def test_an_idle_feed_issues_less_than_one_statement_a_second(
     database: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On SQLite it looks every two seconds, on PostgreSQL every thirty."""
+    """I-59: on SQLite it looks every two seconds, on PostgreSQL every thirty."""
     hf = new_holdfast(database, tasks=[TASKS])
     statements: list[str] = []
     async with hf:

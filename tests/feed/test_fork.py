@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import Holdfast
+from tests.scripts import run_script
 
 
 async def test_a_child_has_followers_and_listeners_of_its_own_and_the_parent_keeps_its(
     database: str, new_holdfast: Callable[..., Holdfast], tmp_path: Path
 ) -> None:
-    script = tmp_path / "forking.py"
-    script.write_text(FORK_SCRIPT)
+    """F-11."""
     hf = new_holdfast(database)
     await hf.open()
 
-    ran = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, str(script), hf.settings.database, hf.settings.schema_name],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (ran.stdout.split(), ran.stderr) == (["child", "parent"], "")
+    assert await run_script(FORK_SCRIPT, tmp_path, hf) == (["child", "parent"], "")
     await hf.close()
 
 

@@ -207,7 +207,7 @@ async def test_listeners_run_again_after_hf_was_closed_and_opened(hf: Holdfast) 
     assert called == ["Ada", "Bob"]
 
 
-async def test_to_close_leaves_no_thread_and_no_task_behind(hf: Holdfast) -> None:
+async def test_to_close_leaves_no_thread_and_no_task_behind(new_threads: Callable[[], set[str]], hf: Holdfast) -> None:
     @hf.on("job:enqueued")
     def plainly(event: JobEvent) -> None: ...
 
@@ -217,7 +217,7 @@ async def test_to_close_leaves_no_thread_and_no_task_behind(hf: Holdfast) -> Non
     async with hf:
         await until(lambda: is_at_rest(hf), "the feed is at rest")
 
-    await until(lambda: "holdfast-listener" not in {each.name for each in threading.enumerate()}, "no thread is left")
+    await until(lambda: "holdfast-listener" not in new_threads(), "no thread is left")
     assert not [task for task in asyncio.all_tasks() if "listener" in task.get_name()]
 
 
@@ -244,7 +244,7 @@ async def test_a_call_under_way_is_waited_for_when_hf_closes(hf: Holdfast) -> No
 
 
 async def test_a_call_that_does_not_end_holds_up_a_close_for_a_while_only(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_threads: Callable[[], set[str]], hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listeners, "GRACE_SECONDS", 0.1)
     go_on, begun, begun_too, cancelled = threading.Event(), threading.Event(), asyncio.Event(), asyncio.Event()
@@ -270,11 +270,11 @@ async def test_a_call_that_does_not_end_holds_up_a_close_for_a_while_only(
     said = sorted(each.getMessage() for each in caplog.records if each.name == "holdfast.listeners")
     assert said == ["listener_cancelled", "listener_still_runs"]
     go_on.set()
-    await until(lambda: "holdfast-listener" not in {each.name for each in threading.enumerate()}, "it ends by itself")
+    await until(lambda: "holdfast-listener" not in new_threads(), "it ends by itself")
 
 
 async def test_calls_that_do_not_end_hold_up_a_close_together_as_long_as_one(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_threads: Callable[[], set[str]], hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listeners, "GRACE_SECONDS", 0.5)
     monkeypatch.setattr(listeners, "CANCEL_SECONDS", 0.1)
@@ -305,9 +305,7 @@ async def test_calls_that_do_not_end_hold_up_a_close_together_as_long_as_one(
     said = sorted(each.getMessage() for each in caplog.records if each.name == "holdfast.listeners")
     assert said == ["listener_cancelled", *["listener_still_runs"] * 11]
     go_on.set()
-    await until(
-        lambda: "holdfast-listener" not in {each.name for each in threading.enumerate()}, "they end by themselves"
-    )
+    await until(lambda: "holdfast-listener" not in new_threads(), "they end by themselves")
 
 
 @pytest.mark.parametrize("colour", ["plain", "async"])

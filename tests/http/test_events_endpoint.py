@@ -256,6 +256,7 @@ def test_without_starlette_it_says_what_to_install() -> None:
 
 
 async def test_a_client_that_goes_away_leaves_nothing(hf: Holdfast) -> None:
+    """F-44, I-46."""
     async with served(events_app(hf, ping_seconds=0.05)) as server:
         for _ in range(5):
             async with connected(server.port) as client:
@@ -282,6 +283,7 @@ def app_of(hf: Holdfast, *, is_wrapped: bool, **options: Unpack[EventsOptions]) 
 async def test_a_client_that_does_not_read_is_cut_off_and_slows_nobody(
     hf: Holdfast, is_wrapped: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F-44, I-46."""
     async with served(app_of(hf, is_wrapped=is_wrapped, send_seconds=0.3)) as server:
         async with connected(server.port) as reading:
             await reading.next()
@@ -301,6 +303,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_slows_nobody(
 
 
 async def test_a_client_that_was_cut_off_resumes_behind_what_it_has_read(hf: Holdfast) -> None:
+    """F-44, I-44."""
     async with served(events_app(hf, send_seconds=0.2)) as server:
         async with connected(server.port) as client:
             await client.next()
@@ -363,6 +366,7 @@ async def test_a_server_in_a_thread_is_seen_stopping_too(hf: Holdfast) -> None:
 
 
 async def test_a_server_stops_although_a_client_does_not_read(hf: Holdfast) -> None:
+    """F-44."""
     async with served(events_app(hf)) as server:
         await hf.start_many([greet(name="x" * 10_000) for _ in range(100)])
         with closing(stalled(server.port)):

@@ -62,6 +62,7 @@ class Emitter:
 async def test_nobody_misses_anything_while_one_stalls_and_the_server_is_restarted(
     new_holdfast: Callable[..., Holdfast], database: str, clients: int, ahead: int, seconds: float
 ) -> None:
+    """F-44, I-44, I-46."""
     hf = new_holdfast(database, tasks=[TASKS])
     emitter = Emitter(hf, ahead)
     grown: list[int] = []
@@ -113,6 +114,7 @@ async def come_and_go(port: int, number: int) -> None:
 
 
 async def test_clients_that_come_and_go_leave_nothing(new_holdfast: Callable[..., Holdfast]) -> None:
+    """F-44, I-46."""
     hf = new_holdfast("sqlite", tasks=[TASKS])
 
     async with served(events_app(hf, ping_seconds=0.1)) as server:
@@ -126,6 +128,7 @@ async def test_clients_that_come_and_go_leave_nothing(new_holdfast: Callable[...
 
 @pytest.mark.long
 async def test_five_hundred_clients_that_come_and_go_cost_no_memory(new_holdfast: Callable[..., Holdfast]) -> None:
+    """F-44, P-30, I-46."""
     hf = new_holdfast("sqlite", tasks=[TASKS])
     await hf.start_many([greet(name=str(number)) for number in range(200)])
 

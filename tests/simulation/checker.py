@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +147,11 @@ class Change:
 
 
 assert [each.name for each in fields(Change)][2:] == COLUMNS.split(", ")
+
+
+def fields_of_change(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Any]:
+    """Give the fields of a change behind its number and time, of the row as it became and, if there was one, was."""
+    return [new[name] for name in (*CONSTANT, *WATCHED)] + [old.get(name) for name in WATCHED]
 
 
 class Checker:

@@ -13,7 +13,11 @@ from tests.simulation.scenes import MOST_SEEDS, SCENES, play_scene
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("seed", range(MOST_SEEDS))
+BY_DEFAULT = 2
+SEEDS = [seed if seed < BY_DEFAULT else pytest.param(seed, marks=pytest.mark.long) for seed in range(MOST_SEEDS)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", SCENES)
 def test_a_scene_ends_well(name: str, seed: int, folder: Path, template: Path) -> None:
     played = play_scene(SCENES[name], seed, folder, template)

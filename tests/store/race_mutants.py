@@ -466,7 +466,8 @@ def below_xmin(patch: pytest.MonkeyPatch) -> None:
     "event cursor (xid, seq) below xmin †",
     "I-71",
     test_log_races.test_events_of_a_job_come_in_commit_order_against_the_order_of_xids,
-    "At index 1 diff: 'job:completed' != 'job:started'",
+    # or nothing is read at all, if somebody else's transaction is open in another database of the server
+    "At index 1 diff: 'job:completed' != 'job:started'|Right contains",
     most=100,
 )
 def _(patch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,7 @@ async def is_usable(caller: Caller) -> bool:
 
 
 async def test_a_start_is_seen_with_its_event_once_the_caller_commits(way: Way, open_caller: Caller) -> None:
+    """I-03, I-12."""
     chain = await way.face.start(greet(name="Ada"), connection=open_caller.connection)
     before = await whole_store(way)
 
@@ -192,6 +193,7 @@ async def wait_for(way: Way, chain_id: UUID) -> str:
 
 
 async def test_a_start_vanishes_when_the_caller_rolls_back(way: Way, open_caller: Caller) -> None:
+    """I-02."""
     blocker = await make_job(way) if way.database == "postgres" else None
     options = {"unique": "ada", "blockers": [blocker] if blocker else []}
     before = await whole_store(way)
@@ -203,6 +205,7 @@ async def test_a_start_vanishes_when_the_caller_rolls_back(way: Way, open_caller
 
 
 async def test_a_start_vanishes_with_its_savepoint_and_the_rest_stays(way: Way, open_caller: Caller) -> None:
+    """I-02."""
     kept = await way.face.start(greet(name="kept"), connection=open_caller.connection)
 
     await open_caller.savepoint()
@@ -216,6 +219,7 @@ async def test_a_start_vanishes_with_its_savepoint_and_the_rest_stays(way: Way, 
 
 
 async def test_the_caller_reads_what_it_has_started_before_anybody_else_does(way: Way, open_caller: Caller) -> None:
+    """I-03."""
     chain = await way.face.start(greet(name="Ada"), connection=open_caller.connection)
 
     job = await way.face.get_job(chain, connection=open_caller.connection)
@@ -473,6 +477,7 @@ OUTCOMES = (_meets_its_twin, _is_of_another_task, _has_an_unknown_blocker, _is_n
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.__name__.strip("_"))
 async def test_an_expected_outcome_leaves_the_transaction_as_it_was(way: Way, caller: Caller, outcome: Any) -> None:
+    """I-53."""
     known, waiting = await make_job(way), await make_job(way, "blocked")
     await block(way, waiting, known)
     before = await whole_store(way)
@@ -490,6 +495,7 @@ async def test_an_expected_outcome_leaves_the_transaction_as_it_was(way: Way, ca
 
 @on(Can.REFUSE_WITHOUT_TRANSACTION)
 async def test_without_a_transaction_the_job_would_commit_alone_so_it_is_refused(way: Way, caller: Caller) -> None:
+    """Q-01, I-68."""
     with pytest.raises(TransactionRequired, match=r"no transaction is open.*write `"):
         await way.face.start(greet(name="Ada"), connection=caller.connection)
 
@@ -499,6 +505,7 @@ async def test_without_a_transaction_the_job_would_commit_alone_so_it_is_refused
 
 @on(Can.REFUSE_WITHOUT_TRANSACTION, Can.AUTOCOMMIT)
 async def test_autocommit_is_no_transaction(way: Way, connect: Connect) -> None:
+    """Q-01, I-68."""
     caller = await connect(autocommit=True)
     await caller.execute("SELECT 1")
 
@@ -510,6 +517,7 @@ async def test_autocommit_is_no_transaction(way: Way, connect: Connect) -> None:
 
 @on_postgres
 async def test_a_failed_transaction_is_refused_with_what_to_do(way: Way, stack: Stack, open_caller: Caller) -> None:
+    """Q-01, I-68."""
     with pytest.raises(stack.missing_table):
         await open_caller.execute("SELECT * FROM nothing_of_this_name")
 
@@ -522,6 +530,7 @@ async def test_a_failed_transaction_is_refused_with_what_to_do(way: Way, stack: 
 
 @on(Can.CLOSE)
 async def test_a_closed_connection_is_refused(way: Way, connect: Connect) -> None:
+    """Q-01, I-68."""
     caller = await connect()
     await caller.close()
 
@@ -547,6 +556,7 @@ async def test_a_cursor_is_no_connection(way: Way, open_caller: Caller) -> None:
 
 @on(is_async=True)
 async def test_an_async_connection_is_refused_by_the_blocking_face(way: Way, open_caller: Caller) -> None:
+    """Q-01, I-68."""
     with pytest.raises(WrongConnection, match=r"async; write `await hf\.start"):
         way.hf.sync.start(greet(name="Ada"), connection=open_caller.connection)
 
@@ -555,6 +565,7 @@ async def test_an_async_connection_is_refused_by_the_blocking_face(way: Way, ope
 
 @on(is_async=False)
 async def test_a_blocking_connection_is_refused_by_the_async_face(way: Way, open_caller: Caller) -> None:
+    """Q-01, I-68."""
     with pytest.raises(WrongConnection, match=r"blocking; write `hf\.sync\.start"):
         await way.hf.start(greet(name="Ada"), connection=open_caller.connection)
 
@@ -587,6 +598,7 @@ def elsewhere(way: Way, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_a_connection_to_the_database_of_another_holdfast_is_refused(
     way: Way, connect: Connect, elsewhere: str
 ) -> None:
+    """Q-01, I-68."""
     theirs = Holdfast(elsewhere, schema_name=way.hf.settings.schema_name).sync
     theirs.migrate()
     theirs.close()
@@ -600,6 +612,7 @@ async def test_a_connection_to_the_database_of_another_holdfast_is_refused(
 
 
 async def test_a_connection_to_a_database_without_our_tables_is_refused(way: Way, connect: Connect, empty: str) -> None:
+    """Q-01, I-68."""
     caller = await connect(empty)
     await caller.begin()
 
@@ -710,6 +723,7 @@ on_every_habit = pytest.mark.parametrize(
 
 @on_every_habit
 async def test_the_callers_row_factory_and_codecs_change_no_result(way: Way, caller: Caller, habit: Habit) -> None:
+    """Q-01, I-68."""
     holder = await way.face.start(greet(name="holder"), unique="held", tags=["ü"])
     await caller.begin()
     await habit(caller)
@@ -782,6 +796,7 @@ async def test_a_temporary_table_of_the_callers_does_not_stand_in_for_ours(way: 
 
 @on_postgres
 async def test_a_start_works_in_repeatable_read(way: Way, caller: Caller) -> None:
+    """Q-01, I-68."""
     await caller.begin_repeatable_read()
 
     chain = await way.face.start(greet(name="Ada"), unique="ada", id=uuid4(), connection=caller.connection)
@@ -792,6 +807,7 @@ async def test_a_start_works_in_repeatable_read(way: Way, caller: Caller) -> Non
 
 @on_postgres
 async def test_a_serialisation_failure_is_handed_on_typed_and_once(way: Way, wire: Wire, connect: Connect) -> None:
+    """F-21, I-68."""
     caller = await connect(wire.url)
     await caller.begin_repeatable_read()
     await caller.execute("SELECT 1")
@@ -815,6 +831,7 @@ def state_of(error: BaseException | None) -> str | None:
 async def test_a_plain_begin_that_has_read_before_another_wrote_is_told_to_begin_immediate(
     way: Way, caller: Caller
 ) -> None:
+    """F-32, I-68."""
     await caller.execute("BEGIN")
     await caller.execute("SELECT count(*) FROM holdfast_job")
     await way.face.start(greet(name="Bob"))
@@ -834,6 +851,7 @@ async def test_a_plain_begin_that_has_read_before_another_wrote_is_told_to_begin
 async def test_no_transaction_is_begun_or_ended_on_a_callers_postgresql_connection(
     way: Way, wire: Wire, connect: Connect
 ) -> None:
+    """I-53."""
     known = await make_job(way)
     caller = await connect(wire.url)
     await caller.begin()
@@ -851,6 +869,7 @@ async def test_no_transaction_is_begun_or_ended_on_a_callers_postgresql_connecti
 
 @on_sqlite
 async def test_no_transaction_is_begun_or_ended_on_a_callers_sqlite_connection(way: Way, open_caller: Caller) -> None:
+    """I-53."""
     sent: list[str] = []
     known = UUID(int=1)
     await open_caller.trace(sent.append)
@@ -980,6 +999,7 @@ async def _waits_for_a_lock(way: Way) -> bool:
 
 @on_postgres
 async def test_while_a_start_is_not_committed_every_row_can_be_locked_by_another(way: Way, caller: Caller) -> None:
+    """I-60."""
     blocker = await way.face.start(greet(name="blocker"), lane="vm-7", unique="blocker")
     expired = await way.face.start(greet(name="x"), unique=Unique("later", within=0.001))
     await way.call(_make_lane, "vm-7")
@@ -1053,6 +1073,7 @@ async def test_a_delivery_belongs_to_the_callers_transaction(way: Way, caller: C
 
 @on_postgres
 async def test_while_a_start_is_not_committed_others_start_read_and_delete(way: Way, open_caller: Caller) -> None:
+    """I-60."""
     kept = await way.face.start(greet(name="kept"), lane="vm-7")
     await way.face.start(greet(name="Ada"), lane="vm-7", blockers=[kept], connection=open_caller.connection)
 
@@ -1067,7 +1088,8 @@ async def test_while_a_start_is_not_committed_others_start_read_and_delete(way: 
 async def test_who_wants_a_key_that_an_open_transaction_has_taken_waits_alone_and_not_for_ever(
     way: Way, open_caller: Caller, new_holdfast: Callable[..., Holdfast]
 ) -> None:
-    hurried = Way(new_holdfast("postgres", deadline_seconds=0.3, tasks=[TASKS]), is_async=way.is_async)
+    """I-60."""
+    hurried = Way(new_holdfast("postgres", deadline_seconds=1, tasks=[TASKS]), is_async=way.is_async)
     await way.face.start(greet(name="Ada"), unique="ada", connection=open_caller.connection)
 
     with pytest.raises(Busy):

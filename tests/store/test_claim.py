@@ -88,6 +88,7 @@ async def test_several_tasks_and_queues_are_merged_by_their_order(way: Way) -> N
 
 
 async def test_a_task_that_the_worker_does_not_know_is_left_to_others(way: Way) -> None:
+    """F-48."""
     other = await way.face.start(add(a=1, b=2), queue="default")
 
     claimed = await claim(way, wants=[Want("default", "greet", 1000)])
@@ -238,6 +239,7 @@ async def test_what_a_lost_answer_claimed_is_read_back_by_its_nonce(way: Way) ->
 
 
 async def test_admission_and_claim_take_the_same_statements_for_1_10_and_100(way: Way) -> None:
+    """I-62."""
     counts = {}
     for count in (1, 10, 100):
         calls = [
@@ -251,6 +253,7 @@ async def test_admission_and_claim_take_the_same_statements_for_1_10_and_100(way
 
 
 async def test_a_row_that_a_stranger_has_locked_is_passed_over(postgres: Way) -> None:
+    """I-63."""
     first, second = await postgres.face.start_many([greet(name="x"), greet(name="y")])
 
     with psycopg.connect(postgres.hf.settings.database) as stranger:

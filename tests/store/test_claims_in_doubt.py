@@ -39,6 +39,7 @@ async def start_one_that_has_waited(hf: Holdfast) -> str:
 
 
 async def test_a_claim_is_in_doubt_if_the_statement_behind_it_fails(hf: Holdfast) -> None:
+    """F-16."""
     async with hf, await psycopg.AsyncConnection.connect(hf.settings.database) as stranger:
         waiting = await start_one_that_has_waited(hf)
         await stranger.execute(f'LOCK TABLE "{hf.settings.schema_name}".holdfast_blocker')

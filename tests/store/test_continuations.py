@@ -374,6 +374,7 @@ async def test_a_continued_job_is_listed_as_such(way: Way) -> None:
 
 @pytest.mark.parametrize("features", ["plain", "lane", "blockers"])
 async def test_settling_takes_the_same_statements_for_1_10_and_100_continuations(way: Way, features: str) -> None:
+    """Q-03, I-62."""
     blocker = await way.face.start(greet(name="blocker"), paused=True)
     counts = []
     for number in (1, 10, 100):

@@ -102,6 +102,7 @@ async def test_what_keeps_no_history_and_what_is_the_engines_own_goes_in_silence
 
 
 async def test_a_delete_is_logged_with_nothing_but_the_id_of_each_job(way: Way) -> None:
+    """I-58."""
     first = await make_job(way)
     second = await continue_chain(way, first)
     seqs = {await seq_of(way, first), await seq_of(way, second)}
@@ -212,6 +213,7 @@ async def test_without_cascade_what_a_chain_waits_for_stays(way: Way) -> None:
 
 
 async def test_cascade_deletes_what_a_chain_waits_for_and_so_on(way: Way) -> None:
+    """I-58."""
     deepest = await make_job(way)
     middle = await waiting_for(way, deepest)
     top = await waiting_for(way, middle)
@@ -254,6 +256,7 @@ async def test_cascade_takes_a_diamond_once(way: Way) -> None:
 
 
 async def test_cascade_deletes_nothing_if_an_outsider_waits_for_part_of_it(way: Way) -> None:
+    """I-58."""
     bottom = await make_job(way)
     top, outsider = await waiting_for(way, bottom), await waiting_for(way, bottom)
     before = await whole_store(way)
@@ -285,6 +288,7 @@ async def head_of(way: Way, lane: str, status: str = "running", **columns: Any) 
 
 
 async def test_a_deleted_head_of_a_lane_stays_until_admission_has_promoted_the_next(way: Way) -> None:
+    """I-12."""
     await head_of(way, "vm-7", input='{"name":"secret"}', output='"secret"', unique_key="key")
 
     await way.face.delete_many([job.id for job in await way.face.list_jobs()])

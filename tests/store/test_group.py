@@ -50,6 +50,7 @@ async def test_callers_that_wait_share_a_commit(make_caller: MakeCaller, strange
 
 
 async def test_one_bad_item_among_sixty_four_callers_fails_alone(make_caller: MakeCaller, stranger: Stranger) -> None:
+    """Q-04, I-64."""
     caller = make_caller()
 
     calls = (caller.gather(add_items, [Item(str(number), -1 if number == 17 else 1)]) for number in range(64))
@@ -81,6 +82,7 @@ async def test_an_error_of_the_operation_reaches_its_caller_as_it_is(
 async def test_a_lost_commit_of_a_group_makes_every_row_once(
     make_caller: MakeCaller, proxy: FaultProxy, stranger: Stranger
 ) -> None:
+    """F-16, I-04, I-55."""
     caller = make_caller(proxy.url)
     await caller.gather(add_items, [Item("first")])
     proxy.cut_at_commit = "after"
@@ -94,6 +96,8 @@ async def test_a_lost_commit_of_a_group_makes_every_row_once(
 async def test_a_lost_commit_of_a_group_that_cannot_be_repeated_is_unknown_to_each_of_it(
     make_caller: MakeCaller, proxy: FaultProxy, stranger: Stranger
 ) -> None:
+    """F-16, I-64."""
+
     async def add_and_forget(tx: Tx, items: Sequence[Item]) -> list[str]:
         return await add_items(tx, items)
 
@@ -112,6 +116,7 @@ async def test_a_lost_commit_of_a_group_that_cannot_be_repeated_is_unknown_to_ea
 async def test_every_caller_is_answered_by_its_deadline_when_the_server_is_silent(
     make_caller: MakeCaller, proxy: FaultProxy
 ) -> None:
+    """F-13."""
     caller = make_caller(proxy.url, deadline_seconds=0.7)
     await caller.gather(add_items, [Item("first")])
     proxy.fall_silent()
@@ -130,6 +135,7 @@ async def test_every_caller_is_answered_by_its_deadline_when_the_server_is_silen
 async def test_those_that_have_time_left_are_served_when_the_server_is_back(
     make_store: MakeStore, proxy: FaultProxy, stranger: Stranger
 ) -> None:
+    """F-13."""
     store = make_store(proxy.url, deadline_seconds=1, pool_size=2)
     await store.gather(add_items, [Item("first")])
     proxy.fall_silent()
@@ -163,6 +169,7 @@ async def test_a_cancelled_caller_disturbs_nobody(make_store: MakeStore, strange
 async def test_an_item_that_may_wait_for_a_stranger_keeps_nobody(
     make_caller: MakeCaller, stranger: Stranger, samples_url: str
 ) -> None:
+    """I-60."""
     caller = make_caller(deadline_seconds=2)
     await caller.gather(add_items, [Item("first")])
 

@@ -113,6 +113,7 @@ async def holders(way: Way) -> list[UUID]:
 
 
 async def test_who_waits_for_a_key_is_given_the_chain_that_was_committed(way: Way, begin: Any) -> None:
+    """I-05."""
     first, second = await begin(), await begin()
     (winner,) = await first.start(greet(name="first").options(unique="same"))
     await second.start_and_wait(greet(name="second").options(unique="same"))
@@ -149,6 +150,7 @@ async def test_a_key_of_another_task_is_not_waited_for(begin: Any) -> None:
 
 
 async def test_batches_that_take_their_keys_crosswise_do_not_deadlock(way: Way, begin: Any) -> None:
+    """I-05."""
     holder, forwards, backwards = await begin(), await begin(), await begin()
     await holder.start(greet(name="holder").options(unique="m"))  # keeps the others half-way through their batches
     await forwards.start_and_wait(*(greet(name=key).options(unique=key) for key in "amz"))
@@ -261,6 +263,7 @@ async def test_a_retired_turn_is_not_begun_again_while_its_successor_is_half_way
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 async def test_two_starts_under_one_id_make_one_job(way: Way, begin: Any, ending: str) -> None:
+    """I-04."""
     chosen = uuid4()
     first, second = await begin(), await begin()
     await first.start(greet(name="first").options(id=chosen))
@@ -425,6 +428,7 @@ async def test_of_two_deletes_of_one_chain_the_second_finds_nothing(way: Way, be
 async def test_of_many_racing_starts_one_makes_the_chain_and_all_are_given_it(
     new_holdfast: Callable[..., Holdfast], database: str, options: dict[str, Any]
 ) -> None:
+    """I-04, I-05."""
     hf = new_holdfast(database, tasks=[TASKS])
 
     async with hf:

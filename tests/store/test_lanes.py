@@ -1,16 +1,20 @@
-"""Lanes: one at a time, in order, halted and freed visibly (I-26…I-28, I-30, I-51, reading (e), TQ-7, TQ-30, TQ-31)."""
+"""Lanes: one at a time, in order, seen to halt and go on (I-26, I-27, I-28, I-30, I-51, reading (e), TQ-7, 30, 31)."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast, LaneNotFound
 from holdfast.outcomes import Outcome
 from holdfast.store import holds, steering
+from holdfast.store.dialect import LOCK_SPACE
 from holdfast.store.steering import Asked
+from tests.conditions import until
+from tests.conftest import SCHEMA
 from tests.factories import add, events_of, greet, row_of
 from tests.store.engine import (
     DONE,
@@ -354,6 +358,25 @@ async def test_a_lane_goes_with_its_last_job(way: Way) -> None:
     await drain(way)
 
     assert (there, await lane_rows(way)) == (["other", "vm-7"], [])
+
+
+async def test_a_lane_that_cannot_go_with_its_last_job_goes_soon_after(way_pg: Way, empty_url: str) -> None:
+    """I-51: its lock stands for many lanes, so a stranger who makes or removes another one may have it."""
+    way = way_pg
+    await in_lane(way, 1)
+    (job,) = await claim_all(way)
+    with psycopg.connect(empty_url) as stranger:
+        stranger.execute(
+            "SELECT pg_advisory_xact_lock(%s | (hashtextextended(%s, 7) & 1023))", (LOCK_SPACE, f"{SCHEMA}.vm-7")
+        )
+        await settle(way, (job.token, DONE))
+        assert len(await lane_rows(way)) == 1
+
+    async def has_gone() -> bool:
+        await admit(way)
+        return await lane_rows(way) == []
+
+    await until(has_gone, "admission removes the lane")
 
 
 async def test_a_lane_goes_with_its_last_job_however_that_ends(way: Way) -> None:

@@ -48,6 +48,7 @@ async def test_events_of_a_job_come_in_commit_order_against_the_order_of_xids(
     begin: Any,
     most: int,
 ) -> None:
+    """F-52, Q-08."""
     reader = await LogReader.from_now(way_pg, most)
     await way_pg.face.start(greet(name="Ada"))
     finisher, claimer = await begin(), await begin()
@@ -94,6 +95,7 @@ async def test_a_page_that_was_begun_is_finished_as_it_was_seen(way_pg: Way, beg
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 async def test_a_writer_that_stays_open_holds_nothing_up(way_pg: Way, begin: Any, where: str) -> None:
+    """F-52, Q-08."""
     async with writer_elsewhere(way_pg.hf.settings.database):
         if where == "here":
             await (await begin()).connection.execute(DRAW)
@@ -151,6 +153,44 @@ async def test_who_came_before_the_last_removal_is_told(way_pg: Way) -> None:
         await reader.names()
 
 
+@pytest.fixture
+async def from_a_dump(way_pg: Way) -> None:
+    """A job and a log from which something was removed, by transactions whose numbers are still to come here."""
+    await way_pg.face.start(greet(name="Ada"))
+    await way_pg.call(old_event)
+    assert await way_pg.call(trimming.trim, 500)
+    await way_pg.call(old_event)
+    await way_pg.call(count_further)
+
+
+async def count_further(tx: Any) -> None:
+    further = "CAST(CAST(value AS bigint) + 1000000000 AS text)"
+    await tx.execute("UPDATE holdfast_event SET xid = xid + 1000000000")
+    await tx.execute(f"UPDATE holdfast_meta SET value = {further} WHERE key LIKE 'log_trimmed%'")
+
+
+@pytest.mark.usefixtures("from_a_dump")
+async def test_what_came_by_a_dump_from_a_server_that_had_counted_further_is_not_new(way_pg: Way) -> None:
+    reader = await LogReader.from_now(way_pg)
+
+    await way_pg.face.start(greet(name="Bob"))
+
+    async with asyncio.timeout(10):
+        assert await reader.names() == ["job:enqueued"]
+        assert await reader.names() == []
+
+
+@pytest.mark.usefixtures("from_a_dump")
+async def test_who_misses_something_that_was_removed_after_a_dump_is_told(way_pg: Way) -> None:
+    reader = await LogReader.from_now(way_pg)
+    await way_pg.call(old_event)
+
+    assert await way_pg.call(trimming.trim, 500) == 2
+
+    with pytest.raises(CursorExpired, match="removed for their age"):
+        await reader.names()
+
+
 async def old_event(tx: Any) -> None:
     await tx.execute("INSERT INTO holdfast_event (job, name, at, facts) VALUES (0, 'lane:paused', $now - 1000, '{}')")
 
@@ -172,7 +212,7 @@ async def test_every_role_may_ask_for_the_place_in_the_log(way_pg: Way, begin: A
 async def test_a_crowd_whose_transactions_overlap_is_told_completely_and_in_order(
     way_pg: Way, begin: Any, rounds: int
 ) -> None:
-    """Everybody draws a number at once, writes about some job when its row is free, and commits when it likes."""
+    """F-52: everybody draws a number at once, writes about some job when its row is free, and commits when it likes."""
     started = await way_pg.face.start_many([greet(name="Ada")] * 4)
     seqs = [await seq_of(way_pg, chain.id) for chain in started]
     reader = await LogReader.from_now(way_pg)

@@ -24,6 +24,7 @@ from holdfast.store.migrations import Step, code_number, steps
 from holdfast.store.postgres import AsyncPostgresTx, PostgresTx
 from holdfast.store.sqlite import SqliteTx
 from holdfast.store.tx import Database
+from tests import forked
 from tests.conditions import until
 from tests.factories import TASKS, greet
 from tests.store.steps import take_steps
@@ -136,6 +137,7 @@ def test_an_empty_sqlite_file_migrates_itself(new_holdfast: Callable[..., Holdfa
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_an_empty_postgresql_is_refused_with_the_command_to_run(place: Place, hf: Holdfast) -> None:
+    """F-25."""
     with pytest.raises(NotMigrated, match="run `holdfast migrate`") as refused:
         hf.sync.start(greet(name="Ada"))
 
@@ -151,6 +153,7 @@ async def test_the_async_face_refuses_an_empty_postgresql_too(place: Place, hf: 
 
 
 def test_a_newer_schema_is_served_while_it_suits_this_code(place: Place, hf: Holdfast) -> None:
+    """F-39, F-50, I-74."""
     hf.sync.migrate()
     hf.sync.close()
 
@@ -161,6 +164,7 @@ def test_a_newer_schema_is_served_while_it_suits_this_code(place: Place, hf: Hol
 
 
 def test_a_newer_schema_that_does_not_suit_this_code_is_refused(place: Place, hf: Holdfast) -> None:
+    """F-39, I-74."""
     hf.sync.migrate()
     hf.sync.close()
     newer = code_number(place.database) + 1
@@ -264,8 +268,9 @@ hf.close()
 
 
 def test_processes_that_migrate_at_once_all_succeed_and_each_step_is_taken_once(place: Place, hf: Holdfast) -> None:
+    """F-25, F-39."""
     processes = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, "-W", "error", "-c", MIGRATE, place.address, place.schema],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -293,6 +298,7 @@ def test_processes_that_migrate_at_once_all_succeed_and_each_step_is_taken_once(
 async def test_who_comes_second_waits_for_the_step_that_is_under_way_and_finds_it_taken(
     place: Place, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F-25."""
     hf.sync.migrate()
     next_step = Step(code_number("postgres") + 1, "the next one", 1, ("SELECT 1",))
     monkeypatch.setattr(migrations, "steps", lambda database: [*steps(database), next_step])
@@ -318,7 +324,8 @@ async def test_who_comes_second_waits_for_the_step_that_is_under_way_and_finds_i
 def test_a_migration_that_is_killed_at_any_statement_leaves_nothing_and_can_be_run_again(
     place: Place, hf: Holdfast
 ) -> None:
-    died = subprocess.run(
+    """F-39."""
+    died = forked.run(
         [sys.executable, "-m", "tests.store.dying", place.address, place.schema],
         cwd=ROOT,
         capture_output=True,
@@ -373,6 +380,7 @@ OLD_ROWS = (
 
 
 def test_a_database_of_the_first_release_is_brought_up_to_date_with_nothing_lost(place: Place, hf: Holdfast) -> None:
+    """F-50, I-74."""
     stand_at(place, 1)
     for sql in OLD_ROWS:
         place.execute(sql)
@@ -391,6 +399,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_nothing_lost
 
 
 def test_an_old_database_of_several_steps_ends_as_a_new_one_does(place: Place, hf: Holdfast) -> None:
+    """F-50."""
     hf.sync.migrate()
     expected = place.tables()
     schema = f"{place.schema}_old"

@@ -104,6 +104,7 @@ on_one_store = pytest.mark.parametrize("way", ["sqlite-blocking"], indirect=True
 @on_both_stores
 @pytest.mark.parametrize("change", LAW)
 async def test_a_change_happens_to_the_statuses_of_the_law_and_to_no_other(way: Way, change: str) -> None:
+    """I-08, I-11."""
     jobs = {status: await make_job(way, status) for status in STATUSES}
 
     changed = {status: await way.call(move, jobs[status], Change(change)) for status in STATUSES}
@@ -114,6 +115,7 @@ async def test_a_change_happens_to_the_statuses_of_the_law_and_to_no_other(way: 
 @on_both_stores
 @pytest.mark.parametrize("change", LAW)
 async def test_an_unlawful_change_leaves_row_and_log_as_they_were(way: Way, change: str) -> None:
+    """I-08."""
     unlawful = [await make_job(way, status) for status in STATUSES if not PAIRS[change, status]]
     before = await whole_store(way)
 
@@ -209,6 +211,7 @@ def test_every_change_has_its_operation() -> None:
 async def test_an_operation_moves_what_the_law_allows_and_leaves_the_rest_as_it_was(
     way: Way, change: str, status: str
 ) -> None:
+    """I-08, I-11."""
     job_id = await make_job(way, status)
     seq = await seq_of(way, job_id)
     before = await whole_store(way)

@@ -17,6 +17,7 @@ from holdfast.errors import Misuse, TransactionBroken, TransactionTimeout, Unava
 from holdfast.settings import Settings
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.tx import OpenTx, Tx, drive
+from holdfast.surroundings import Shell, Surroundings, ThreadShell
 from tests.conditions import until
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
@@ -130,6 +131,7 @@ async def test_behind_a_pooler_nothing_stays_on_a_connection(make_store: MakeSto
 
 
 async def test_handlers_in_blocks_keep_nobody_else_waiting(make_store: MakeStore, is_async: bool) -> None:
+    """F-24."""
     store = make_store(pool_size=1, deadline_seconds=1)
     block = await begin(store, is_async=is_async)
     await insert(block, "a")
@@ -143,7 +145,7 @@ async def test_handlers_in_blocks_keep_nobody_else_waiting(make_store: MakeStore
 
 
 async def test_a_block_waits_for_a_connection_as_long_as_others_sit(make_store: MakeStore, is_async: bool) -> None:
-    store = make_store(pool_size=1, deadline_seconds=0.2)
+    store = make_store(pool_size=1, deadline_seconds=1)
     first = await begin(store, is_async=is_async)
     waiter: asyncio.Task[OpenTx] = asyncio.create_task(
         store.begin(LEASE) if is_async else asyncio.to_thread(store.begin_sync, LEASE)
@@ -162,8 +164,9 @@ async def _sleep(tx: Tx) -> None:
 
 
 async def test_a_block_that_stands_still_for_its_lease_is_ended(make_store: MakeStore, is_async: bool) -> None:
+    """F-04."""
     store = make_store()
-    sitting = [await begin(store, is_async=is_async, lease=0.2) for _ in range(2)]
+    sitting = [await begin(store, is_async=is_async, lease=1) for _ in range(2)]
     for number, block in enumerate(sitting):
         await insert(block, str(number))
     await until(lambda: _is_cut(sitting), "the server has ended them")
@@ -265,6 +268,7 @@ async def test_a_cancelled_statement_ends_at_once_and_breaks_its_block(
 async def test_if_the_answer_to_commit_is_lost_the_outcome_is_unknown(
     make_store: MakeStore, proxy: FaultProxy, stranger: Stranger, is_async: bool, cut: Any
 ) -> None:
+    """F-16."""
     store = make_store(proxy.url)
     block = await begin(store, is_async=is_async)
     await insert(block, "a")
@@ -281,7 +285,8 @@ async def test_if_the_answer_to_commit_is_lost_the_outcome_is_unknown(
 async def test_a_commit_without_an_answer_ends_by_its_deadline(
     make_store: MakeStore, proxy: FaultProxy, is_async: bool
 ) -> None:
-    store = make_store(proxy.url, deadline_seconds=0.3)
+    """F-13."""
+    store = make_store(proxy.url, deadline_seconds=1)
     block = await begin(store, is_async=is_async)
     await insert(block, "a")
     proxy.fall_silent()
@@ -316,6 +321,7 @@ async def test_a_caller_cancelled_at_commit_waits_for_the_outcome(
 
 
 async def test_a_lost_connection_is_an_error_of_ours(make_store: MakeStore, proxy: FaultProxy, is_async: bool) -> None:
+    """F-15."""
     store = make_store(proxy.url)
     lost = [await begin(store, is_async=is_async) for _ in range(3)]
     for number, block in enumerate(lost):
@@ -338,6 +344,7 @@ async def test_a_lost_connection_is_an_error_of_ours(make_store: MakeStore, prox
 
 
 async def test_a_stale_connection_is_not_lent(make_store: MakeStore, proxy: FaultProxy, is_async: bool) -> None:
+    """F-15."""
     store = make_store(proxy.url)
     await (await begin(store, is_async=is_async)).commit()
     proxy.cut()
@@ -351,9 +358,9 @@ async def test_a_stale_connection_is_not_lent(make_store: MakeStore, proxy: Faul
 async def test_an_operation_of_ours_ends_by_its_deadline_and_a_statement_of_the_user_s_does_not(
     make_store: MakeStore, stranger: Stranger, is_async: bool
 ) -> None:
-    store = make_store(deadline_seconds=0.3)
+    store = make_store(deadline_seconds=1)
     block = await begin(store, is_async=is_async)
-    assert await ask(block, "SELECT 'slow' FROM pg_sleep(0.6)") == "slow"
+    assert await ask(block, "SELECT 'slow' FROM pg_sleep(1.2)") == "slow"
 
     with pytest.raises(Unavailable, match="did not answer within"):
         await block.run(_sleep)
@@ -423,6 +430,7 @@ async def test_a_statement_that_nobody_awaits_keeps_the_block_from_committing(ma
 async def test_a_thousand_blocks_cancelled_anywhere_lose_no_connection(
     make_store: MakeStore, stranger: Stranger
 ) -> None:
+    """P-28, I-51."""
     store = make_store(pool_size=4)
     await store.open()
     chance = random.Random(28)
@@ -453,7 +461,9 @@ async def test_a_thousand_blocks_cancelled_anywhere_lose_no_connection(
     assert {name[:-1] + ("b" if name[-1] == "a" else "a") for name in found} == found, "both rows of a block, or none"
 
 
-async def test_closing_lets_an_open_block_end(make_store: MakeStore, proxy: FaultProxy, is_async: bool) -> None:
+async def test_closing_lets_an_open_block_end(
+    new_threads: Callable[[], set[str]], make_store: MakeStore, proxy: FaultProxy, is_async: bool
+) -> None:
     store = make_store(proxy.url)
     block = await begin(store, is_async=is_async)
     await insert(block, "a")
@@ -462,7 +472,35 @@ async def test_closing_lets_an_open_block_end(make_store: MakeStore, proxy: Faul
     await block.commit()
 
     await until(lambda: proxy.connections == 0, "its connection is closed too")
+    await until(lambda: "holdfast-deadlines" not in new_threads(), "no thread is left for its deadlines")
     assert await store.read(count) == 1
+
+
+async def test_a_statement_that_was_broken_off_right_before_the_store_closed_does_not_run_on(
+    make_store: MakeStore, stranger: Stranger
+) -> None:
+    """The thread that asks the server to end it may not have begun."""
+
+    class Asleep:
+        def wake(self) -> None:
+            pass
+
+        def stop(self) -> None:
+            pass
+
+    def shell(step: Callable[[], float | None], name: str) -> Shell:
+        return Asleep() if name == "holdfast-cancels" else ThreadShell(step, name)
+
+    store = make_store(surroundings=Surroundings(shell=shell))
+    block = await store.begin(LEASE)
+    task = asyncio.create_task(block.query("SELECT pg_sleep(60)", {}))
+    await until(lambda: stranger.ask(SLEEPING) == 1, "it runs")
+    task.cancel()
+    await asyncio.wait((task,))
+
+    await store.close()
+
+    await until(lambda: stranger.ask(SLEEPING) == 0, "the server does not go on with it")
 
 
 def fork(child: Callable[[], bool]) -> int:
@@ -479,6 +517,7 @@ def fork(child: Callable[[], bool]) -> int:
 
 
 def test_a_block_is_of_no_use_in_a_child_and_goes_on_in_its_parent(samples_url: str, stranger: Stranger) -> None:
+    """F-11."""
     store = PostgresStore(Settings(database=samples_url, schema_name=SCHEMA))
     block = store.begin_sync(LEASE)
     drive(insert(block, "parent"))

@@ -57,6 +57,7 @@ def is_free(store: SqliteStore) -> bool:
 
 
 async def test_a_block_that_sits_too_long_is_rolled_back_and_told(make_store: MakeStore, is_async: bool) -> None:
+    """F-53, I-67."""
     store = make_store(transaction_seconds=0.2)
     block = await begin(store, is_async=is_async)
     await insert(block, 1)
@@ -77,6 +78,7 @@ async def test_a_block_that_sits_too_long_is_rolled_back_and_told(make_store: Ma
 
 
 async def test_a_statement_under_way_is_interrupted(make_store: MakeStore, is_async: bool) -> None:
+    """F-53, I-67."""
     store = make_store(transaction_seconds=0.2)
     block = await begin(store, is_async=is_async)
     await insert(block, 1)
@@ -104,6 +106,7 @@ async def test_a_statement_on_the_connection_itself_is_interrupted(make_store: M
 
 
 async def test_a_blocked_loop_keeps_nobody_from_ending_its_block(make_store: MakeStore) -> None:
+    """F-53, I-67."""
     store = make_store(transaction_seconds=0.2)
     block = await store.begin(LEASE)
     await insert(block, 1)
@@ -253,6 +256,7 @@ async def test_a_statement_that_was_cancelled_breaks_its_block(store: SqliteStor
 
 
 async def test_a_caller_cancelled_at_commit_waits_for_the_outcome(store: SqliteStore) -> None:
+    """I-66."""
     block = await store.begin(LEASE)
     await insert(block, 1)
     task = asyncio.create_task(block.commit())
@@ -489,6 +493,7 @@ async def test_a_block_in_another_process_is_waited_for(program: Any, store: Sql
 
 
 async def test_kill_9_of_a_process_in_its_block_frees_everything(program: Any, store: SqliteStore) -> None:
+    """F-04, I-67."""
     holder = program(HOLDER)
     assert holder.hear() == "open"
 
@@ -500,6 +505,7 @@ async def test_kill_9_of_a_process_in_its_block_frees_everything(program: Any, s
 
 
 def test_a_fork_waits_for_a_block_in_another_thread(program: Any, store: SqliteStore) -> None:
+    """F-11."""
     forker = program("""
         from tests.store.open_blocks import *
         from holdfast.store.tx import drive
@@ -533,6 +539,7 @@ def test_a_fork_waits_for_a_block_in_another_thread(program: Any, store: SqliteS
 
 
 def test_in_a_child_a_block_of_its_parent_is_not_to_be_used(program: Any, store: SqliteStore) -> None:
+    """F-11."""
     forker = program("""
         from tests.store.open_blocks import *
         from holdfast.store.tx import drive

@@ -172,7 +172,7 @@ def test_adapters_of_the_whole_program_change_no_result(samples_url: str) -> Non
 
 
 async def test_a_storm_of_cancellations_loses_no_connection(make_store: MakeStore, stranger: Stranger) -> None:
-    """P-28."""
+    """P-28, I-51."""
     store = make_store(pool_size=4)
     await store.open()
     chance = random.Random(4)
@@ -292,6 +292,7 @@ def descriptors() -> int:
 
 
 def test_a_fork_leaves_the_parent_its_connections(samples_url: str, stranger: Stranger) -> None:
+    """F-11."""
     with FaultProxy(samples_url) as proxy:
         store = PostgresStore(Settings(database=proxy.url, schema_name=SCHEMA, pool_size=1))
         backend = store.run_sync(ask, "SELECT pg_backend_pid()")

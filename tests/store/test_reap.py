@@ -220,6 +220,19 @@ async def test_a_lease_longer_than_the_quiet_since_an_outage_is_spared(way: Way)
     assert await reap(way, quiet_ms=100) == 1
 
 
+@pytest.mark.parametrize(("uptime_ms", "count"), [(99, 0), (100, 1), (-7_200_000, 1)])
+@pytest.mark.parametrize("way", ["postgres-blocking"], indirect=True)
+async def test_a_server_whose_clock_was_put_back_behind_its_own_start_still_reaps(
+    way: Way, uptime_ms: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-28, I-18, I-22: it has not been up for less than no time; a lease longer than it has been up is not judged."""
+    monkeypatch.setitem(reaping.NOW, "postgres", f"SELECT $now, {uptime_ms}")
+    await way.face.start(greet(name="Ada"))
+    await expire(way, (await claim_one(way)).token, lease_ms=100)
+
+    assert await reap(way) == count
+
+
 async def test_who_is_spared_is_not_reaped(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
     token = (await claim_one(way)).token
@@ -239,6 +252,7 @@ async def test_the_jobs_of_a_worker_that_is_proved_dead_are_taken_at_once(way: W
 
 
 async def test_reaping_takes_the_same_statements_for_1_10_and_50(way: Way) -> None:
+    """I-62."""
     counts = {}
     for count in (1, 10, 50):
         await way.face.start_many([greet(name="x").options(lane=f"{count}-{n}") for n in range(count)])
@@ -262,6 +276,7 @@ async def postgres(new_holdfast: Callable[..., Holdfast]) -> Way:
 
 
 async def test_a_locked_row_is_passed_over_and_told(postgres: Way) -> None:
+    """I-63."""
     await postgres.face.start_many([greet(name="x") for _ in range(3)])
     jobs_ = await claim(postgres)
     await lose(postgres, *[job.token for job in jobs_])

@@ -101,6 +101,7 @@ async def test_renewing_changes_neither_version_nor_log(way: Way) -> None:
 
 
 async def test_renewing_takes_the_same_statements_for_0_1_10_and_100(way: Way) -> None:
+    """I-62."""
     await way.face.start_many([greet(name="x") for _ in range(100)])
     tokens = [job.token for job in await claim(way, 100)]
 

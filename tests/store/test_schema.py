@@ -84,6 +84,7 @@ def update(catalog: Catalog, values: dict[str, str]) -> None:
 
 
 def test_a_running_job_has_a_worker_a_lease_an_attempt_and_a_nonce(catalog: Catalog) -> None:
+    """I-09."""
     drive(rows.insert(catalog.tx, [START]))
 
     update(catalog, {**RUNNING, "gate": "NULL"})

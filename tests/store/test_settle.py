@@ -62,6 +62,7 @@ async def test_a_completed_job_has_its_output_no_lease_and_a_closed_chain(way: W
 
 
 async def test_the_nonce_stays_on_the_settled_row(way: Way) -> None:
+    """I-09."""
     chain = await way.face.start(greet(name="Ada"))
 
     await run(way, DONE)
@@ -287,6 +288,7 @@ async def test_a_retry_closes_nothing(way: Way) -> None:
 
 
 async def test_settling_takes_the_same_statements_for_1_10_and_100_of_every_kind(way: Way) -> None:
+    """Q-03."""
     counts = {count: len(await settle_a_mix(way, count)) for count in (1, 10, 100)}
 
     assert len(set(counts.values())) == 1, counts

@@ -51,6 +51,7 @@ IN_AN_HOUR = timedelta(hours=1)
 
 
 async def test_a_start_that_has_returned_is_seen_by_everybody(way: Way, new_holdfast: Callable[..., Holdfast]) -> None:
+    """I-01."""
     somebody_else = Way(new_holdfast(way.database), is_async=False)
 
     chain = await way.face.start(greet(name="Ada"))
@@ -191,6 +192,7 @@ async def test_a_chain_has_the_id_that_its_caller_chose(way: Way) -> None:
 
 
 async def test_a_start_repeated_under_its_id_makes_one_job_and_gives_it_again(way: Way) -> None:
+    """I-04."""
     first = await way.face.start(greet(name="Ada"), id=uuid4())
 
     again = await way.face.start(greet(name="Ada"), id=first.id)
@@ -263,6 +265,7 @@ async def test_events_of_a_batch_are_in_its_order(way: Way) -> None:
 
 @pytest.mark.parametrize("features", ["plain", "everything"])
 async def test_a_thousand_starts_take_as_many_statements_as_one(way: Way, features: str) -> None:
+    """I-62."""
     blocker = await way.face.start(greet(name="first"))
     holder = await way.face.start(greet(name="holder"), unique="held")
 
@@ -372,6 +375,7 @@ async def test_a_start_needs_a_connection_where_that_is_required(new_holdfast: C
 
 
 async def test_a_task_that_nobody_has_recorded_is_refused(way: Way) -> None:
+    """F-48."""
     with pytest.raises(UnknownTask) as refused:
         await way.face.start(way.hf.call("nobody.knows", {"x": 1}))
 
@@ -392,6 +396,8 @@ HOSTILE = {
 @pytest.mark.parametrize("way", ["sqlite-async", "postgres-blocking"], indirect=True)
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_what_one_database_cannot_hold_neither_is_given(way: Way, name: str) -> None:
+    """F-29, I-06."""
+
     @way.hf.task(name="take")
     async def take(values: list[Any]) -> None: ...
 
@@ -487,6 +493,7 @@ async def _forget_tasks(tx: Tx) -> None:
 
 
 async def test_a_declared_task_that_nobody_has_recorded_yet_is_started_all_the_same(way: Way) -> None:
+    """F-48."""
     declared = way.hf.declare("not.yet.deployed", SumInput, int)
 
     chain = await way.face.start(declared(a=1, b=2))
@@ -581,6 +588,7 @@ async def test_a_chain_cannot_wait_for_itself(way: Way) -> None:
 
 
 async def test_a_time_beyond_what_python_holds_can_still_be_read(way: Way) -> None:
+    """F-41."""
     job_id = await make_job(way, run_at=now_ms() + HOUR_MS * 24 * 365 * 9000)
 
     assert (await way.face.get_job(job_id)).run_at == datetime(9999, 12, 31, tzinfo=UTC)

@@ -20,6 +20,7 @@ async def holders(way: Way) -> list[tuple[Any, ...]]:
 
 
 async def test_a_start_that_meets_its_key_is_given_the_chain_that_holds_it(way: Way) -> None:
+    """I-05."""
     holder = await way.face.start(greet(name="Ada"), unique="ada")
 
     chain = await way.face.start(greet(name="Bob"), unique="ada")

@@ -72,6 +72,7 @@ async def test_without_any_secret_it_goes_unsigned_and_a_missing_one_is_waited_f
 
 
 async def test_deliveries_of_a_job_come_in_order_whatever_becomes_of_each(office: Office) -> None:
+    """I-48."""
     post = await office()
     fails = iter([503, 200, 500, 503, 200, 200])
 
@@ -91,6 +92,7 @@ async def test_deliveries_of_a_job_come_in_order_whatever_becomes_of_each(office
 
 
 async def test_every_try_has_the_same_id_and_stands_in_the_history(office: Office) -> None:
+    """F-45, I-47."""
     post = await office()
     statuses = iter([500, 503, 429])
 
@@ -115,6 +117,7 @@ async def test_every_try_has_the_same_id_and_stands_in_the_history(office: Offic
 
 @pytest.mark.parametrize("status", [307, 404])
 async def test_another_answer_is_final(office: Office, status: int) -> None:
+    """F-45."""
     post = await office()
     async with receiver(answers()) as elsewhere, receiver(answers(status, Location="/")) as server, post.hf.worker():
         server.behave = answers(status, b"no", Location=elsewhere.url)
@@ -145,6 +148,7 @@ async def test_a_receiver_that_is_gone_is_told_no_more(office: Office) -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_receiver_that_says_when_is_left_alone_until_then(office: Office, status: int) -> None:
+    """F-45."""
     post = await office()
     async with receiver(answers(status, Retry_After="3600")) as server, post.hf.worker():
         await post.hf.start(post.greet(), webhook=server.url)
@@ -184,6 +188,7 @@ async def test_what_was_delivered_is_delivered_again_under_the_same_id(office: O
 
 
 async def test_a_delivery_makes_no_deliveries(office: Office) -> None:
+    """I-70."""
     post = await office(webhook_attempts=2, webhook_retry_seconds=0.01)
     async with receiver(answers(500)) as server, post.hf.worker():
         await post.hf.webhooks.subscribe(server.url, events=TRIGGERS)
@@ -206,6 +211,7 @@ def with_short_limits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 async def test_receivers_that_hang_take_no_slot_from_handlers(office: Office) -> None:
+    """F-45, I-48."""
     post = await office()
     async with receiver(hangs) as server, post.hf.worker(concurrency=1, poll=0.1, grace=0):
         for _ in range(3):
@@ -243,6 +249,7 @@ async def test_handlers_that_take_long_hold_up_no_delivery(office: Office) -> No
 
 
 async def test_a_receiver_that_hangs_is_tried_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-45."""
     with_short_limits(monkeypatch, 0.2)
     post = await office()
     async with receiver(hangs) as server, post.hf.worker():
@@ -335,7 +342,7 @@ async def test_a_worker_without_tasks_delivers(office: Office) -> None:
 async def test_the_timestamp_is_the_databases_and_not_this_machines(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F-40."""
+    """F-40, I-17."""
     wrong = Surroundings(wall_ms=lambda: time.time_ns() // 1_000_000 + 3 * 3_600_000)
     post = await office(surroundings=wrong)
     async with receiver(answers()) as server, post.hf.worker():

@@ -65,6 +65,7 @@ async def test_a_post_is_one_request_with_what_it_was_given() -> None:
 
 @pytest.mark.parametrize("status", [204, 301, 307, 404, 410, 429, 500, 503])
 async def test_any_status_is_an_answer_and_no_redirect_is_followed(status: int) -> None:
+    """F-45."""
     async with receiver(answers(200)) as elsewhere:
         async with receiver(answers(status, Location=elsewhere.url, Retry_After="7")) as server:
             answer = await post(server.url)
@@ -105,6 +106,7 @@ async def test_any_status_is_an_answer_and_no_redirect_is_followed(status: int) 
     ],
 )
 async def test_without_a_status_it_was_not_posted(behave: Behave, problem: str) -> None:
+    """F-45."""
     async with receiver(behave) as server:
         began = time.monotonic()
         found = await problem_of(server.url, poster(total_seconds=SHORT if problem == "timeout" else 10.0))
@@ -126,6 +128,7 @@ async def test_without_a_status_it_was_not_posted(behave: Behave, problem: str) 
     ids=["drips and closes", "half a body", "bad chunk", "2 GB", "endless chunks", "endless"],
 )
 async def test_once_the_status_has_come_the_rest_does_not_matter(behave: Behave) -> None:
+    """F-45."""
     async with receiver(behave) as server:
         answer = await post(server.url)
 
@@ -135,6 +138,7 @@ async def test_once_the_status_has_come_the_rest_does_not_matter(behave: Behave)
 
 
 async def test_a_body_that_drips_for_ever_ends_with_the_time() -> None:
+    """F-45."""
     async with receiver(drips(b"HTTP/1.1 503 No\r\n\r\n" + b"x" * 1000, 0.005)) as server:
         answer = await post(server.url, poster(total_seconds=1.0))
 
@@ -144,6 +148,7 @@ async def test_a_body_that_drips_for_ever_ends_with_the_time() -> None:
 
 
 async def test_a_compressed_answer_is_not_unpacked_and_memory_stays_flat() -> None:
+    """F-45."""
     packed = bomb()
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n".encode()
     async with receiver(says(head + packed)) as server:
@@ -161,6 +166,7 @@ async def test_a_compressed_answer_is_not_unpacked_and_memory_stays_flat() -> No
 
 
 async def test_no_more_than_64_kilobytes_are_read() -> None:
+    """F-45."""
     taken = 0
 
     async def counting(request: Received, writer: asyncio.StreamWriter) -> None:
@@ -264,6 +270,8 @@ async def test_no_proxy_is_taken_from_the_environment(monkeypatch: pytest.Monkey
 
 
 async def test_a_name_that_nobody_knows_is_told() -> None:
+    """F-45."""
+
     def unknown(host: str, port: int) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, "not known")
 
@@ -286,6 +294,7 @@ async def test_a_name_is_resolved_beside_the_event_loop() -> None:
 
 
 async def test_a_resolver_that_hangs_ends_with_the_time() -> None:
+    """F-45."""
     gate = threading.Event()
 
     def hanging(host: str, port: int) -> Sequence[str]:
@@ -315,6 +324,7 @@ async def test_a_connection_has_a_time_of_its_own() -> None:
 
 
 async def test_nobody_there_is_told() -> None:
+    """F-45."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         assert await problem_of(f"http://127.0.0.1:{closed.getsockname()[1]}/") == "connect"
@@ -341,6 +351,7 @@ async def test_tls_keeps_the_name(tmp_path: Path) -> None:
 
 
 async def test_a_certificate_that_is_not_trusted_or_of_another_name_is_refused(tmp_path: Path) -> None:
+    """F-45."""
     context, certificate = make_certificate(tmp_path, "hooks.example")
     async with receiver(answers(), context) as server:
         distrusting = poster(resolve=lambda *_: ["127.0.0.1"])
@@ -357,6 +368,7 @@ async def test_a_certificate_that_is_not_trusted_or_of_another_name_is_refused(t
 
 
 async def test_a_server_without_tls_or_one_that_hangs_in_it_is_told() -> None:
+    """F-45."""
     async with receiver(hangs) as silent:
         as_tls = f"https://127.0.0.1:{silent.port}/"
         assert await problem_of(as_tls, poster(total_seconds=SHORT)) == "timeout"

@@ -112,27 +112,35 @@ PROMOTE = """
     WHERE seq $in(SELECT held.seq FROM holdfast_job AS held
         WHERE held.seq $any(seqs: bigint) AND coalesce(held.gate, '') = 'lane' ORDER BY held.seq $skip_locked)
     RETURNING lane, id, status, reason"""
-REMOVE = """DELETE FROM holdfast_lane WHERE key $any(keys: text) AND paused_at IS NULL AND $nobody_else"""
+REMOVE = """DELETE FROM holdfast_lane WHERE key $any(keys: text) AND paused_at IS NULL AND $nobody_else RETURNING key"""
 
 
 async def promote(tx: Tx, keys: Iterable[str], mine: dict[str, Lane]) -> set[str]:
-    """Give each of the locked lanes *keys* its next head; answer those whose next job somebody else has locked.
+    """Give each of the locked lanes *keys* its next head; answer those for which that must be done again.
 
-    A lane in which nobody stands any more goes, unless it is paused; a next job that is paused halts its lane.
+    These are lanes whose next job somebody else has locked, and empty ones that cannot go while somebody else makes or
+    removes one. A lane in which nobody stands any more goes, unless it is paused; a next job that is paused halts it.
     """
     wanted = sorted(set(keys))
     if not wanted:
         return set()
     headless: dict[str, int | None] = dict(await tx.fetch_all(NEXT, given=[(key,) for key in wanted]))
-    if empty := [key for key, seq in headless.items() if seq is None]:
-        await tx.execute(REMOVE, keys=empty)
+    staying = await _remove(tx, [key for key, seq in headless.items() if seq is None], mine)
     heads = {key: seq for key, seq in headless.items() if seq is not None}
     if not heads:
-        return set()
+        return staying
     running = [key for key in heads if not mine[key].is_paused]
     promoted = await tx.fetch_all(PROMOTE, seqs=sorted(heads.values()), running=running)
     await events.append(tx, [halted(key, id_, why) for key, id_, status, why in promoted if status == Status.PAUSED])
-    return heads.keys() - {key for key, *_ in promoted}
+    return staying | (heads.keys() - {key for key, *_ in promoted})
+
+
+async def _remove(tx: Tx, empty: Sequence[str], mine: Mapping[str, Lane]) -> set[str]:
+    """Have lanes in which nobody stands go; answer those that should have gone, and are still there."""
+    if not empty:
+        return set()
+    gone = {key for (key,) in await tx.fetch_all(REMOVE, keys=empty)}
+    return {key for key in empty if key not in gone and not mine[key].is_paused}
 
 
 def halted(key: str, job_id: str, why: str | None) -> events.Fact:

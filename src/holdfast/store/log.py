@@ -29,7 +29,7 @@ from holdfast.store.events import NO_JOB
 from holdfast.store.hints import Horizon
 from holdfast.store.reads import get_job, read_cursor, write_cursor
 from holdfast.store.rows import COLUMNS, FACTS, instant, to_job
-from holdfast.store.trimming import TRIMMED, TRIMMED_BY
+from holdfast.store.trimming import SO_FAR, TRIMMED, TRIMMED_BY
 from holdfast.store.tx import Tx
 
 NO_END = 2**63 - 1
@@ -116,7 +116,8 @@ class Line(NamedTuple):
 
 LINE = "seq, xid, job, name, at, status, version, attempt, facts"
 NEW_LINE = ", ".join(f"new.{column}" for column in LINE.split(", "))
-IN_PAGE = "xid < :end AND NOT xid $any(left_out: bigint) AND seq > :after"
+# what came by a dump from a server that had counted further has numbers that are still to come here, and is not new
+IN_PAGE = f"xid < least(:end, {SO_FAR}) AND NOT xid $any(left_out: bigint) AND seq > :after"
 
 # two scans of the index on xid, which the planner keeps apart only if they are written so; then the order
 SINCE = {
@@ -213,11 +214,7 @@ def _refuse_expired(cursor: Cursor, head: Head) -> None:
         case SnapshotCursor(seen=seen), SnapshotCursor(seen=visible):
             if seen.xmax > visible.xmax:
                 raise _foreign()
-            is_gone = not _was_there(seen, head) and (
-                trimmed >= seen.xmax
-                # one that is still under way has written nothing yet that could have been removed
-                or any(each <= trimmed and visible.has_seen(each) for each in seen.in_progress)
-            )
+            is_gone = trimmed < visible.xmax and not _was_there(seen, head) and _misses(seen, visible, trimmed)
         case _:
             raise _foreign()
     if is_gone:
@@ -227,6 +224,12 @@ def _refuse_expired(cursor: Cursor, head: Head) -> None:
 def _was_there(seen: Snapshot, head: Head) -> bool:
     """Tell whether *seen* was taken once all had been removed that ever was: so it had seen all of that."""
     return head.trimmed_by is not None and seen.has_seen(int(head.trimmed_by))
+
+
+def _misses(seen: Snapshot, visible: Snapshot, trimmed: int) -> bool:
+    """Tell whether of what was removed, up to the transaction *trimmed*, any may be behind *seen*."""
+    # one that is still under way has written nothing yet that could have been removed
+    return trimmed >= seen.xmax or any(each <= trimmed and visible.has_seen(each) for each in seen.in_progress)
 
 
 def _foreign() -> CursorExpired:

@@ -56,6 +56,8 @@ async def begin(tx: Tx, beginnings: Sequence[Beginning], reports: Sequence[Repor
     await phase_rows.lay(tx, [(each.token.seq, row) for each in begun for row in each.rows])
     await phase_rows.cut(tx, [(each.token.seq, each.total) for each in begun if each.total is not None])
     await events.append(tx, [_begun(each, versions[each.token.seq]) for each in begun])
+    if begun:
+        reach("begin_phase.before_commit")
     return await _holds(tx, [each.token for each in beginnings], {each.token for each in begun})
 
 

@@ -86,7 +86,8 @@ async def reap(
     late_ms = 0 if expected_ms is None else now_ms - expected_ms
     if late_ms > LATE_MS:
         return Reaped(now_ms, is_late=True)
-    quiet_ms = quiet_ms if uptime_ms is None else min(quiet_ms, uptime_ms)
+    if uptime_ms is not None and uptime_ms >= 0:  # else its clock was put back: nothing would be reaped for as long
+        quiet_ms = min(quiet_ms, uptime_ms)
     found: dict[int, int] = dict(await tx.fetch_all(FIND, quiet_ms=quiet_ms, spared=list(spared), most=most))
     if not found:
         return Reaped(now_ms)

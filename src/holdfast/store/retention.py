@@ -268,5 +268,5 @@ async def delete(tx: Tx, line: Line, age_ms: int, seqs: Sequence[int]) -> list[i
     free = [each for each in locked if each.chain_id not in held]
     if free:
         await deletes.remove(tx, free)
-        reach("remove.after_update")
+        reach("retain.after_delete")
     return [each.seq for each in free if each.chain_index == 0]

@@ -4,7 +4,8 @@ The events of a job go with it. Those that belong to no job that still exists ar
 reads the log from a place before that has missed something, and must hear so: the highest position that was ever
 removed stands in `holdfast_meta`, written in the transaction that removes. PostgreSQL's readers go by transactions,
 SQLite's by `seq`. On PostgreSQL the number of that transaction stands beside it: who has seen it end was there when all
-had been removed, and misses nothing, however low the number of somebody who was still writing then.
+had been removed, and misses nothing, however low the number of somebody who was still writing then. What came by a dump
+from a server that had counted further has numbers that are still to come here: no reader is behind it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ REMOVE = {
     for database, position in POSITION.items()
 }
 RECORD = f"""UPDATE holdfast_meta SET value = CAST(CAST(:position AS bigint) AS text) WHERE key = '{TRIMMED}'"""
+SO_FAR = "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)"
 RECORD_BY = f"""
     INSERT INTO holdfast_meta (key, value) VALUES ('{TRIMMED_BY}', CAST(pg_current_xact_id() AS text))
-    ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value
+    RETURNING {SO_FAR}"""
 
 
 async def trim(tx: Tx, age_ms: int, most: int = MOST_EVENTS) -> int:
@@ -55,11 +58,17 @@ async def trim(tx: Tx, age_ms: int, most: int = MOST_EVENTS) -> int:
     mine = await tx.fetch_all(LOCK) if found else []
     removed = [position for (position,) in await tx.fetch_all(REMOVE[tx.database], seqs=found)] if mine else []
     if removed:
-        await tx.execute(RECORD, position=max(*removed, int(mine[0][0])))
-        if tx.database == "postgres":
-            await tx.execute(RECORD_BY)
+        await _record(tx, [*removed, int(mine[0][0])])
         reach("trim.after_update")
     return len(removed)
+
+
+async def _record(tx: Tx, positions: list[int]) -> None:
+    """Write down the highest of *positions*, as far as they are of this server, and who removed what was there."""
+    if tx.database == "postgres":
+        ((so_far,),) = await tx.fetch_all(RECORD_BY)
+        positions = [each for each in positions if each < so_far]
+    await tx.execute(RECORD, position=max(positions, default=0))
 
 
 # one job after the other, not one event; code before step 2 left the events of deleted jobs behind

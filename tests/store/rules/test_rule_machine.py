@@ -44,6 +44,7 @@ def play(chosen: settings, examples: int, *sides: Side) -> None:
     ("chosen", "examples"), [pytest.param(QUICK, 60, id="quick"), pytest.param(LONG, 5_000, id="long", marks=long)]
 )
 def test_sqlite_keeps_the_law(sqlite: Side, chosen: settings, examples: int) -> None:
+    """I-05, I-09, I-26, I-36."""
     play(chosen, examples, sqlite)
 
 
@@ -51,6 +52,7 @@ def test_sqlite_keeps_the_law(sqlite: Side, chosen: settings, examples: int) -> 
     ("chosen", "examples"), [pytest.param(QUICK, 20, id="quick"), pytest.param(LONG, 2_000, id="long", marks=long)]
 )
 def test_postgres_keeps_the_law(postgres: Side, chosen: settings, examples: int) -> None:
+    """I-05, I-09, I-26, I-36."""
     play(chosen, examples, postgres)
 
 
@@ -58,6 +60,7 @@ def test_postgres_keeps_the_law(postgres: Side, chosen: settings, examples: int)
     ("chosen", "examples"), [pytest.param(QUICK, 8, id="quick"), pytest.param(LONG, 500, id="long", marks=long)]
 )
 def test_both_databases_come_to_the_same(sqlite: Side, postgres: Side, chosen: settings, examples: int) -> None:
+    """I-54."""
     play(chosen, examples, sqlite, postgres)
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import psycopg
 from psycopg.pq import PollingStatus
@@ -22,6 +22,8 @@ from holdfast.surroundings import Shell, Surroundings
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGcancelConn, PGconn
+
+Request: TypeAlias = Callable[[Deadline], None]
 
 MOST_WAITING = 100  # the server is out of reach, and a lost connection ends its statements sooner or later
 
@@ -35,7 +37,7 @@ class Cancels:
         self._seconds = seconds
         self._shell: Shell | None = None
         self._change = threading.Lock()
-        self._asked: deque[Callable[[], None]] = deque(maxlen=MOST_WAITING)
+        self._asked: deque[Request] = deque(maxlen=MOST_WAITING)
 
     def ask(self, pgconn: PGconn) -> None:
         """Have what runs on *pgconn* ended; that one may be closed right after."""
@@ -47,35 +49,45 @@ class Cancels:
                 self._shell.wake()
 
     def stop(self) -> None:
-        """Ask no more; a request under way has its time."""
-        self._asked.clear()
+        """Let go of the thread; a request under way has its time, and those that wait have as much together."""
         with self._change:
             shell, self._shell = self._shell, None
-        if shell is not None:
-            shell.stop()
+        if shell is None:
+            return
+        waiting = self._take()
+        shell.stop()
+        deadline = self._deadline()
+        for ask in (*waiting, *self._take()):
+            if not deadline.has_passed:
+                self._try(ask, deadline)
 
     def _step(self) -> None:
         with suppress(IndexError):
             while True:
-                ask = self._asked.popleft()
-                with suppress(psycopg.Error):
-                    ask()
+                self._try(self._asked.popleft(), self._deadline())
 
-    def _request(self, pgconn: PGconn) -> Callable[[], None]:
+    def _take(self) -> list[Request]:
+        """Take what waits from the thread."""
+        taken: list[Request] = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._asked.popleft())
+        return taken
+
+    def _try(self, ask: Request, deadline: Deadline) -> None:
+        with suppress(psycopg.Error):
+            ask(deadline)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._monotonic, self._seconds)
+
+    def _request(self, pgconn: PGconn) -> Request:
         """Prepare a request; libpq before 17 sends it without encryption, and knows no time-out for it."""
         try:
-            return partial(self._send, pgconn.cancel_conn())
+            return partial(_send, pgconn.cancel_conn())
         except psycopg.NotSupportedError:
-            return pgconn.get_cancel().cancel
-
-    def _send(self, request: PGcancelConn) -> None:
-        """Send *request* step by step: libpq's own way to wait for it would stop every thread of the program."""
-        deadline = Deadline(self._monotonic, self._seconds)
-        request.start()
-        while (step := request.poll()) != PollingStatus.OK:
-            if step == PollingStatus.FAILED:
-                return
-            wait(request.socket, EVENTS[PollingStatus(step)], deadline)
+            request = pgconn.get_cancel()
+            return lambda _: request.cancel()
 
 
 class Cut(Alarm):
@@ -91,3 +103,12 @@ class Cut(Alarm):
         """End whatever the driver waits for on this connection, here and there."""
         self._cancels.ask(self._pgconn)
         super().ring()
+
+
+def _send(request: PGcancelConn, deadline: Deadline) -> None:
+    """Send *request* step by step: libpq's own way to wait for it would stop every thread of the program."""
+    request.start()
+    while (step := request.poll()) != PollingStatus.OK:
+        if step == PollingStatus.FAILED:
+            return
+        wait(request.socket, EVENTS[PollingStatus(step)], deadline)

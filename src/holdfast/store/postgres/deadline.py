@@ -115,7 +115,7 @@ class Watch:
         self._changed = threading.Condition()
         self._armed: dict[Alarm, float] = {}
         self._looks_at: float | None = None
-        self._is_stopping = False
+        self._is_closed = False
 
     def arm(self, alarm: Alarm, seconds: float) -> None:
         """Have *alarm* ring in *seconds*, unless it is disarmed before."""
@@ -123,33 +123,35 @@ class Watch:
         with self._changed:
             shell = self._start()  # first, for it may fail, as at the interpreter's end
             self._armed[alarm] = at
-            if self._looks_at is None:
-                self._looks_at = at
+            if self._looks_at is None or self._is_closed:
                 shell.wake()
-            elif at < self._looks_at:
+            if self._looks_at is None or at < self._looks_at:
+                self._looks_at = at
                 self._changed.notify_all()
         alarm.disarm = lambda: self._disarm(alarm)
 
     def stop(self) -> None:
-        """Wait for what is armed, which has its deadlines, and let go of the thread."""
+        """Wait for what is armed, which has its deadlines, and let go of the thread.
+
+        A block may end later; what that arms has a thread which ends with it.
+        """
         with self._changed:
-            self._is_stopping = True
+            self._is_closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._armed)
-            self._is_stopping = False
             shell, self._shell = self._shell, None
         if shell is not None:
             shell.stop()
 
     def _start(self) -> Shell:
         if self._shell is None:
-            self._shell = self._make_shell(self._look, "holdfast-deadlines")
+            self._shell = self._make_shell(self._look_late if self._is_closed else self._look, "holdfast-deadlines")
         return self._shell
 
     def _disarm(self, alarm: Alarm) -> None:
         with self._changed:  # so that no alarm rings, on a descriptor that was given away, after this
             self._armed.pop(alarm, None)
-            if self._is_stopping:
+            if self._is_closed:
                 self._changed.notify_all()
 
     def _look(self) -> None:
@@ -160,6 +162,14 @@ class Watch:
                     self._looks_at = min(self._armed.values())
                     self._changed.wait(max(0.0, self._looks_at - self._monotonic()))
             self._looks_at = None
+
+    def _look_late(self) -> None:
+        """Look, and end the thread that does so once nothing is armed: nobody else will."""
+        self._look()
+        with self._changed:
+            if not self._armed and self._shell is not None:
+                self._shell.stop()
+                self._shell = None
 
     def _ring_due(self) -> None:
         now = self._monotonic()

@@ -175,6 +175,9 @@ class PostgresStore:
         """Have *hear* called when a hint comes over the connection that listens, which all watches share."""
         return self._hints.watch(hear, follows_log=follows_log)
 
+    def tidy(self) -> None:
+        """Do nothing: a server looks after its own files."""
+
     def standing_sync(self) -> migrations.Standing:
         """Tell how far the schema has been brought; changes nothing."""
         side = self._blocking_side()
