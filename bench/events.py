@@ -19,13 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from bench.drain import BATCH, GOAL, TEXT, drain, opened
 from bench.machine import Unsuited
-from bench.places import Places, both
+from bench.places import Places, print_each
+from bench.places import add_arguments as add_arguments  # noqa: PLC0414 - of this command, too
 from bench.report import Comparison, table
 from bench.rounds import Entrant, Seconds, take_turns
 from bench.streaming import Streams
@@ -72,24 +74,13 @@ def comparisons(store: str) -> tuple[Comparison, ...]:
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
-    parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
-    parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the stores")
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code says whether it could be measured, not whether targets are met."""
+    """Measure and print."""
     sizes = QUICK if arguments.quick else Sizes()
-    with both(is_quick=arguments.quick) as places:
-        if arguments.only != "postgres":
-            print(measure(places, "SQLite", sizes), end="\n\n", flush=True)
-        if arguments.only != "sqlite":
-            print(measure(places, "PostgreSQL", sizes), flush=True)
-    return 0
+    return print_each(arguments, partial(measure, sizes))
 
 
-def measure(places: Places, store: str, sizes: Sizes) -> str:
+def measure(sizes: Sizes, places: Places, store: str) -> str:
     """Measure one store; answer its table."""
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())

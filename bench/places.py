@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,22 @@ def both(*, is_quick: bool) -> Iterator[Places]:
         seconds = 0.05 if is_quick else 1.0
         print(machine.describe(directory, f"PostgreSQL {server.version}", seconds), end="\n\n", flush=True)
         yield Places(directory, server)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of a command that measures both stores."""
+    parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
+    parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the stores")
+
+
+def print_each(arguments: argparse.Namespace, measure: Callable[[Places, str], str]) -> int:
+    """Print what *measure* answers for each store; the exit code says that it could be measured, not how well."""
+    with both(is_quick=arguments.quick) as places:
+        if arguments.only != "postgres":
+            print(measure(places, "SQLite"), end="\n\n", flush=True)
+        if arguments.only != "sqlite":
+            print(measure(places, "PostgreSQL"), flush=True)
+    return 0
 
 
 @contextmanager

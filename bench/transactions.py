@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +28,8 @@ from bench.limits.postgres import CONNECTIONS as SLOTS
 from bench.limits.postgres_transactions import AsyncPostgresTransactions, PostgresTransactions
 from bench.limits.sqlite_transactions import SqliteTransactions
 from bench.machine import Unsuited
-from bench.places import Places, both
+from bench.places import Places, print_each
+from bench.places import add_arguments as add_arguments  # noqa: PLC0414 - of this command, too
 from bench.report import Comparison, table
 from bench.rounds import Entrant, Seconds, take_turns, timed, timed_async
 from bench.shapes import ACCOUNTS, FILL, LOOK, PAID, PAY, TABLE, TASK, Shape
@@ -99,24 +101,13 @@ def work_blocking(ctx: BlockingContext, shape: Shape, account: int) -> None:
     GOAL.count()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
-    parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
-    parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the stores")
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code says whether it could be measured, not whether targets are met."""
+    """Measure and print."""
     sizes = QUICK if arguments.quick else Sizes()
-    with both(is_quick=arguments.quick) as places:
-        if arguments.only != "postgres":
-            print(measure(places, "SQLite", sizes), end="\n\n", flush=True)
-        if arguments.only != "sqlite":
-            print(measure(places, "PostgreSQL", sizes), flush=True)
-    return 0
+    return print_each(arguments, partial(measure, sizes))
 
 
-def measure(places: Places, store: str, sizes: Sizes) -> str:
+def measure(sizes: Sizes, places: Places, store: str) -> str:
     """Measure one store; answer its table."""
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())

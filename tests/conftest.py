@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,15 @@ from tests.kept_connections import KeptConnections, kept_connections
 from tests.sweeping import Sweeper
 from tests.ways import WAYS, Way
 
-pytest_plugins = ["tests.garbage", "tests.memory", "tests.postgres", "tests.pooled"]
+pytest_plugins = [
+    "tests.debian",
+    "tests.garbage",
+    "tests.memory",
+    "tests.postgres",
+    "tests.pooled",
+    "tests.strace",
+    "tests.turns",
+]
 
 SCHEMA = "contract"
 
@@ -92,6 +101,13 @@ def new_holdfast(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
     yield make
     for hf in made:
         hf.sync.close()
+
+
+@pytest.fixture
+def new_threads() -> Callable[[], set[str]]:
+    """Name the threads that were begun since, and have not ended: to be asked for before what begins them."""
+    before = set(threading.enumerate())
+    return lambda: {each.name for each in set(threading.enumerate()) - before}
 
 
 @pytest.fixture(params=WAYS)

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.crashpoints import VARIABLE
+from holdfast import crashpoints
 
 TAKE_IN_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 COMMAND = str(Path(sys.executable).with_name("holdfast"))
@@ -36,14 +36,13 @@ ROOT = Path(__file__).parents[1]
 
 
 class Popen(subprocess.Popen[Any]):
-    """A program of ours that runs: the command `holdfast`, a module, or a file."""
+    """A program of ours that runs: the command `holdfast`, a module, a file, or a text."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         _, preexec_fn, _, pass_fds, cwd, env, _, _, shell, *streams = rest[:15]
         words = [os.fspath(each) for each in args] if not isinstance(args, str) else []
         program = _program(words)
-        is_trapped = VARIABLE in (os.environ if env is None else env)  # which is looked at while Holdfast is imported
-        if program is None or is_trapped or preexec_fn or pass_fds or shell or sys.platform != "linux":
+        if program is None or preexec_fn or pass_fds or shell or sys.platform != "linux":
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         read_in, write_in, read_out, write_out, read_err, write_err = streams
@@ -84,6 +83,8 @@ def _program(words: list[str]) -> dict[str, Any] | None:
     is_strict, left = words[1:3] == ["-W", "error"], words[3:] if words[1:3] == ["-W", "error"] else words[1:]
     if left[:1] == ["-m"] and len(left) > 1:
         return {"kind": "module", "words": left[1:], "is_strict": is_strict}
+    if left[:1] == ["-c"] and len(left) > 1:
+        return {"kind": "text", "words": left, "is_strict": is_strict}
     if left and left[0].endswith(".py"):
         return {"kind": "file", "words": left, "is_strict": is_strict}
     return None
@@ -196,6 +197,7 @@ def _dress(request: dict[str, Any], streams: list[int]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # nothing has been written to it yet
         sys.stdout.reconfigure(line_buffering=os.isatty(1) or bool(os.environ.get("PYTHONUNBUFFERED")))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    crashpoints.arm(request["environment"].get(crashpoints.VARIABLE))  # which a new process does as it imports Holdfast
 
 
 def perform(program: dict[str, Any], environment: dict[str, str]) -> None:
@@ -210,9 +212,13 @@ def perform(program: dict[str, Any], environment: dict[str, str]) -> None:
     own = {
         "command": str(Path(words[0]).parent),
         "module": str(Path.cwd()),
+        "text": "",
         "file": str(Path(words[0]).absolute().parent),
     }
     sys.path[:] = [own[kind], *paths, *(each for each in sys.path if each not in (own[kind], str(ROOT)))]
+    flags = [*(["-W", "error"] if program["is_strict"] else []), *(["-m"] if kind == "module" else [])]
+    sys.orig_argv[:] = [sys.executable, *flags, *words]
+    text = words.pop(1) if kind == "text" else ""
     sys.argv[:] = words
     if kind == "command":
         from holdfast.cli import main
@@ -221,6 +227,8 @@ def perform(program: dict[str, Any], environment: dict[str, str]) -> None:
     sys.modules["__main__"] = program_itself = ModuleType("__main__")
     if kind == "module":
         runpy._run_module_as_main(words[0])  # type: ignore[attr-defined]
+    elif kind == "text":
+        exec(compile(text, "<string>", "exec"), program_itself.__dict__)
     else:
         program_itself.__file__ = words[0]
         exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), program_itself.__dict__)

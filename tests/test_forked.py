@@ -44,6 +44,14 @@ def test_it_runs_with_its_own_words_place_environment_and_exit_code(program: lis
 
 
 @on_linux
+def test_a_text_runs_as_a_program_does(tmp_path: Path) -> None:
+    told = forked.run([sys.executable, "-c", PROGRAM, "a"], cwd=tmp_path, capture_output=True, text=True)
+
+    assert told.stdout == f'[["a"], "{tmp_path}", null, "__main__", false]\n'
+    assert (told.returncode, told.stderr) == (7, "")
+
+
+@on_linux
 def test_it_is_a_child_that_can_be_killed_and_waited_for(program: list[str]) -> None:
     process = forked.Popen([*program, "waits"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout
@@ -65,10 +73,11 @@ def test_a_warning_is_an_error_only_if_that_was_asked_for(program: list[str], wo
     assert "a warning" in told.stderr
 
 
-def test_a_program_with_a_crash_point_is_started_anew(program: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trap is set while Holdfast is imported, which has been done in what forks."""
-    monkeypatch.setattr(forked.FORKS, "fork", None)
+@pytest.mark.parametrize(("trap", "code"), [("renew.after", -signal.SIGKILL), ("renew.before", 0), ("", 0)])
+def test_a_crash_point_is_set_for_one_program_and_no_other(tmp_path: Path, trap: str, code: int) -> None:
+    """A new process sets it while it imports Holdfast, which has been done in what forks."""
+    (tmp_path / "program.py").write_text("from holdfast.crashpoints import reach\nreach('renew.after')")
 
-    told = forked.run(program, env={**os.environ, VARIABLE: "claim.after_commit"}, capture_output=True)
+    told = forked.run([sys.executable, tmp_path / "program.py"], env={**os.environ, VARIABLE: trap})
 
-    assert told.returncode == 7
+    assert told.returncode == code

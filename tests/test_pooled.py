@@ -25,16 +25,17 @@ from holdfast.store.postgres.block import has_spoken
 from holdfast.testing.postgres import URL_VARIABLE
 from tests.conditions import until
 from tests.conftest import SCHEMA
+from tests.debian import Program
 from tests.factories import TASKS, greet
-from tests.pgbouncer import PgBouncer, Program, running_pgbouncer
+from tests.pgbouncer import PgBouncer, running_pgbouncer
 from tests.pooled import APART
 from tests.worker.test_hints import Ear
 
 ROOT = Path(__file__).parents[1]
-WHOLE = ["tests/store", "tests/worker", "--ignore=tests/store/rules"]
+WHOLE = ["tests/store", "tests/worker", "--ignore=tests/store/rules", "--every-way"]
 PART = [
     *(f"tests/store/test_{name}.py" for name in ("claim", "open_tx", "settle", "start")),
-    *("-k", "postgres-async and not sqlalchemy"),
+    *("-k", "postgres and not sqlalchemy and not django"),
 ]
 
 SLEEPING = """
@@ -116,7 +117,7 @@ async def test_each_transaction_may_be_on_another_connection_to_the_server(
 async def test_connections_that_are_recycled_for_ever_lose_and_double_nothing(
     behind: Behind, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F-54: I-22, I-25."""
+    """F-54, I-51: I-22, I-25."""
     tasks = Tasks()
     backends: list[int] = []
 

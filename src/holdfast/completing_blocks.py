@@ -10,6 +10,7 @@ from uuid import UUID
 
 from holdfast import open_blocks
 from holdfast.completing import STANDSTILL_SECONDS, BlockingCompleting, Completing, Desk, Step
+from holdfast.crashpoints import reach
 from holdfast.errors import Misuse
 from holdfast.starting import Starting
 from holdfast.store import completing
@@ -94,6 +95,7 @@ class Block:
                 if self._desk.touched:
                     await open_tx.run(completing.follow, self._desk.touched)
                 await open_tx.commit()
+                reach("outside.after_commit")
         finally:
             if not open_tx.is_committed:
                 await open_tx.roll_back()

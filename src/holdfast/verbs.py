@@ -152,6 +152,8 @@ class Verbs:
         refuse_in_block(at, completing.complete)
         operation = completing.complete if isinstance(at, Borrowed | InBlock) else completing.complete_at_once
         job = await at.run(operation, target_id(target), task.names, task.encode_output(output), asked)
+        if operation is completing.complete_at_once:
+            reach("outside.after_commit")
         return self._typed.job(job)
 
     async def get_blockers(self, at: Runner, target: Target) -> list[Chain[Any]]:

@@ -17,7 +17,7 @@ from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, Page, Subscrip
 from holdfast.starting import Starting
 from holdfast.store import deliveries, subscriptions
 from holdfast.store.tx import Operation, Runner, drive
-from holdfast.verbs import Target, asked_by, target_id
+from holdfast.verbs import Target, asked_by, pass_commit, target_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -179,7 +179,7 @@ class WebhookVerbs:
 
     async def remove(self, subscription: Target) -> None:
         """Forget one."""
-        await self._write("remove", subscriptions.remove, target_id(subscription))
+        await self._write("remove", subscriptions.unsubscribe, target_id(subscription))
 
     async def enable(self, subscription: Target) -> Subscription:
         """Tell one again."""
@@ -204,7 +204,9 @@ class WebhookVerbs:
 
     async def _write(self, verb: str, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         open_blocks.refuse_alone(f"hf.webhooks.{verb}")
-        return await self._at.run(operation, *args, **kwargs)
+        answer = await self._at.run(operation, *args, **kwargs)
+        pass_commit(self._at, operation)
+        return answer
 
 
 def _words(option: str, value: Any) -> tuple[str, ...]:
