@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import backlog, events, idle, lanes, latency, start, throughput, transactions
+from bench import backlog, cpu, events, idle, lanes, latency, soak, start, throughput, transactions
 from bench.everything import Command, Everything, run_one
 
 MEASURES: dict[str, Command] = {
@@ -16,10 +16,11 @@ MEASURES: dict[str, Command] = {
     "transactions": transactions,
     "lanes": lanes,
     "events": events,
+    "cpu": cpu,
     "idle": idle,
     "backlog": backlog,
 }
-COMMANDS: dict[str, Command] = MEASURES | {"all": Everything(MEASURES)}
+COMMANDS: dict[str, Command] = MEASURES | {"soak": soak, "all": Everything(MEASURES)}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from tests import mutant_table
 from tests.invariants import INVARIANTS, Invariant
 from tests.mutant_table import Line
+from tests.numbered import ROOT, find_by_number
 
-ROOT = Path(__file__).resolve().parent.parent
-NUMBER = re.compile(r"\bI-\d\d\b")
+INVARIANT = re.compile(r"\bI-\d\d\b")
 LAYERS = (
     ("R", "tests/store/rules/", "rule machine: random operations against a model, on both databases"),
     ("D", "tests/simulation/", "deterministic simulation of whole workers, with faults and virtual time"),
@@ -35,69 +34,45 @@ LAYERS = (
 """The letter of each layer, where its tests lie, the first that fits, and what it is."""
 
 
-class Found(NamedTuple):
-    """Where an invariant is named: the layer, the file, and the test, or "" for a file's own checks."""
-
-    layer: str
-    path: str
-    test: str
-
-
 def layer_of(path: str) -> str:
     """Give the letter of the layer that the file at *path* belongs to."""
     return next(letter for letter, beginning, _ in LAYERS if path.startswith(beginning))
 
 
 @cache
-def found() -> dict[str, list[Found]]:
-    """Read every test and check, and give where each number is named."""
-    by_number: dict[str, list[Found]] = defaultdict(list)
-    for file in sorted(ROOT.glob("tests/**/*.py")):
-        path = str(file.relative_to(ROOT))
-        if OWN.fullmatch(file.stem):
-            continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        layer = layer_of(path)
-        named = named_by_tests(tree) if file.name.startswith("test_") else named_by_checks(tree)
-        for number, test in sorted(set(named)):
-            by_number[number].append(Found(layer, path, test))
+def found() -> dict[str, list[str]]:
+    """Give for each invariant the files whose tests or checks name it."""
+    by_number: dict[str, list[str]] = defaultdict(list)
+    for number, tests in find_by_number().items():
+        if INVARIANT.fullmatch(number):
+            by_number[number] += dict.fromkeys(test.partition("::")[0] for test in tests)
+    for folder in CHECKING:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            if not OWN.fullmatch(file.stem):
+                path = str(file.relative_to(ROOT))
+                for number in sorted(set(named_by_checks(file))):
+                    by_number[number].append(path)
     return by_number
 
 
-OWN = re.compile(r"(test_)?guarantee_table|invariants|\w*mutants|mutant_table|fault_table")
-"""What names numbers without testing them."""
+CHECKING = ("tests/simulation", "tests/store/rules", "tests/torture")
+"""Where no test but a checker decides, over all rules at once."""
+OWN = re.compile(r"test_\w+|\w*mutants")
+"""What is found otherwise."""
 
 
-def named_by_tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Give the numbers that docstrings name, each with its test."""
-    above = NUMBER.findall(ast.get_docstring(tree) or "")
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            inside = [*above, *NUMBER.findall(ast.get_docstring(node) or "")]
-            yield from named_by_functions(node.body, inside, f"{node.name}::")
-    yield from named_by_functions(tree.body, above, "")
-
-
-def named_by_functions(body: Iterable[ast.stmt], above: list[str], prefix: str) -> Iterator[tuple[str, str]]:
-    """Give what the tests of *body* name, and what is named *above* them."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            for number in [*above, *NUMBER.findall(ast.get_docstring(node) or "")]:
-                yield number, f"{prefix}{node.name}"
-
-
-def named_by_checks(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Give the numbers that a checker's texts name: docstrings and what it says when a rule is broken."""
-    for node in ast.walk(tree):
+def named_by_checks(file: Path) -> Iterator[str]:
+    """Give the invariants that a checker's texts name: docstrings, and what it says when a rule is broken."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from ((number, "") for number in NUMBER.findall(node.value))
+            yield from INVARIANT.findall(node.value)
 
 
 def mutants() -> dict[str, list[Line]]:
     """Give the mutants by the invariant that each would break."""
     by_number: dict[str, list[Line]] = defaultdict(list)
     for line in mutant_table.lines():
-        for number in NUMBER.findall(line.breaks):
+        for number in INVARIANT.findall(line.breaks):
             by_number[number].append(line)
     return by_number
 
@@ -139,10 +114,7 @@ def _row(claim: Invariant, wrong: list[Line]) -> str:
 def _tests(claim: Invariant, wrong: list[Line]) -> str:
     """Name the layers with the files of their tests, as links; who catches a mutant of a claim tests it, too."""
     by_layer: dict[str, dict[str, None]] = defaultdict(dict)
-    for place in found()[claim.number]:
-        by_layer[place.layer][place.path] = None
-    for line in wrong:
-        path = line.red.partition("::")[0]
+    for path in [*found()[claim.number], *(line.red.partition("::")[0] for line in wrong)]:
         by_layer[layer_of(path)][path] = None
     return " ".join(_layer(letter, [*by_layer[letter]]) for letter in ORDER if letter in by_layer)
 

@@ -48,7 +48,7 @@ from holdfast.states import MOVES, State, Status
 from holdfast.tasks import TaskOptions
 from holdfast.webhook_body import webhook_schema
 from holdfast.webhook_handles import WebhooksHandle
-from tests import django_project, forked, guarantee_table
+from tests import django_project, fault_table, forked, guarantee_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -163,6 +163,10 @@ def test_an_excerpt_stands_in_its_file(page: Path, source: str, body: str) -> No
 
 SAID = {
     "approval.py": ("approved by ada", "bob is too late: it is completed", "(review continued, publish completed)"),
+    "child_processes.py": (
+        "hang: failed for attempts used up",
+        "crash: failed for poison: the child process died of SIGABRT",
+    ),
     "charge.py": ("charge, continued in attempt 2", "7 shipped", "asked 2 times, charged [995]"),
     "media_pipeline.py": ("encode failed", "film.mov: 4 of 4 frames, in attempt 2"),
     "fan_in.py": ("count_book continued, add_up completed", "6000 words on 1000 pages"),
@@ -316,7 +320,7 @@ def test_methods_events_and_settings_that_are_named_exist(page: Path) -> None:
         assert name in get_args(EventName), name
 
 
-OTHER_VARIABLES = ("TEST_DATABASE_URL", "REQUIRE_POSTGRES")
+OTHER_VARIABLES = ("TEST_DATABASE_URL", "REQUIRE_POSTGRES", "CRASH")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -330,7 +334,10 @@ def test_classes_that_are_named_exist(page: Path) -> None:
     assert set(named) <= known | OTHER_CLASSES
 
 
-OTHER_CLASSES = {"AsyncConnection", "AsyncSession", "RuntimeError", "TestCase", "TransactionTestCase"}
+OTHER_CLASSES = {
+    *("AsyncConnection", "AsyncSession", "TestCase", "TransactionTestCase"),
+    *("MemoryError", "RuntimeError", "TimeoutError"),
+}
 
 
 # what exists is documented: the tables are made from the code
@@ -614,8 +621,18 @@ def paragraph(thing: object) -> str:
     return (inspect.getdoc(thing) or "").partition(">>>")[0].strip()
 
 
+def faults_table() -> str:
+    rows = []
+    for each in fault_table.lines():
+        files = dict.fromkeys(test.partition("::")[0] for test in each.tests)
+        links = ", ".join(f"[{Path(file).stem.removeprefix('test_')}](../{file})" for file in files)
+        rows.append((each.fault, each.what, links, each.left))
+    return table(("", "what goes wrong", "tests", "left"), rows)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "guarantees": guarantee_table.show,
+    "faults": faults_table,
     "settings": settings_table,
     "errors": errors_table,
     "events": events_table,
