@@ -193,7 +193,9 @@ class Holdfast:
             prove,
             self._make_retention() if self.settings.retention else None,
             make_delivery(self.store, self.settings, self._surroundings) if chosen.webhooks and has_extra() else None,
-            Launch.of(self, chosen.app, self.settings, in_children, chosen.middleware) if in_children else None,
+            Launch.of(self, chosen.app, self.settings, self.store, in_children, chosen.middleware)
+            if in_children
+            else None,
         )
 
     async def retain(self, *, dry_run: bool = False) -> Retained:

@@ -55,6 +55,7 @@ class Bare:
         """Have it run a job that no database knows."""
         job = Claimed(Token(1, 1, "nonce"), ID, ID, 0, task.name, "default", None, arguments, 1, 0, 0)
         self.say("run", number=1, job=JOB.dump_python(job, mode="json"), lease=FOR_EVER)
+        assert self.hear()["say"] == "taken"
 
     def close(self) -> None:
         """Be gone."""

@@ -51,6 +51,12 @@ def test_what_has_no_name_has_no_place() -> None:
     assert place_of(object()) is None
 
 
+def test_a_script_that_has_it_from_elsewhere_is_not_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "imported", application.in_child, raising=False)
+
+    assert place_of(application.in_child) == f"{application.__name__}:in_child"
+
+
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(Misuse, match=r"there is no tests\.worker\.children\.application:nothing"):
         find(f"{application.__name__}:nothing")

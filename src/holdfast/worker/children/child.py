@@ -17,7 +17,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +27,8 @@ from holdfast.surroundings import Surroundings
 from holdfast.worker.aborts import AbortReason
 from holdfast.worker.attempt import Attempt, Middleware
 from holdfast.worker.blocks import make_desks
-from holdfast.worker.children.launch import mark_of
+from holdfast.worker.children.copies import HandlerThreads, end_copy
+from holdfast.worker.children.launch import be_child, mark_of
 from holdfast.worker.children.limits import at_most, die_with, resident_megabytes
 from holdfast.worker.children.places import Main, find
 from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
@@ -84,7 +84,7 @@ class Child:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._lease = LeaseOfChild(line.say, surroundings.monotonic)
         self._progress = ProgressOfChild(line.say, self._later)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-handler")
+        self._threads = HandlerThreads(THREADS, thread_name_prefix="holdfast-handler")
         self._attempt: Attempt | None = None
         self._number = 0
         """The job that runs, or ran last: the first, the second, …"""
@@ -111,7 +111,7 @@ class Child:
         except BaseException as error:  # noqa: BLE001 - whatever modules do when they are imported, it is told
             traceback.print_exception(error)
             engine, mistake = None, f"{type(error).__name__}: {error}"[:500]
-        self._line.say("hello", mistake=mistake, database=engine and mark_of(engine.starting.settings))
+        self._line.say("hello", mistake=mistake, database=engine and mark_of(engine.starting.settings, engine.store))
         return engine
 
     def _import(self, message: Message) -> Engine:
@@ -152,7 +152,7 @@ class Child:
         )
         self._begin_attempt(attempt, message["number"])
         with at_most(task.policy.memory_megabytes):
-            outcome = await self._loop.create_task(attempt.run())
+            outcome = await self._loop.create_task(_to_its_end(attempt))
         self._attempt = None
         self._progress.end()
         self._progress.forget([job.token])
@@ -229,6 +229,13 @@ class Child:
             self._tell(number, AbortReason.ERROR)
 
 
+async def _to_its_end(attempt: Attempt) -> Outcome | None:
+    process = os.getpid()
+    outcome = await attempt.run()
+    end_copy(process)
+    return outcome
+
+
 async def _main(descriptor: int) -> None:
     await Child(Line(descriptor), Surroundings()).run()
 
@@ -237,6 +244,7 @@ def main(arguments: list[str]) -> None:
     """Run until the worker says that it is enough."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they are for the worker, which drains; a terminal tells us as well
         signal.signal(number, _ignore)
+    be_child()
     asyncio.run(_main(int(arguments[1])))
 
 

@@ -7,15 +7,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Self
 
 from holdfast.errors import Misuse
 from holdfast.settings import Settings
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.tx import Store
 from holdfast.tasks import Task
 from holdfast.worker.children.places import MAIN, Main, place_of
 
 HOW = 'write hf.worker(app="module:name"), where importing that module makes the same Holdfast'
+
+NOT_HERE = (
+    "this is a child process of a worker, and has no worker of its own; if a module begins one when it is imported, "
+    'put that below `if __name__ == "__main__":`'
+)
+
+_children: set[int] = set()
+"""This process, if it is a child of a worker."""
+
+
+def be_child() -> None:
+    """Take note that this process is a child itself: a worker in it would have children that have workers, for ever."""
+    _children.add(os.getpid())
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +60,13 @@ class Launch:
         application: object,
         app: str | None,
         settings: Settings,
+        store: Store,
         tasks: Sequence[Task[..., Any]],
         middleware: Sequence[object],
     ) -> Self:
         """Say how children of a worker of *application*, which may be told to be at *app*, begin; or raise `Misuse`."""
+        if os.getpid() in _children:
+            raise Misuse(NOT_HERE)
         place = app or place_of(application, [each.function.__module__ for each in tasks if each.function is not None])
         if place is None:
             raise Misuse(
@@ -61,7 +78,7 @@ class Launch:
         main = Main.here() if is_main else None
         if main is not None and main.module is None and main.file is None:
             raise Misuse(f"a child process cannot import what is typed or given by -c; {HOW}")
-        return cls(place, wrapping, main, mark_of(settings), tuple(each.name for each in tasks))
+        return cls(place, wrapping, main, mark_of(settings, store), tuple(each.name for each in tasks))
 
 
 def _place_of_middleware(function: object) -> str:
@@ -74,7 +91,10 @@ def _place_of_middleware(function: object) -> str:
     return place
 
 
-def mark_of(settings: Settings) -> str:
-    """Give what is equal for the same database, and tells nobody where it is."""
-    where = settings.database if settings.is_postgres else str(Path(settings.database).resolve())
+def mark_of(settings: Settings, store: Store) -> str:
+    """Give what is equal for the same database, and tells nobody where it is.
+
+    A file is where the store has it: the directory that its name began in may not be that of this process any more.
+    """
+    where = store.path if isinstance(store, SqliteStore) else settings.database
     return sha256(f"{where}\n{settings.schema_name}".encode()).hexdigest()

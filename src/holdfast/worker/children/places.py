@@ -24,8 +24,12 @@ SECOND_MAIN = "__mp_main__"
 
 
 def place_of(wanted: object, modules: Iterable[str] = ()) -> str | None:
-    """Find a name at the top of a module that is *wanted*, in *modules* first; None if there is none."""
-    for name in dict.fromkeys((*modules, *list(sys.modules))):
+    """Find a name at the top of a module that is *wanted*, in *modules* first; None if there is none.
+
+    A script that has it from elsewhere comes last: it would be run whole.
+    """
+    others = sorted(sys.modules, key=lambda name: name in (MAIN, SECOND_MAIN))
+    for name in dict.fromkeys((*modules, *others)):
         module = sys.modules.get(name)
         if not isinstance(module, ModuleType):  # libraries put all kinds of things there
             continue

@@ -148,6 +148,8 @@ class Children:
         elif child in self._idle:
             self._idle.remove(child)
             logger.warning("idle_child_died", extra={"pid": child.pid, "code": code})
+            if not child.jobs:  # what its modules have begun takes it down, and would the next one at once
+                self._fail(child, how_it_died(code))
         elif (attempt := self._busy.pop(child, None)) is not None:
             attempt.died(code)
         self._keep_spare()
@@ -168,7 +170,10 @@ class Children:
 
     def _misfit(self, message: Message) -> str | None:
         if message["database"] != self._launch.database:
-            return f"{self._launch.app} has another database there than here; let it depend on settings alone"
+            return (
+                f"{self._launch.app} has another database there than here; let it depend on settings alone, and if it "
+                "is a file, give its whole path"
+            )
         return None
 
     # how many there are
