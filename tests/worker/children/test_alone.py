@@ -36,6 +36,7 @@ class Bare:
         with theirs:
             self.process = spawn(MODULE, theirs.fileno())
         self._lines = Lines()
+        self._heard: list[Message] = []
         self._line.settimeout(60)
         self.say("begin", **BEGIN, parent=os.getpid())
         assert self.hear()["mistake"] is None
@@ -46,10 +47,9 @@ class Bare:
 
     def hear(self) -> Message:
         """Wait for one message."""
-        while not (messages := self._lines.take(self._line.recv(65_536))):
-            pass
-        (message,) = messages
-        return message
+        while not self._heard:
+            self._heard += self._lines.take(self._line.recv(65_536))
+        return self._heard.pop(0)
 
     def run(self, task: Any, arguments: str) -> None:
         """Have it run a job that no database knows."""
