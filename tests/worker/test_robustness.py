@@ -18,7 +18,7 @@ from holdfast import Context, Holdfast, Tasks
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
 from holdfast.store import jobs, settling, workers
-from holdfast.worker import claimer, doubts, progress, running
+from holdfast.worker import claimer, doubts, handlers, intake, progress, running
 from holdfast.worker.context import BlockingContext
 from tests.conditions import until
 
@@ -192,6 +192,30 @@ async def test_a_hundred_memory_errors_leave_every_slot_free(hf: Holdfast) -> No
     async with hf.worker(concurrency=5):
         await hf.start_many([greedy(n=n) for n in range(100)])
         assert await (await hf.start(fine(), priority=-100)).result(timeout=20) == "fine"
+
+
+async def test_a_job_that_cannot_be_begun_is_given_back_and_keeps_no_other(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @hf.task
+    async def greet(name: str) -> str:
+        return name
+
+    start, broken = handlers.Handlers.start, ["first"]
+
+    def starts(self: Any, job: Any, *rest: Any) -> None:
+        if broken and broken[0] in job.input:
+            raise RuntimeError(broken.pop())
+        start(self, job, *rest)
+
+    monkeypatch.setattr(handlers.Handlers, "start", starts)
+    monkeypatch.setattr(intake, "PUT_OFF_MS", 10)
+    chains = await hf.start_many([greet(name="first"), greet(name="second")])
+
+    async with hf.worker():
+        assert [await chain.result(timeout=20) for chain in chains] == ["first", "second"]
+
+    assert (await hf.get_job(chains[0])).used == 1
 
 
 async def test_a_time_out_ends_a_coroutine_and_is_in_the_history(hf: Holdfast) -> None:

@@ -14,6 +14,7 @@ nobody keeps a suspect from the others for more than a few seconds.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from holdfast.outcomes import Kind, Outcome
@@ -32,6 +33,8 @@ ALONE_SECONDS = 5.0
 LONGEST_SECONDS = 3_600.0
 OTHERS_WAIT_SECONDS = 15.0
 SUSPECT_WAITS = "other jobs run here; it is to run alone"
+
+logger = logging.getLogger(__name__)
 
 
 class Intake:
@@ -86,7 +89,7 @@ class Intake:
         for each in claimed:
             if (earlier := running.get(each.token.seq)) is not None:
                 earlier.abort(AbortReason.TAKEN)
-                self._put_off(each)
+                self._put_off(each, "an earlier attempt still runs")
             elif self._ending.is_draining or runs_suspect or (each in suspects and self._suspect is not None):
                 self._give_back(each)
             elif each in suspects:
@@ -110,7 +113,12 @@ class Intake:
         return self._is_trying or (self._alone is not None and self._alone in self._running)
 
     def _start(self, job: Claimed) -> None:
-        self._handlers.start(job, self._group, self._after_attempt)
+        """Begin an attempt; a job with which that cannot be done is for others, and keeps none claimed with it."""
+        try:
+            self._handlers.start(job, self._group, self._after_attempt)
+        except Exception:
+            logger.exception("job_not_begun", extra={"job": job.id, "task": job.task})
+            self._put_off(job, "it could not be begun")
 
     def _after_attempt(self) -> None:
         self._start_suspect()
@@ -164,10 +172,9 @@ class Intake:
             self._give_back(job)
         self._wake()
 
-    def _put_off(self, job: Claimed) -> None:
-        """Give back a job of which an earlier attempt, which has lost its lease, still runs here."""
-        outcome = Outcome(Kind.GIVE_BACK, reason="an earlier attempt still runs", delay_ms=PUT_OFF_MS)
-        self._ended.add(Settlement(job.token, outcome))
+    def _put_off(self, job: Claimed, reason: str) -> None:
+        """Give a job back for a moment."""
+        self._ended.add(Settlement(job.token, Outcome(Kind.GIVE_BACK, reason=reason, delay_ms=PUT_OFF_MS)))
 
     def _give_back_later(self, job: Claimed, seconds: float) -> None:
         delay_ms = round(min(seconds, OTHERS_WAIT_SECONDS) * 1000)
