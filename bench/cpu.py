@@ -38,7 +38,7 @@ class Sizes:
     """How many jobs are run in one round, and how many rounds there are."""
 
     rounds: int = 5
-    jobs: int = 3_000
+    jobs: int = 1_500
 
 
 QUICK = Sizes(rounds=1, jobs=20)

@@ -73,8 +73,12 @@ class Process(Protocol):
 
 
 def spawn(module: str, descriptor: int) -> Process:
-    """Start a new interpreter that runs *module*; of our open files it has *descriptor*, stdout and stderr alone."""
-    command = [sys.executable, "-m", module, str(descriptor)]
+    """Start a new interpreter that calls `main` of *module*; of our files it has *descriptor*, stdout and stderr alone.
+
+    It finds the module where we do, but what Python itself brings first, whatever lies in the directory it begins in.
+    """
+    program = f"import sys; sys.path += {sys.path!r}; from {module} import main; main(sys.argv)"
+    command = [sys.executable, "-P", "-c", program, str(descriptor)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
 
 

@@ -223,6 +223,7 @@ def test_systemd_is_not_told_that_we_live_if_we_are_stuck(tmp_path: Path) -> Non
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
         ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
     ],
 )
 def test_what_systemd_wants_is_read_from_the_environment_and_not_handed_on(

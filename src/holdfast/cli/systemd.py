@@ -25,8 +25,8 @@ class Notifier:
         address, microseconds, process = (environment.pop(name, "") for name in OWN_VARIABLES)
         if not address:
             return None
-        is_watched = microseconds.isdigit() and process in ("", str(os.getpid()))
-        return cls(address, int(microseconds) / 1e6 if is_watched else None)
+        is_watched = microseconds.isdecimal() and process in ("", str(os.getpid()))
+        return cls(address, (int(microseconds) / 1e6 or None) if is_watched else None)  # 0: it does not watch
 
     def send(self, **facts: str | int) -> bool:
         """Tell *facts*; say whether they were taken. We work on whether they were or not."""

@@ -90,6 +90,16 @@ def quoted(note: Path) -> str:
     return f'{{"note":"{note}"}}'
 
 
+def test_what_lies_in_the_directory_does_not_stand_in_for_what_python_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "select.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(tmp_path)
+
+    with bare_child():
+        pass  # it has said hello
+
+
 async def test_the_end_of_the_line_ends_a_child_at_once(note: Path) -> None:
     with bare_child() as child:
         child.run(application.say_pid_and_wait, quoted(note))

@@ -41,6 +41,7 @@ STOP_SECONDS = 5.0
 STANDSTILL_SECONDS, SPARE_SECONDS = 1.0, 2.0  # who comes later than that has stood still, maybe with its worker
 REST_SECONDS = 0.1
 THREADS = 4
+GUARD = 'what starts the program belongs below `if __name__ == "__main__":`, for a child runs the script, too'
 LONGEST_SECONDS = 3_600.0
 
 
@@ -111,6 +112,8 @@ class Child:
         except BaseException as error:  # noqa: BLE001 - whatever modules do when they are imported, it is told
             traceback.print_exception(error)
             engine, mistake = None, f"{type(error).__name__}: {error}"[:500]
+            if message["main"] is not None:
+                mistake += f"; {GUARD}"
         self._line.say("hello", mistake=mistake, database=engine and mark_of(engine.starting.settings, engine.store))
         return engine
 
@@ -173,7 +176,7 @@ class Child:
     def _later(self, call: Callable[[], None]) -> None:
         """Have *call* called in the loop when reports have rested; in any thread."""
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._loop.call_later, REST_SECONDS, call)
+            self._soon(self._loop.call_later, REST_SECONDS, call)
 
     # in the thread that listens
 
@@ -201,12 +204,16 @@ class Child:
             case "run":
                 self._lease.begin(message["number"], message["lease"])
                 self._line.say("taken")
-                self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
+                self._soon(self._messages.put_nowait, message)
             case _:
-                self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
+                self._soon(self._messages.put_nowait, message)
+
+    def _soon(self, call: Callable[..., object], *given: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the program cannot be used, and is about to end
+            self._loop.call_soon_threadsafe(call, *given)
 
     def _tell(self, number: int, reason: AbortReason) -> None:
-        self._loop.call_soon_threadsafe(self._abort, number, reason)
+        self._soon(self._abort, number, reason)
 
     def _abort(self, number: int, reason: AbortReason) -> None:
         if self._attempt is not None and number == self._number:

@@ -40,7 +40,8 @@ def at_most(megabytes: float | None) -> Iterator[None]:
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        with suppress(ValueError, OSError):  # the handler may have set a limit for good
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _data_bytes() -> int:
