@@ -20,6 +20,7 @@ from holdfast import Holdfast
 from tests import forked
 from tests.acceptance.jobs_of_tests import PLACE, TASKS
 from tests.acceptance.processes import state_of, until
+from tests.lines import whole_lines
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.acceptance.jobs_of_tests:hf"
@@ -105,11 +106,7 @@ class Scene:
 
     def notes(self, what: str | None = None) -> list[dict[str, Any]]:
         """Read what the handlers have written down."""
-        try:
-            lines = (self.directory / "log").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        found = [json.loads(line) for line in lines]
+        found = [json.loads(line) for line in whole_lines(self.directory / "log")]
         return [each for each in found if what is None or each["what"] == what]
 
     def rows(self, sql: str, **values: object) -> list[tuple[Any, ...]]:

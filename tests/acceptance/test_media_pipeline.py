@@ -14,6 +14,7 @@ from tests.acceptance.crash_cases import PHASED, cases, places
 from tests.acceptance.play import REACHED, let_leases_be_over, rob, trapped
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene
+from tests.lines import whole_lines
 
 APP = "examples.media_pipeline:hf"
 PHASES = ("download", "encode", "upload")
@@ -79,4 +80,4 @@ def results(stage: Scene) -> dict[str, str]:
 
 def effects(ledger: Path) -> Counter[str]:
     """Count how often each phase has done its work."""
-    return Counter(json.loads(line)["phase"] for line in ledger.read_text().splitlines())
+    return Counter(json.loads(line)["phase"] for line in whole_lines(ledger))

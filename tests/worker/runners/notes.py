@@ -15,6 +15,7 @@ from uuid import UUID
 
 from holdfast.errors import HoldfastError
 from tests.conditions import GLANCE_SECONDS, until
+from tests.lines import whole_lines
 from tests.worker.runners.behaviours import LONGEST_SECONDS, is_plain
 
 PLACE = "HOLDFAST_RUNNERS_PLACE"
@@ -36,8 +37,7 @@ def note(ctx: Any, *words: Any) -> None:
 
 def read_notes(job_id: UUID) -> list[list[Any]]:
     """Read what the handler of a job has written, in all its attempts."""
-    path = place() / f"{job_id}.notes"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in whole_lines(place() / f"{job_id}.notes")]
 
 
 def open_gate(job_id: UUID) -> None:
