@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +109,8 @@ async def test_who_is_writing_when_the_connection_breaks_is_told_so(postgres_url
                 Alarm(self.pgconn).ring()
 
     line = await Cut.connect(postgres_url)
+    with socket.socket(fileno=os.dup(line.fileno())) as same:  # so that it has to wait, however fast the server reads
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     loop = asyncio.get_running_loop()
     complaints: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, about: complaints.append(about))
