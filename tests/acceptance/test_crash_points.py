@@ -29,7 +29,7 @@ from tests.acceptance.jobs_in_children import in_child
 from tests.acceptance.play import (
     REACHED,
     Tables,
-    keeps_others_from_writing,
+    has_right_to_write,
     produce,
     start,
     surroundings,
@@ -107,7 +107,7 @@ def steering(stage: Scene, name: str, trap: str) -> WorkerProcess:
 def look_at_what_stands_still(program: WorkerProcess, stage: Scene, before: Tables, *, is_done: bool) -> None:
     """See that nobody sees a half of what *program* was at; others can write, unless that has the right to."""
     assert (tables(stage) == before) is not is_done
-    assert not (keeps_others_from_writing(stage) and is_done)
+    assert not (has_right_to_write(program, stage) and is_done)
 
 
 def events(found: Tables, name: str) -> int:

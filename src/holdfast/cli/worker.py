@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from holdfast.app import Holdfast
     from holdfast.worker.options import WorkerKeywords
 
@@ -68,20 +70,7 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A file that tells every two seconds how it is, for `holdfast health`.",
 )
-def worker(
-    app: str,
-    queues: str | None,
-    concurrency: int,
-    name: str | None,
-    grace: float,
-    poll: float,
-    webhooks: bool,
-    children: int | None,
-    child_jobs: int,
-    child_megabytes: float | None,
-    processes: int,
-    health_file: Path | None,
-) -> None:
+def worker(app: str, queues: str | None, processes: int, health_file: Path | None, **options: Any) -> None:
     """Run the jobs of APP, the place of a Holdfast object such as `shop.jobs:hf`.
 
     The first SIGTERM or SIGINT (Ctrl-C) drains: nothing more is claimed, running jobs have the grace time, then they
@@ -103,19 +92,8 @@ def worker(
     """
     import sys
 
-    options = keywords(
-        queues=queues,
-        concurrency=concurrency,
-        name=name,
-        grace=grace,
-        poll=poll,
-        webhooks=webhooks,
-        children=children,
-        child_jobs=child_jobs,
-        child_megabytes=child_megabytes,
-    )
-    options["app"] = app
-    sys.exit(work(lambda: load(app), options, processes=processes, health_file=health_file))
+    given = keywords(queues, app=app, **options)
+    sys.exit(work(lambda: load(app), given, processes=processes, health_file=health_file))
 
 
 def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: int, health_file: Path | None) -> int:
@@ -137,24 +115,10 @@ def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: in
     return serve(find(), options, reporting)
 
 
-def keywords(
-    *,
-    queues: str | None,
-    concurrency: int,
-    name: str | None,
-    grace: float,
-    poll: float,
-    webhooks: bool,
-    children: int | None,
-    child_jobs: int,
-    child_megabytes: float | None,
-) -> WorkerKeywords:
-    """Make the keywords of `hf.worker()` of the options of this command."""
-    options: WorkerKeywords = {"concurrency": concurrency, "name": name, "grace": grace, "poll": poll}
-    options["webhooks"] = webhooks
-    options["children"], options["child_jobs"], options["child_megabytes"] = children, child_jobs, child_megabytes
-    if queues is not None:
-        options["queues"] = [each.strip() for each in queues.split(",") if each.strip()]
+def keywords(names: str | None, **options: Unpack[WorkerKeywords]) -> WorkerKeywords:
+    """Make the keywords of `hf.worker()` of the options of this command; *names* are the queues, with commas."""
+    if names is not None:
+        options["queues"] = [each.strip() for each in names.split(",") if each.strip()]
     return options
 
 

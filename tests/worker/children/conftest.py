@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,20 @@ from tests.worker.children import application
 
 
 @pytest.fixture
-async def hf(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
-    """The application on a SQLite file of the test's own, open."""
+def place() -> Any:
+    """The module that children import."""
+    return application
+
+
+@pytest.fixture
+async def hf(
+    place: Any, tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Holdfast]:
+    """The application of *place* on a SQLite file of the test's own, open."""
     shutil.copy(migrated_file, tmp_path / "jobs.db")
     monkeypatch.setenv("HOLDFAST_DATABASE", str(tmp_path / "jobs.db"))
-    made = Holdfast(tasks=[application.tasks])
-    monkeypatch.setattr(application, "hf", made)
+    made = Holdfast(tasks=[place.tasks])
+    monkeypatch.setattr(place, "hf", made)
     async with made:
         yield made
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,9 @@ from tests.worker.children.watching import PATIENCE, children_of, gone, has_idle
 
 
 @pytest.fixture
-async def hf(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
-    """The application of such handlers on a SQLite file of the test's own, open."""
-    shutil.copy(migrated_file, tmp_path / "jobs.db")
-    monkeypatch.setenv("HOLDFAST_DATABASE", str(tmp_path / "jobs.db"))
-    made = Holdfast(tasks=[hostile.tasks])
-    monkeypatch.setattr(hostile, "hf", made)
-    async with made:
-        yield made
+def place() -> Any:
+    """The module of such handlers."""
+    return hostile
 
 
 async def test_a_child_that_cannot_be_understood_has_crashed(

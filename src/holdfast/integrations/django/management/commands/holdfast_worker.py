@@ -38,7 +38,7 @@ class Command(BaseCommand):
         """Work; leave with the exit code of `holdfast worker`."""
         words = {str(each.name): given[str(each.name)] for each in OPTIONS}
         processes, health_file = words.pop("processes"), words.pop("health_file")
-        options = keywords(**words)
+        options = keywords(words.pop("queues"), **words)
         options["middleware"] = [tidy_connections]
         options["app"] = "holdfast.integrations.django.child:hf"
         try:
