@@ -17,6 +17,7 @@ from holdfast.delivery import has_extra, make_delivery
 from holdfast.errors import Misuse
 from holdfast.event_filters import EventOptions, event_filter
 from holdfast.feed import Feed, Follower
+from holdfast.ids import Many, T, Target, target_id
 from holdfast.lane_handles import LaneHandle, QueueHandle
 from holdfast.listeners import Listeners
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
@@ -35,20 +36,11 @@ from holdfast.surroundings import Surroundings
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks import Task, Tasks
 from holdfast.transactions import BlockTransaction
-from holdfast.verbs import (
-    NOW,
-    Many,
-    T,
-    Target,
-    Targets,
-    Verbs,
-    asked_by,
-    target_id,
-    when_of,
-)
+from holdfast.verbs import NOW, Targets, Verbs, asked_by, when_of
 from holdfast.waiting import Until, Waiter
 from holdfast.watching import JobWatch
 from holdfast.webhook_handles import WebhooksHandle
+from holdfast.webhooks.answers import Posts
 from holdfast.worker.children.launch import Launch
 from holdfast.worker.engine import Engine
 from holdfast.worker.hooks import AsyncHooks
@@ -81,6 +73,7 @@ class Holdfast:
         transactions: object = None,
         store: Store | None = None,
         surroundings: Surroundings | None = None,
+        poster: Posts | None = None,
         **options: Unpack[SettingsOptions],
     ) -> None:
         if not (database is None or isinstance(database, str)):
@@ -92,6 +85,7 @@ class Holdfast:
         self.pipeline = self.tasks.pipeline
         self.declare = self.tasks.declare
         self._surroundings = surroundings or Surroundings()
+        self._poster = poster
         self.store = store or make_store(self.settings, self._surroundings)
         self._lender = Lender(self.store)
         self._opener = Opener(
@@ -192,11 +186,14 @@ class Holdfast:
             chosen,
             prove,
             self._make_retention() if self.settings.retention else None,
-            make_delivery(self.store, self.settings, self._surroundings) if chosen.webhooks and has_extra() else None,
+            self._make_delivery() if chosen.webhooks and has_extra() else None,
             Launch.of(self, chosen.app, self.settings, self.store, in_children, chosen.middleware)
             if in_children
             else None,
         )
+
+    def _make_delivery(self) -> Task[..., Any]:
+        return make_delivery(self.store, self.settings, self._surroundings, self._poster)
 
     async def retain(self, *, dry_run: bool = False) -> Retained:
         """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeGuard, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeGuard, Unpack, cast, get_args
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from holdfast.errors import InvalidInput, Misuse
-from holdfast.ids import to_id
+from holdfast.ids import HasId, to_id
 from holdfast.models import RESERVED, BlockerPolicy, Job, R_co, Unique, UniqueScope
 
 NAME_LENGTH = 200
@@ -33,15 +33,6 @@ class Unset(Enum):
     """The mark of an option that was not given, where None means something."""
 
     UNSET = "unset"
-
-
-class HasId(Protocol):
-    """Whatever has an id: a chain, a job, a handle of one."""
-
-    @property
-    def id(self) -> UUID:
-        """The id."""
-        ...
 
 
 Blocker: TypeAlias = HasId | UUID | str

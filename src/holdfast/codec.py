@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -30,6 +30,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from holdfast.errors import InvalidInput, InvalidOutput, Misuse
 
 T = TypeVar("T")
+Words: TypeAlias = str | Sequence[str]
 Refusal: TypeAlias = type[InvalidInput] | type[InvalidOutput]
 
 # without it bytes are stored as UTF-8, and whether a call works would depend on its data
@@ -150,6 +151,14 @@ def clean_text(text: str, limit: int) -> str:
     """
     cleaned = UNSTORABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: limit + 1])
     return cleaned if len(cleaned) <= limit else cleaned[: max(limit - 1, 0)] + "…"[:limit]
+
+
+def words_of(value: Any, name: str) -> tuple[str, ...]:
+    """Read one text or several, given as *name*."""
+    words = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(word, str) and not UNSTORABLE.search(word) for word in words):
+        raise InvalidInput("it is a text or several, without NUL characters and lone surrogates", name)
+    return words
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:

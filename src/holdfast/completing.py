@@ -12,13 +12,12 @@ from uuid import UUID
 
 from holdfast.calls import Call
 from holdfast.errors import Misuse, UnknownTask, WrongTask
-from holdfast.models import Continuation, Job
+from holdfast.models import Asked, Continuation, Job
 from holdfast.results import BlockingChain, Chain
 from holdfast.starting import Starting, take_continuation
 from holdfast.states import Status
 from holdfast.store import completing, reads
 from holdfast.store.completing import Current
-from holdfast.store.steering import Asked
 from holdfast.store.tx import OpenTx, Runner, Tx, drive
 from holdfast.tasks import Task
 from holdfast.transactions import BlockingTransaction, Statements, Transaction

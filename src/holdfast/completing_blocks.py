@@ -12,10 +12,10 @@ from holdfast import open_blocks
 from holdfast.completing import STANDSTILL_SECONDS, BlockingCompleting, Completing, Desk, Step
 from holdfast.crashpoints import reach
 from holdfast.errors import Misuse
+from holdfast.models import Asked
 from holdfast.starting import Starting
 from holdfast.store import completing
 from holdfast.store.borrowed import Borrowed
-from holdfast.store.steering import Asked
 from holdfast.store.tx import OpenTx, Runner, drive
 from holdfast.tasks import Task, require_task
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 from random import Random
 from typing import Any
 
-import holdfast
 from holdfast.calls import Options
 from holdfast.crashpoints import reach
 from holdfast.models import DELIVER, GONE
@@ -37,6 +37,7 @@ from holdfast.worker.context import Context
 FACTOR, LONGEST_SECONDS, JITTER = 3.0, 14_400.0, 0.1
 MOST_RETRY_AFTER = 86_400.0
 LEASE_SECONDS, TIMEOUT_SECONDS = 30.0, 60.0
+USER_AGENT = f"holdfast/{version('holdfast')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,11 @@ def has_extra() -> bool:
     return find_spec("httpcore2") is not None
 
 
-def make_delivery(store: Store, settings: Settings, surroundings: Surroundings) -> Task[..., Any]:
-    """Make the task as a worker with these settings runs it."""
-    sender = _Sender(store, settings, surroundings)
+def make_delivery(
+    store: Store, settings: Settings, surroundings: Surroundings, poster: Posts | None = None
+) -> Task[..., Any]:
+    """Make the task as a worker with these settings runs it; *poster* is that of the extra unless it is given."""
+    sender = _Sender(store, settings, surroundings, poster)
 
     async def deliver(
         ctx: Context,
@@ -101,11 +104,11 @@ def make_delivery(store: Store, settings: Settings, surroundings: Surroundings) 
 class _Sender:
     """Signs and posts, by one worker's settings."""
 
-    def __init__(self, store: Store, settings: Settings, surroundings: Surroundings) -> None:
+    def __init__(self, store: Store, settings: Settings, surroundings: Surroundings, poster: Posts | None) -> None:
         self._store = store
         self._settings = settings
         self._surroundings = surroundings
-        self._poster = surroundings.poster
+        self._poster = poster
 
     async def deliver(self, webhook_id: str, url: str, body: bytes, names: Sequence[str]) -> Delivered:
         """Post once; give what it came to, or raise `NotDelivered` or `Refused`."""
@@ -133,7 +136,7 @@ class _Sender:
             secrets=self._secrets(names),
             compatible=self._settings.webhook_compatible_signature,
         )
-        ours = {"Content-Type": "application/json", "User-Agent": f"holdfast/{holdfast.__version__}"}
+        ours = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
         return {**ours, "Accept-Encoding": "identity", **signed}
 
     def _secrets(self, names: Sequence[str]) -> list[str]:

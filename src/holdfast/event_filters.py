@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict, get_args
 
+from holdfast.codec import Words, words_of
 from holdfast.errors import InvalidInput
-from holdfast.lists import Words, words_of
+from holdfast.ids import Many, Target, target_id
 from holdfast.models import EventFilter, EventName
-from holdfast.verbs import Many, Target, target_id
 
 Names: TypeAlias = EventName | Sequence[EventName]
 

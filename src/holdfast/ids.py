@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 from random import Random
+from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast.errors import InvalidId
+
+
+class HasId(Protocol):
+    """Whatever has an id: a chain, a job, a handle of one."""
+
+    @property
+    def id(self) -> UUID:
+        """The id."""
+        ...
+
+
+Target: TypeAlias = HasId | UUID | str
+"""Names a job or a chain: itself, its id, or the text of its id."""
+
+T = TypeVar("T", bound=HasId | UUID | str)
+Many: TypeAlias = list[T] | tuple[T, ...]
+"""Names several of them, in an order."""
 
 
 class IdMaker:
@@ -47,3 +65,8 @@ def to_id(value: UUID | str) -> UUID:
         return UUID(value)
     except (ValueError, AttributeError, TypeError):
         raise InvalidId(value) from None
+
+
+def target_id(target: Target) -> UUID:
+    """Give the id of a job or a chain, however it is named."""
+    return to_id(target if isinstance(target, UUID | str) else getattr(target, "id", str(target)))

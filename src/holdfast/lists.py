@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from typing import TypedDict, TypeVar, Unpack, get_args
 
-from holdfast.codec import UNSTORABLE
+from holdfast.codec import Words, words_of
 from holdfast.errors import InvalidInput
 from holdfast.models import ChainFilter, JobFilter, Order
 from holdfast.states import State, Status
 from holdfast.store.reads import Paging
-
-Words: TypeAlias = str | Sequence[str]
 
 E = TypeVar("E", State, Status)
 
@@ -110,14 +107,6 @@ def paging(limit: object = 50, cursor: str | None = None, order: Order = "newest
     if order not in get_args(Order):
         raise InvalidInput("a list goes by 'newest' or 'oldest' first", "order")
     return Paging(limit, order, cursor)
-
-
-def words_of(value: Any, name: str) -> tuple[str, ...]:
-    """Read one text or several, given as *name*."""
-    words = (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(word, str) and not UNSTORABLE.search(word) for word in words):
-        raise InvalidInput("it is a text or several, without NUL characters and lone surrogates", name)
-    return words
 
 
 def _members(kind: type[E], value: Words) -> tuple[E, ...]:

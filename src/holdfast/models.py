@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -469,3 +470,20 @@ class TaskRecord:
     policy: str = field(default="{}")
     input_schema: str = field(default="{}")
     output_schema: str = field(default="{}")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks for a change, and why; kept in the log."""
+
+    by: str | None = None
+    why: str | None = None
+
+    def said(self) -> dict[str, str]:
+        """Give what was said of it."""
+        return {key: value for key, value in (("by", self.by), ("reason", self.why)) if value is not None}
+
+    def facts(self, **more: object) -> str | None:
+        """Write it down, with what else is to be said."""
+        known = self.said() | {key: value for key, value in more.items() if value is not None}
+        return json.dumps(known) if known else None

@@ -22,7 +22,6 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from holdfast.errors import Unavailable
-from holdfast.webhooks.answers import Posts
 
 R = TypeVar("R")
 
@@ -223,5 +222,3 @@ class Surroundings:
     file_mark: Callable[[str], object] = file_mark
     has_file_alarms: bool = sys.platform == "linux"
     """Whether the kernel may be asked to tell when a file is written."""
-    poster: Posts | None = None
-    """What posts webhooks; None: the one of the extra, made when it is first needed."""

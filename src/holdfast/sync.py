@@ -18,6 +18,7 @@ from holdfast.completing_blocks import Block, BlockingCompletingBlock
 from holdfast.event_filters import EventOptions, event_filter
 from holdfast.feed import BlockingFollower, Feed
 from holdfast.following import BlockingStream
+from holdfast.ids import Many, T, Target, target_id
 from holdfast.lane_handles import BlockingLaneHandle, BlockingQueueHandle
 from holdfast.listeners import Listeners
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
@@ -35,17 +36,7 @@ from holdfast.surroundings import Surroundings
 from holdfast.tasks import Task
 from holdfast.transactions import BlockingTransaction as Transaction
 from holdfast.transactions import BlockTransaction
-from holdfast.verbs import (
-    NOW,
-    Many,
-    T,
-    Target,
-    Targets,
-    Verbs,
-    asked_by,
-    target_id,
-    when_of,
-)
+from holdfast.verbs import NOW, Targets, Verbs, asked_by, when_of
 from holdfast.waiting import Until, Waiter
 from holdfast.watching import JobWatch
 from holdfast.webhook_handles import BlockingWebhooksHandle

@@ -12,19 +12,18 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from holdfast import completing, open_blocks
-from holdfast.calls import HasId, check_delay, milliseconds_of
+from holdfast.calls import check_delay, milliseconds_of
 from holdfast.codec import clean_text
 from holdfast.crashpoints import reach
 from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
-from holdfast.ids import to_id
+from holdfast.ids import Many, Target, target_id
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, paging
-from holdfast.models import CancelAnswer, Chain, Event, Job, Page, PauseAnswer
+from holdfast.models import Asked, CancelAnswer, Chain, Event, Job, Page, PauseAnswer
 from holdfast.results import Seconds
 from holdfast.starting import Starting
 from holdfast.states import Status
 from holdfast.store import chains, deletes, glances, log, reads, steering
 from holdfast.store.borrowed import Borrowed
-from holdfast.store.steering import Asked
 from holdfast.store.tx import Operation, Runner
 from holdfast.tasks import Task, require_task
 from holdfast.transactions import InBlock
@@ -32,13 +31,6 @@ from holdfast.waiting import Until, Waits
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-Target: TypeAlias = HasId | UUID | str
-"""Names a job or a chain: itself, its id, or the text of its id."""
-
-T = TypeVar("T", bound=HasId | UUID | str)
-Many: TypeAlias = list[T] | tuple[T, ...]
-"""Names several of them, in an order."""
 
 Targets: TypeAlias = Target | Many[Any]
 When: TypeAlias = tuple[int, int]
@@ -197,11 +189,6 @@ def _timeout(timeout: Seconds | None) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidInput("it is seconds or a timedelta, 0 or more; None waits for ever", "timeout")
     return seconds
-
-
-def target_id(target: Target) -> UUID:
-    """Give the id of a job or a chain, however it is named."""
-    return to_id(target if isinstance(target, UUID | str) else getattr(target, "id", str(target)))
 
 
 def _target_ids(targets: Targets) -> list[UUID]:

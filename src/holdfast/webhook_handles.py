@@ -12,12 +12,13 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack
 from holdfast import open_blocks
 from holdfast.calls import is_name
 from holdfast.errors import InvalidInput
+from holdfast.ids import Target, target_id
 from holdfast.lists import PageOptions, paging
 from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, Page, Subscription, Trigger
 from holdfast.starting import Starting
 from holdfast.store import deliveries, subscriptions
 from holdfast.store.tx import Operation, Runner, drive
-from holdfast.verbs import Target, asked_by, pass_commit, target_id
+from holdfast.verbs import asked_by, pass_commit
 
 P = ParamSpec("P")
 R = TypeVar("R")

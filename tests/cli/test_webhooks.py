@@ -20,9 +20,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import main
+from holdfast.settings import secret_key
 from holdfast.surroundings import wall_ms
 from holdfast.webhooks import sign
-from holdfast.webhooks.signing import secret_key
 from tests import forked
 
 COMMAND = str(Path(sys.executable).with_name("holdfast"))

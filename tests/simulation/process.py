@@ -165,7 +165,6 @@ class Process:
         self._look: Callable[[], float | None] | None = None
         self.surroundings = Surroundings(
             has_file_alarms=False,
-            poster=None if office is None else VirtualPoster(office, self),
             wall_ms=lambda: disk.clock() + wall_offset_ms,
             monotonic=self.loop.time,
             chance=Random(machine.chance.getrandbits(64)),
@@ -182,6 +181,7 @@ class Process:
             tasks=[tasks],
             store=self.store,
             surroundings=self.surroundings,
+            poster=None if office is None else VirtualPoster(office, self),
         )
         self.hf._starting._recorded |= {task.name for task in tasks}  # they stand in the template
 

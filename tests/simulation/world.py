@@ -17,9 +17,8 @@ from uuid import UUID
 from holdfast import Call, delivery
 from holdfast.errors import HoldfastError, JobNotFound, LeaseLost, TransactionTimeout, UnknownOutcome
 from holdfast.ids import IdMaker
-from holdfast.models import DELIVER
+from holdfast.models import DELIVER, Asked
 from holdfast.store import holds, reaping, settling, steering
-from holdfast.store.steering import Asked
 from holdfast.worker import claimer, upkeep
 from holdfast.worker.aborts import AbortReason
 from holdfast.worker.context import Context, RunningJob

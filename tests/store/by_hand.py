@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from holdfast.models import Continuation, Job
+from holdfast.models import Asked, Continuation, Job
 from holdfast.store import completing, reads
-from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
 
 NOBODY = Asked()

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from holdfast import Chain, Holdfast
+from holdfast.models import Asked
 from holdfast.outcomes import Outcome
 from holdfast.store import blockers, dependents, steering, unique
-from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
 from tests.factories import TASKS, continue_chain, events_of, greet, row_of
 from tests.store.engine import CANCEL, DONE, FAIL, RETRY, admit, claim, claim_all, claim_one, come_due, run, settle

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.models import Asked
 from holdfast.store import admission, holds, jobs
 from holdfast.store.jobs import Want
-from holdfast.store.steering import Asked
 from tests.factories import TASKS, add, counted, events_of, greet, make_job, row_of, seq_of
 from tests.store.engine import RETRY, WANTS, claim, claim_all, claim_one, come_due, expire, settle
 from tests.ways import Way

@@ -9,11 +9,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import BlockerCycle, ChainNotFound, JobNotFound, StatusConflict, Unique, UniqueConflict
-from holdfast.models import Continuation, Job
+from holdfast.models import Asked, Continuation, Job
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import chains, completing, deletes, events, holds, jobs, steering
 from holdfast.store.completing import Current
-from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
 from tests.factories import a_start, counted, events_of, greet, make_job, make_phase, row_of, whole_store
 from tests.store import by_hand

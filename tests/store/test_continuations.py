@@ -10,13 +10,12 @@ import pytest
 
 from holdfast import BlockerCycle, ChainNotFound, State, Status
 from holdfast.errors import LeaseLost
-from holdfast.models import Continuation, JobFilter
+from holdfast.models import Asked, Continuation, JobFilter
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import holds, reads, settling
 from holdfast.store.jobs import Want
 from holdfast.store.reads import Paging
 from holdfast.store.settling import Settlement
-from holdfast.store.steering import Asked
 from tests.factories import a_start, counted, events_of, greet, row_of
 from tests.store.engine import (
     DONE,

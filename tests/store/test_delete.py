@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import ChainNotFound, JobNotFound, Status, StillReferenced
-from holdfast.models import INTERNAL_QUEUE
+from holdfast.models import INTERNAL_QUEUE, Asked
 from holdfast.store import deletes, events, steering
 from holdfast.store.tx import Tx
 from tests.factories import (
@@ -382,7 +382,7 @@ async def test_who_has_just_left_its_lane_stays_until_admission_has_promoted_the
 
 async def _cancel_and_delete(tx: Tx, ids: list[UUID]) -> None:
     """Do as a caller may in one transaction, where the lane is left to admission."""
-    await steering.cancel(tx, ids, steering.Asked())
+    await steering.cancel(tx, ids, Asked())
     await deletes.delete(tx, ids)
 
 

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, LaneNotFound
+from holdfast.models import Asked
 from holdfast.outcomes import Outcome
 from holdfast.store import holds, steering
 from holdfast.store.dialect import LOCK_SPACE
-from holdfast.store.steering import Asked
 from tests.conditions import until
 from tests.conftest import SCHEMA
 from tests.factories import add, events_of, greet, row_of

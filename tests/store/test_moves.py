@@ -16,11 +16,11 @@ from uuid import UUID
 import pytest
 
 from holdfast import Status, StatusConflict
+from holdfast.models import Asked
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import MOVES, Change, guard
 from holdfast.store import blockers, jobs, reaping, settling, steering
 from holdfast.store.jobs import Token, Want
-from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
 from tests.factories import events_of, make_job, now_ms, row_of, seq_of, whole_store
 from tests.store import by_hand

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Unique
+from holdfast.models import Asked
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import settling, steering
 from holdfast.store.jobs import Hold, Token, look
 from holdfast.store.settling import Settlement
-from holdfast.store.steering import Asked
 from tests.factories import (
     TASKS,
     change_job,

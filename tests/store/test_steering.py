@@ -24,6 +24,7 @@ from holdfast import (
     Unique,
     UniqueConflict,
 )
+from holdfast.models import Asked
 from holdfast.outcomes import Outcome
 from holdfast.store import steering
 from holdfast.store.tx import Tx
@@ -562,7 +563,7 @@ async def test_a_verb_takes_the_same_statements_for_1_10_and_100(way: Way, verb:
     counts = {}
     for count in (1, 10, 100):
         ids = [await make_job(way, "failed" if verb == "retry" else "pending") for _ in range(count)]
-        statements = await way.call(counted, getattr(steering, verb), ids, steering.Asked())
+        statements = await way.call(counted, getattr(steering, verb), ids, Asked())
         counts[count] = len(statements)
 
     assert len(set(counts.values())) == 1, counts
@@ -690,19 +691,19 @@ async def test_a_head_that_is_cancelled_retried_and_paused_in_one_transaction_pa
 async def _cancel_retry_and_pause(tx: Tx, ids: list[UUID]) -> None:
     """Do as a caller may in one transaction, where the lane is left to admission."""
     for verb in (steering.cancel, steering.retry, steering.pause):
-        await verb(tx, ids, steering.Asked())
+        await verb(tx, ids, Asked())
 
 
 async def _cancel_retry_and_reschedule(tx: Tx, ids: list[UUID]) -> None:
     for verb in (steering.cancel, steering.retry):
-        await verb(tx, ids, steering.Asked())
-    await steering.reschedule(tx, ids, 0, 3_600_000, steering.Asked())
+        await verb(tx, ids, Asked())
+    await steering.reschedule(tx, ids, 0, 3_600_000, Asked())
 
 
 async def _and_pause_and_resume(tx: Tx, ids: list[UUID]) -> None:
     await _cancel_retry_and_reschedule(tx, ids)
     for verb in (steering.pause, steering.resume):
-        await verb(tx, ids, steering.Asked())
+        await verb(tx, ids, Asked())
 
 
 @pytest.mark.parametrize("steered", [_cancel_retry_and_reschedule, _and_pause_and_resume])
@@ -740,4 +741,4 @@ async def test_a_head_that_waits_for_a_blocker_again_passes_its_lane_on(way: Way
 
 async def _cancel_and_retry(tx: Tx, ids: list[UUID]) -> None:
     for verb in (steering.cancel, steering.retry):
-        await verb(tx, ids, steering.Asked())
+        await verb(tx, ids, Asked())

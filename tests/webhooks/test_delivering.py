@@ -18,7 +18,7 @@ from holdfast.store.jobs import Want
 from holdfast.surroundings import Surroundings
 from holdfast.webhooks.addresses import AddressRules
 from holdfast.webhooks.posting import Poster
-from holdfast.worker.deliveries import Undelivered
+from holdfast.worker.upkeep import Undelivered
 from tests.conditions import until
 from tests.webhooks.post_office import SECRET, PostOffice, said
 from tests.webhooks.receivers import Received, answers, hangs, receiver

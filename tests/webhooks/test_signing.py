@@ -15,8 +15,8 @@ from hypothesis import strategies as some
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from holdfast.errors import InvalidSignature
+from holdfast.settings import secret_key
 from holdfast.webhooks import new_secret, sign, verify_webhook
-from holdfast.webhooks.signing import secret_key
 
 SECRET, OTHER = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_" + base64.b64encode(b"o" * 32).decode()
 BODY = b'{"test": 2432232314}'

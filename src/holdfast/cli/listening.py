@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from holdfast.errors import InvalidSignature
-from holdfast.webhooks.signing import ID, secret_key, verify_webhook
+from holdfast.settings import secret_key
+from holdfast.webhooks.signing import ID, verify_webhook
 
 HOST = "127.0.0.1"
 MOST_BYTES = 10_000_000

@@ -13,10 +13,10 @@ from uuid import UUID
 
 from holdfast.crashpoints import reach
 from holdfast.errors import StatusConflict
-from holdfast.models import Continuation, Job
+from holdfast.models import Asked, Continuation, Job
 from holdfast.states import MOVES, Change, Status, guard
 from holdfast.store import admission, chain_ends, continuations, events, lanes, phase_rows, reads, steering
-from holdfast.store.steering import Asked, Named
+from holdfast.store.steering import Named
 from holdfast.store.tx import Tx
 
 

@@ -6,11 +6,10 @@ from uuid import UUID
 
 from holdfast.crashpoints import reach
 from holdfast.errors import LaneNotFound
-from holdfast.models import LaneInfo
+from holdfast.models import Asked, LaneInfo
 from holdfast.states import Status
 from holdfast.store import arrivals, events, lanes
 from holdfast.store.rows import maybe_instant
-from holdfast.store.steering import Asked
 from holdfast.store.tx import Tx
 
 MAKE_QUEUE = """INSERT INTO holdfast_queue (name) VALUES (:key) ON CONFLICT DO NOTHING"""

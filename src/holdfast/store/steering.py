@@ -18,7 +18,7 @@ from uuid import UUID
 
 from holdfast.crashpoints import reach
 from holdfast.errors import Busy, JobNotFound, StatusConflict, UniqueConflict
-from holdfast.models import DELIVER, CancelAnswer, EventName, Job, PauseAnswer, Unique
+from holdfast.models import DELIVER, Asked, CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
 from holdfast.store import admission, chain_ends, dependents, events, lanes, phase_rows, reads, unique, webhooks
 from holdfast.store.deletes import TOMBSTONE
@@ -28,23 +28,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TRIES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Who asks for a change, and why; kept in the log."""
-
-    by: str | None = None
-    why: str | None = None
-
-    def said(self) -> dict[str, str]:
-        """Give what was said of it."""
-        return {key: value for key, value in (("by", self.by), ("reason", self.why)) if value is not None}
-
-    def facts(self, **more: object) -> str | None:
-        """Write it down, with what else is to be said."""
-        known = self.said() | {key: value for key, value in more.items() if value is not None}
-        return json.dumps(known) if known else None
 
 
 async def at_once(

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.errors import InvalidSignature
+from holdfast.settings import SECRET_PREFIX, secret_key
 from holdfast.surroundings import wall_ms
 
-PREFIX = "whsec_"
-LEAST_BYTES, USUAL_BYTES, MOST_BYTES = 24, 32, 64
+SECRET_BYTES = 32
 VERSION = "v1"
 TOLERANCE_SECONDS = 300.0
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
@@ -41,22 +41,7 @@ def new_secret() -> str:
     >>> new_secret()[:6], len(secret_key(new_secret()))
     ('whsec_', 32)
     """
-    return PREFIX + base64.b64encode(system.token_bytes(USUAL_BYTES)).decode()
-
-
-def secret_key(secret: str) -> bytes:
-    """Read the key out of *secret*, or raise `InvalidSignature`, which does not repeat it.
-
-    A plain text is refused: what another system has as one is written `whsec_` and its base64, and signs as before.
-    """
-    text = secret.removeprefix(PREFIX)
-    try:
-        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True) if text != secret else b""
-    except ValueError:
-        key = b""
-    if not LEAST_BYTES <= len(key) <= MOST_BYTES:
-        raise InvalidSignature("secret")
-    return key
+    return SECRET_PREFIX + base64.b64encode(system.token_bytes(SECRET_BYTES)).decode()
 
 
 def sign(

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 
 from holdfast.crashpoints import reach
 from holdfast.errors import StoreError
-from holdfast.store import admission, reaping, statistics
+from holdfast.models import DELIVER, INTERNAL_QUEUE
+from holdfast.store import admission, glances, reaping, statistics
 from holdfast.store.jobs import Want
 from holdfast.store.reaping import Reaped
 from holdfast.store.tx import Store
 from holdfast.surroundings import Surroundings
-from holdfast.worker.deliveries import Undelivered
 from holdfast.worker.proof import Proof
 
 PERIOD_SECONDS = 4.0
 MARGIN_SECONDS = 5.0
 PROOF_SECONDS = 1.0
+UNDELIVERED_SECONDS = 10.0
 JUMP_SECONDS = 60.0  # by which the database's clock goes wrong before it is worth a word
 UNSERVED_ROUNDS = 2
 NEIGHBOUR_ROUNDS, STATISTICS_ROUNDS = 8, 15
@@ -43,6 +44,23 @@ class _Spared:
     def until(self) -> float:
         # the lock may have gone right after we looked, and the next look comes only a round later
         return self.seen + max(self.lease_seconds, 2 * PERIOD_SECONDS)
+
+
+class Undelivered:
+    """Says once that webhooks wait and cannot be posted here, because the extra is not installed."""
+
+    def __init__(self, store: Store, seconds: float = UNDELIVERED_SECONDS) -> None:
+        self._store = store
+        self._milliseconds = round(seconds * 1000)
+        self._is_told = False
+
+    async def look(self) -> None:
+        """Look whether some have waited for a while, so that nobody else delivers them."""
+        if self._is_told or not await self._store.read(glances.waits, INTERNAL_QUEUE, DELIVER, self._milliseconds):
+            return
+        self._is_told = True
+        advice = "pip install 'holdfast[webhooks]', or run a worker that has it; webhooks=False says that one has"
+        logger.warning("webhooks_not_delivered", extra={"reason": "the extra is not installed", "advice": advice})
 
 
 class Upkeep:

@@ -33,7 +33,7 @@ from holdfast.worker.children.launch import Launch
 from holdfast.worker.children.pool import Children
 from holdfast.worker.children.remote import Ledgers
 from holdfast.worker.claimer import LOOPS, Claimer
-from holdfast.worker.deliveries import Deliveries, Undelivered
+from holdfast.worker.deliveries import Deliveries
 from holdfast.worker.ending import Ending
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.health import ChildrenHealth, Health, HintMode, Instants
@@ -47,7 +47,7 @@ from holdfast.worker.proof import Proof
 from holdfast.worker.retention import RetentionPass, RetentionUpkeep
 from holdfast.worker.running import Running, Slot
 from holdfast.worker.settle import Ended
-from holdfast.worker.upkeep import Upkeep
+from holdfast.worker.upkeep import Undelivered, Upkeep
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from holdfast.app import Holdfast
-from holdfast.cli.worker import find
+from holdfast.cli.launching import find
 from holdfast.errors import Misuse
 from holdfast.integrations.django.addresses import address_of, connection_of
 from holdfast.integrations.django.provider import Django

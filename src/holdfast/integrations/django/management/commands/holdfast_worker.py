@@ -7,15 +7,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import click
 from django.core.management.base import BaseCommand, CommandError
 
-from holdfast.cli.worker import keywords, work, worker
+from holdfast.cli.launching import OPTIONS, WorkerOption, keywords, work
 from holdfast.errors import HoldfastError
 from holdfast.integrations.django.connections import tidy_connections
 from holdfast.integrations.django.project import holdfast
-
-OPTIONS = [each for each in worker.params if isinstance(each, click.Option)]
 
 
 class Command(BaseCommand):
@@ -26,17 +23,17 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Take the options of `holdfast worker`, all of them, as they are declared there."""
         for each in OPTIONS:
-            default = each.default if each.show_default else None  # click's own word for none is not None
-            shown = f"{each.help}  [default: {default}]" if each.show_default else each.help
-            if each.is_flag:
+            if each.kind is bool:
                 flag = argparse.BooleanOptionalAction
-                parser.add_argument(*each.opts, dest=each.name, action=flag, default=each.default, help=each.help)
+                parser.add_argument(each.flag, dest=each.name, action=flag, default=each.default, help=each.help)
                 continue
-            parser.add_argument(*each.opts, dest=each.name, type=_converter(each), default=default, help=shown)
+            parser.add_argument(
+                each.flag, dest=each.name, type=_converter(each), default=each.default, help=each.described
+            )
 
     def handle(self, *args: Any, **given: Any) -> None:
         """Work; leave with the exit code of `holdfast worker`."""
-        words = {str(each.name): given[str(each.name)] for each in OPTIONS}
+        words = {each.name: given[each.name] for each in OPTIONS}
         processes, health_file = words.pop("processes"), words.pop("health_file")
         options = keywords(words.pop("queues"), **words)
         options["middleware"] = [tidy_connections]
@@ -48,11 +45,13 @@ class Command(BaseCommand):
         sys.exit(code)
 
 
-def _converter(option: click.Option) -> Callable[[str], Any]:
+def _converter(option: WorkerOption) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
-        try:
-            return option.type.convert(text, option, None)
-        except click.UsageError as error:
-            raise argparse.ArgumentTypeError(error.format_message()) from error
+        value = option.kind(text)
+        complaint = option.complaint(value) if isinstance(value, int | float) else None
+        if complaint is not None:
+            raise argparse.ArgumentTypeError(complaint)
+        return value
 
+    convert.__name__ = option.kind.__name__  # argparse names it when a text is no number at all
     return convert
