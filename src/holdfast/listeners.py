@@ -23,7 +23,7 @@ from holdfast.feed import Feed, Follower
 from holdfast.following import TROUBLE_SECONDS
 from holdfast.models import Event, EventFilter, EventName, JobEvent, JobEventName
 from holdfast.store.tx import Blocking, Runner, drive
-from holdfast.surroundings import Shell, Surroundings
+from holdfast.surroundings import Shell, SlicedEvent, Surroundings, program_signals
 
 GRACE_SECONDS = 5.0  # for calls that are under way when hf closes, all together
 CANCEL_SECONDS = 1.0  # for one that is cancelled then
@@ -207,7 +207,7 @@ class _Calling:
         self._follow = follow
         self._follower = follow()
         self._has_ended = False
-        self._has_stopped = threading.Event()
+        self._has_stopped = SlicedEvent()
 
     @property
     def name(self) -> str:
@@ -273,7 +273,8 @@ class CallingInThread(_Calling):
     def _step(self) -> float | None:
         self._thread = threading.get_ident()
         try:
-            return self._call_for_all()
+            with program_signals():  # for all at once: to change them takes longer than most calls
+                return self._call_for_all()
         finally:
             if self._has_ended:
                 self._stop()

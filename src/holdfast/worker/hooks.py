@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from holdfast.models import Job
 from holdfast.retention import Hook, Stage
-from holdfast.surroundings import Surroundings, tell
+from holdfast.surroundings import Surroundings, program_signals, tell
 
 HOOK_SECONDS = 30.0
 AT_ONCE = 8
@@ -84,7 +84,8 @@ class Hooks(ABC):
 
         def step() -> None:
             try:
-                _call_blocking(hook, job)
+                with program_signals():
+                    _call_blocking(hook, job)
             except BaseException as error:  # noqa: BLE001 - user code ends its own call only
                 call.error = error
             call.is_over = True

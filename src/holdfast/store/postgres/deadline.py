@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from holdfast.surroundings import Shell, Surroundings
+from holdfast.surroundings import Shell, Surroundings, in_slices
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
@@ -138,7 +138,7 @@ class Watch:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._armed)
+            in_slices(lambda seconds: self._changed.wait_for(lambda: not self._armed, seconds), None)
             shell, self._shell = self._shell, None
         if shell is not None:
             shell.stop()

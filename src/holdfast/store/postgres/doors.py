@@ -16,6 +16,7 @@ from holdfast.store.postgres.deadline import Deadline
 from holdfast.store.postgres.line import Line
 from holdfast.store.postgres.pool import Lent
 from holdfast.store.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
+from holdfast.surroundings import in_slices
 
 OLDEST_SERVER = 140000
 ANY_TEXT = ("UTF8", "SQL_ASCII")  # the second takes whatever bytes it is given
@@ -69,7 +70,7 @@ class BlockingDoors:
 
     async def acquire(self, seconds: float | None) -> bool:
         """Wait for a free place, for ever if need be; tell whether there was one in time."""
-        return self._places.acquire(timeout=seconds)
+        return in_slices(lambda slice_seconds: self._places.acquire(timeout=slice_seconds), seconds)
 
     def release(self) -> None:
         """Free a place."""

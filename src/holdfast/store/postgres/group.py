@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeAlias
 from holdfast.errors import StoreError, Unavailable, UnknownOutcome
 from holdfast.store.postgres.deadline import Deadline
 from holdfast.store.tx import R, T, drive
+from holdfast.surroundings import SlicedEvent
 
 MOST_ITEMS = 1000
 MOST_FLIGHTS = 2  # one is planned while the other waits for its COMMIT
@@ -198,7 +199,7 @@ class BlockingGroup(Generic[T, R]):
 
     def call(self, items: Sequence[T], deadline: Deadline) -> Sequence[R]:
         """Run the operation on *items*, by a flight of one's own or of somebody else's."""
-        told = threading.Event()
+        told = SlicedEvent()
         part: Part[T, R] = Part(items, deadline, told.set)
         try:
             with self._lock:

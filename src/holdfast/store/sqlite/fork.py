@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Protocol
 from weakref import WeakSet
 
+from holdfast.surroundings import in_slices
+
 
 class Forkable(Protocol):
     """What has connections to close before a fork."""
@@ -45,7 +47,7 @@ class Gate:
         """Go in, as soon as the gate is open."""
         with self._change:
             if self._shut:
-                self._change.wait_for(lambda: not self._shut)
+                in_slices(lambda seconds: self._change.wait_for(lambda: not self._shut, seconds), None)
             self._inside += 1
 
     def __exit__(

@@ -27,7 +27,7 @@ from holdfast.store.sqlite.turns import ListWork, Work
 from holdfast.store.sqlite.watch import LogWatch
 from holdfast.store.sqlite.writer import Writer
 from holdfast.store.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx
-from holdfast.surroundings import Surroundings
+from holdfast.surroundings import Surroundings, in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class SqliteStore:
     def migrate_sync(self) -> list[str]:
         """Bring the tables up to date, blocking."""
         here = self._in_this_process()
-        if not here.opening.acquire(timeout=self._seconds):
+        if not in_slices(lambda seconds: here.opening.acquire(timeout=seconds), self._seconds):
             raise Busy(f"another thread has been opening the database for {self._seconds:g} s; try again")
         try:
             if here.is_open:

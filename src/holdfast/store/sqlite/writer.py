@@ -28,7 +28,7 @@ from holdfast.store.sqlite.connection import BlockConnection, WriteConnection
 from holdfast.store.sqlite.filelock import FileLock
 from holdfast.store.sqlite.turns import LoopTurn, ThreadTurn, Turn, Turns, Work, no_work, tell
 from holdfast.store.tx import First, R, Tx
-from holdfast.surroundings import NO_THREAD, Shell, Surroundings
+from holdfast.surroundings import NO_THREAD, Shell, Surroundings, in_slices
 
 MOST_TOGETHER = 500  # bounds how long the first caller of a group waits for the last
 GRACE_SECONDS = 30.0  # for what has begun by its deadline; after that nobody knows its outcome
@@ -123,7 +123,7 @@ class Writer:
         if self._turns:
             with suppress(StoreError):  # its forerunners have heard the same
                 self._wait(ThreadTurn(_do_nothing, self._deadline(), self._surroundings.signal()))
-        if not self._right.acquire(timeout=self._longest_wait()):
+        if not in_slices(lambda seconds: self._right.acquire(timeout=seconds), self._longest_wait()):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
         try:
             self._is_log_to_be_emptied = False  # the last connection to go does it anyway
