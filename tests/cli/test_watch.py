@@ -19,7 +19,9 @@ from click.testing import CliRunner, Result
 
 from holdfast import Context, Holdfast, InvalidId, Tasks
 from holdfast.cli import commands
+from holdfast.cli.watch import LEAVE_SECONDS
 from tests.conditions import until
+from tests.thread_signals import send_to_thread
 
 tasks = Tasks()
 
@@ -74,7 +76,7 @@ async def watching(hf: Holdfast, *arguments: str, **options: Any) -> AsyncIterat
     command = [str(Path(sys.executable).with_name("holdfast")), "watch", *arguments]
     environment = {**os.environ, "HOLDFAST_DATABASE": hf.settings.database, "COLUMNS": "120"}
     pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE, **options}
-    process = await asyncio.create_subprocess_exec(*command, env=environment, **pipes)
+    process = await asyncio.create_subprocess_exec(*command, **{"env": environment, **pipes})
     try:
         yield process
     finally:
@@ -168,6 +170,58 @@ async def test_ctrl_c_ends_the_watching_and_nothing_else(hf: Holdfast) -> None:
             assert await process.stderr.read() == b""
         assert (await hf.get_job(chain)).status == "running"
         Release.event.set()
+
+
+SLOW_APP = """
+import time
+from holdfast import Holdfast
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep({seconds})
+
+slow = Slow()
+jobs = Holdfast({database!r})
+"""
+
+
+async def test_ctrl_c_has_its_exit_code_even_if_the_interpreter_ends_slowly(hf: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "slow_shop.py").write_text(SLOW_APP.format(seconds=LEAVE_SECONDS + 0.5, database=hf.settings.database))
+    chain = await hf.start(publish(title="Metropolis"), paused=True)
+    # a module with an `__del__` goes when all signals have been given back to the system
+    environment = {key: each for key, each in os.environ.items() if key != "HOLDFAST_DATABASE"}
+    async with watching(hf, str(chain.id), "slow_shop:jobs", cwd=tmp_path, env=environment) as process:
+        await line_with(process, "paused")
+        process.send_signal(signal.SIGINT)
+
+        assert await asyncio.wait_for(process.wait(), 20) == 130
+
+
+async def test_ctrl_c_is_heard_whichever_thread_the_kernel_hands_it_to(hf: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "threaded_shop.py").write_text(THREADED_APP.format(database=hf.settings.database))
+    chain = await hf.start(publish(title="Metropolis"), paused=True)
+    async with watching(hf, str(chain.id), "threaded_shop:jobs", cwd=tmp_path) as process:
+        await line_with(process, "paused")
+        send_to_thread(process.pid, int((tmp_path / "thread").read_text()), signal.SIGINT)
+
+        assert await asyncio.wait_for(process.wait(), 20) == 130
+
+
+THREADED_APP = """
+import threading
+from pathlib import Path
+from holdfast import Holdfast
+
+def sit():
+    Path("thread").write_text(str(threading.get_native_id()))
+    ready.set()
+    threading.Event().wait()
+
+ready = threading.Event()
+threading.Thread(target=sit, daemon=True).start()
+ready.wait()
+jobs = Holdfast({database!r})
+"""
 
 
 async def test_a_job_without_history_is_watched_too(hf: Holdfast) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.serving import SPARE_SECONDS
+from holdfast.worker.ending import LAST_SECONDS
 from tests import forked
+from tests.thread_signals import send_to_thread
 
 
 def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -97,3 +103,52 @@ def test_help_has_an_example_and_the_exit_codes(shop: Path) -> None:
 
     assert "holdfast worker shop.jobs:hf --queues mail,reports" in told.stdout
     assert "Exit codes: 0" in told.stdout
+
+
+WORKING_APP = """
+import threading
+import time
+from pathlib import Path
+from holdfast import Holdfast
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep({slow_seconds})
+
+slow = Slow()
+jobs = Holdfast({database!r})
+
+@jobs.task
+def note_thread() -> None:
+    print(threading.get_native_id(), flush=True)
+"""
+
+
+@contextmanager
+def working(directory: Path, *options: str, slow_seconds: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run a worker that has run one job, and now waits; give it and the thread that ran the job."""
+    app = WORKING_APP.format(database=str(directory / "jobs.db"), slow_seconds=slow_seconds)
+    (directory / "working.py").write_text(app)
+    start = "import working; working.jobs.sync.start(working.note_thread())"
+    subprocess.run([sys.executable, "-c", start], cwd=directory, check=True, timeout=60)
+    command = [str(Path(sys.executable).with_name("holdfast")), "worker", "working:jobs", *options]
+    with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_a_worker_drains_at_a_signal_that_the_thread_of_a_handler_takes(tmp_path: Path) -> None:
+    with working(tmp_path, "--poll", "600", slow_seconds=0) as (process, thread):
+        send_to_thread(process.pid, thread, signal.SIGTERM)
+
+        assert process.wait(20) == 0
+
+
+def test_a_worker_that_has_drained_ends_with_0_even_if_the_interpreter_ends_slowly(tmp_path: Path) -> None:
+    with working(tmp_path, "--grace", "0", slow_seconds=LAST_SECONDS + SPARE_SECONDS + 0.5) as (process, _):
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(20) == 0

@@ -1,7 +1,8 @@
 """Runs a worker as a process: signals, the grace time, the last act, the exit code.
 
 Signal handlers are Python's own, not the event loop's: they run between two instructions of the main thread, also
-while a handler keeps the loop from running. And a timer of the system ends the process in time, whatever hangs.
+while a handler keeps the loop from running. If the thread of a handler takes a signal, a socket wakes the loop. And a
+timer of the system ends the process in time, whatever hangs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
 
 from holdfast.app import Holdfast
+from holdfast.cli.alarm import allow_alarm, set_alarm
 from holdfast.cli.beats import Beats
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.reporting import Reporting
@@ -39,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: Line | None = None) -> int:
     """Work until a signal comes; answer the exit code. *line* leads to the supervisor, if there is one."""
+    allow_alarm()
     log_to_stderr(**({} if line is None else {"place": line.number}))
     beats = Beats(options["poll"], reporting, line, Surroundings())
     beats.begin()
@@ -68,6 +74,10 @@ class _Service:
         self._stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
+        with _woken_by_signals(self._loop):
+            return await self._serve()
+
+    async def _serve(self) -> int:
         async with self._hf:
             worker = self._hf.worker(**self._options)
             async with worker:
@@ -97,8 +107,7 @@ class _Service:
             if self._has_supervisor:  # which kills; others may only have told both of us the same thing
                 return
             _leave(128 + number)
-        signal.signal(signal.SIGALRM, lambda *_: _leave(NOT_WRITTEN))
-        signal.setitimer(signal.ITIMER_REAL, self._grace + LAST_SECONDS + SPARE_SECONDS)
+        set_alarm(self._grace + LAST_SECONDS + SPARE_SECONDS, lambda: _leave(NOT_WRITTEN))
         self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def _drain(self, worker: Worker) -> None:
@@ -115,6 +124,27 @@ class _Service:
         is_written = await worker.abandon(LAST_SECONDS - CLEANUP_SECONDS)
         self._beats.end()
         _leave(0 if is_written else NOT_WRITTEN)  # a thread that does not stop would keep the interpreter
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Wake *loop* at every signal, so that Python runs its handler also if another thread has taken it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        loop.add_reader(ours, _empty, ours)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(ours)
+
+
+def _empty(ours: socket.socket) -> None:
+    with suppress(BlockingIOError):
+        ours.recv(4096)
 
 
 def _leave(code: int) -> None:

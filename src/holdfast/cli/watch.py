@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from holdfast.cli.alarm import allow_alarm, set_alarm
 from holdfast.cli.database import of_database, opened
 
 if TYPE_CHECKING:
@@ -48,19 +49,19 @@ def watch(job: str, app: str | None, database: str | None, schema_name: str | No
     """
     if app is not None and (database is not None or schema_name is not None):
         raise click.UsageError("give APP or --database, not both")
+    allow_alarm()
     signal.signal(signal.SIGINT, _interrupt)
-    with _face(app, database, schema_name) as face:
-        try:
+    try:
+        with _face(app, database, schema_name) as face:
             end = _print_events(face, job) if as_json else _show(face, job)
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     sys.exit(EXIT_CODES[end])
 
 
 def _interrupt(*_: object) -> None:
     """Break off, wherever it is; and be gone soon, even if that was in the middle of something."""
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(INTERRUPTED))
-    signal.setitimer(signal.ITIMER_REAL, LEAVE_SECONDS)
+    set_alarm(LEAVE_SECONDS, lambda: os._exit(INTERRUPTED))
     raise KeyboardInterrupt
 
 
@@ -145,9 +146,15 @@ def _view() -> Iterator[_View]:
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn
 
+    from holdfast.surroundings import with_signals_blocked
+
     columns = (_text("name"), BarColumn(), TaskProgressColumn(), _text("state"), _text("message"))
-    with Progress(*columns, console=console) as progress:
+    progress = Progress(*columns, console=console)
+    with_signals_blocked(progress.start)  # it starts a thread
+    try:
         yield _Bars(progress)
+    finally:
+        progress.stop()
 
 
 def _text(field: str) -> Any:
