@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from holdfast.cli.serving import SPARE_SECONDS
+from holdfast.cli.serving import SPARE_SECONDS, woken_by_signals
 from holdfast.worker.ending import LAST_SECONDS
 from tests import forked
-from tests.thread_signals import send_to_thread
 
 
 def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -106,9 +108,7 @@ def test_help_has_an_example_and_the_exit_codes(shop: Path) -> None:
 
 
 WORKING_APP = """
-import threading
 import time
-from pathlib import Path
 from holdfast import Holdfast
 
 class Slow:
@@ -119,36 +119,52 @@ slow = Slow()
 jobs = Holdfast({database!r})
 
 @jobs.task
-def note_thread() -> None:
-    print(threading.get_native_id(), flush=True)
+def say() -> None:
+    print("ran", flush=True)
 """
 
 
 @contextmanager
-def working(directory: Path, *options: str, slow_seconds: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run a worker that has run one job, and now waits; give it and the thread that ran the job."""
+def working(directory: Path, *options: str, slow_seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """Run a worker that has run one job, and now waits."""
     app = WORKING_APP.format(database=str(directory / "jobs.db"), slow_seconds=slow_seconds)
     (directory / "working.py").write_text(app)
-    start = "import working; working.jobs.sync.start(working.note_thread())"
+    start = "import working; working.jobs.sync.start(working.say())"
     subprocess.run([sys.executable, "-c", start], cwd=directory, check=True, timeout=60)
     command = [str(Path(sys.executable).with_name("holdfast")), "worker", "working:jobs", *options]
     with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process, int(process.stdout.readline())
+            assert process.stdout.readline() == "ran\n"
+            yield process
         finally:
             process.kill()
 
 
-def test_a_worker_drains_at_a_signal_that_the_thread_of_a_handler_takes(tmp_path: Path) -> None:
-    with working(tmp_path, "--poll", "600", slow_seconds=0) as (process, thread):
-        send_to_thread(process.pid, thread, signal.SIGTERM)
+async def test_a_signal_that_another_thread_takes_wakes_the_loop_of_a_worker() -> None:
+    loop, heard, has_waited_long = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop.call_later(10, has_waited_long.set)  # what wakes the loop if the signal does not
+    before = signal.signal(signal.SIGUSR2, lambda *_: loop.call_soon_threadsafe(heard.set))
+    main = threading.main_thread().ident or 0
 
-        assert process.wait(20) == 0
+    def take_signal() -> None:
+        while sys._current_frames()[main].f_code.co_name != "select":
+            time.sleep(0.005)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+
+    other = threading.Thread(target=take_signal, daemon=True)
+    try:
+        with woken_by_signals(loop):
+            other.start()
+            await heard.wait()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+    assert not has_waited_long.is_set()
 
 
 def test_a_worker_that_has_drained_ends_with_0_even_if_the_interpreter_ends_slowly(tmp_path: Path) -> None:
-    with working(tmp_path, "--grace", "0", slow_seconds=LAST_SECONDS + SPARE_SECONDS + 0.5) as (process, _):
+    with working(tmp_path, "--grace", "0", slow_seconds=LAST_SECONDS + SPARE_SECONDS + 0.5) as process:
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(20) == 0

@@ -74,7 +74,7 @@ class _Service:
         self._stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
-        with _woken_by_signals(self._loop):
+        with woken_by_signals(self._loop):
             return await self._serve()
 
     async def _serve(self) -> int:
@@ -127,7 +127,7 @@ class _Service:
 
 
 @contextmanager
-def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Wake *loop* at every signal, so that Python runs its handler also if another thread has taken it."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
