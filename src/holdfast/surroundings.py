@@ -13,23 +13,27 @@ stay blocked in every process that such a thread starts: so user code runs with 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
+import queue
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import Unavailable
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 AFTER_FAILURE_SECONDS = 1.0
@@ -193,6 +197,29 @@ def file_mark(path: str) -> object:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+StartThread: TypeAlias = Callable[[Callable[[], None], str], threading.Thread]
+
+
+def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """Start a thread that runs *target*, which may be user code, and does not keep the process alive."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def start_engine_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """Start a thread of the engine itself: it runs *target* and never takes a signal."""
+    mask = blocked_signals()
+
+    def run() -> None:
+        remember_mask(mask)
+        target()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    with_signals_blocked(thread.start)
+    return thread
+
+
 class ThreadShell:
     """A daemon thread around a step function: the shell of production."""
 
@@ -200,9 +227,7 @@ class ThreadShell:
         self._step = step
         self._woken = threading.Event()
         self._stopped = False
-        self._mask = blocked_signals()
-        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
-        with_signals_blocked(self._thread.start)
+        self._thread = start_engine_thread(self._loop, name)
 
     def wake(self) -> None:
         """Have the step called soon."""
@@ -220,7 +245,6 @@ class ThreadShell:
         return not self._thread.is_alive()
 
     def _loop(self) -> None:
-        remember_mask(self._mask)
         seconds: float | None = None
         while True:
             self._woken.wait(seconds)
@@ -235,36 +259,175 @@ class ThreadShell:
                     logger.exception("step_failed", extra={"shell": self._thread.name})
 
 
-class Pool(ThreadPoolExecutor):
-    """Threads that are made when they are needed; where no more can be made, calls wait for those that are there.
+class Pool(Executor):
+    """Up to *most* threads that run what is submitted; one that is free comes before a new one.
 
-    Python's own pool raises then, and runs the call all the same as soon as a thread is free: after its caller has
-    heard that it failed. Without any thread, `Unavailable` is raised and nothing will be run.
+    Python's own pool starts a new thread although another has just handed over its result and is about to be free; on
+    3.12 a worker's threads grew with its jobs. Where no thread can be started, Python's pool raises, but runs the call
+    all the same once a thread is free. Here the call waits for the threads that are there; if there is none, `submit`
+    raises `Unavailable` and the call never runs.
+
+    A fork leaves the threads behind: a child process needs a pool of its own.
     """
+
+    def __init__(self, most: int, name: str, start: StartThread = start_thread) -> None:
+        self._most = most
+        self._name = name
+        self._start = start
+        self._crew = _Crew()
+        self._is_shut = False
+        # a pool that nobody refers to any more takes its threads along; at exit `_end_pools` does more
+        weakref.finalize(self, self._crew.dismiss).atexit = False
 
     def make_ready(self) -> None:
         """Have one thread, so that nothing that is asked for later can be refused."""
         self.submit(int).result()
 
-    def _adjust_thread_count(self) -> None:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run *fn* in one of the threads; the future has its result."""
+        future: Future[R] = Future()
+        self.run(_Call(partial(fn, *args, **kwargs), future))
+        return future
+
+    def run(self, work: Work) -> None:
+        """Run *work* in one of the threads."""
+        with self._crew.lock:
+            if self._is_shut or _is_exiting:
+                raise RuntimeError("no call can be submitted after the shutdown of the pool or of Python")
+            if self._crew.wanted >= len(self._crew.threads) < self._most:
+                self._add_thread()
+            self._crew.add(work)
+
+    def _add_thread(self) -> None:
+        name = f"{self._name}_{len(self._crew.threads)}"
         try:
-            super()._adjust_thread_count()
+            self._crew.threads.append(self._start(self._crew.serve, name))
         except RuntimeError as error:
-            if not self._threads:
-                self._work_queue.get_nowait()  # it is the only one there, for whoever came before was refused as well
+            if not self._crew.threads:
                 raise Unavailable(NO_THREAD) from error
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; the threads end when they have run all that waits, unless it is cancelled."""
+        with self._crew.lock:
+            self._is_shut = True
+            if cancel_futures:
+                self._crew.cancel_waiting()
+            self._crew.dismiss()
+        if wait:
+            self._crew.join()
 
-class EnginePool(Pool):
-    """A pool for calls of the engine itself: its threads block signals."""
 
-    def __init__(self, most: int, name: str) -> None:
-        super().__init__(most, name, remember_mask, (blocked_signals(),))
+class _Crew:
+    """The threads of one pool and their work; it knows nothing of the pool, which can be forgotten while they wait."""
 
-    def _adjust_thread_count(self) -> None:
-        # the first two lines spare us the masks, at 0.1 ms, when no thread will be made; Python asks the same again
-        if not self._idle_semaphore.acquire(timeout=0) and len(self._threads) < self._max_workers:
-            with_signals_blocked(super()._adjust_thread_count)
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.wanted = 0
+        """How many calls wait or run; a thread counts as free before it tells the result."""
+        self.lock = threading.Lock()
+        self._works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        _crews.add(self)
+
+    def add(self, work: Work) -> None:
+        """Have *work* done by the next thread that is free; under the lock."""
+        self.wanted += 1
+        self._works.put(work)
+
+    def serve(self) -> None:
+        """Do what comes, in one of the threads, until the pool is shut down."""
+        while (work := self._works.get()) is not None:
+            is_begun = work.begin()
+            result, error = _caught(work.function) if is_begun else (None, None)
+            with self.lock:
+                self.wanted -= 1  # first: whoever hears of it may submit the next call before this thread is back
+            if is_begun:
+                work.end(result, error)
+            del work, result, error  # what they refer to must not live until the next call comes
+        self._works.put(None)  # for the next thread
+
+    def cancel_waiting(self) -> None:
+        """Drop the work that no thread has begun; under the lock."""
+        with suppress(queue.Empty):
+            while True:
+                if (work := self._works.get_nowait()) is not None:
+                    work.cancel()
+                    self.wanted -= 1
+
+    def dismiss(self) -> None:
+        """Let the threads end when all is done; takes no lock, for the garbage collector may call it anywhere."""
+        self._works.put(None)
+
+    def join(self) -> None:
+        """Wait until the threads have ended."""
+        for thread in self.threads:
+            thread.join()
+
+
+class Work(Protocol):
+    """A call that a thread of a pool makes."""
+
+    function: Callable[[], Any]
+
+    def begin(self) -> bool:
+        """Tell whether somebody still wants the outcome; if not, nothing else is called."""
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Hand on what the function returned or raised, without waiting."""
+
+    def cancel(self) -> None:
+        """Take note that no thread will make the call."""
+
+
+class _Call:
+    """A call whose *future* gets the outcome."""
+
+    def __init__(self, function: Callable[[], R], future: Future[R]) -> None:
+        self.function = function
+        self._future: Future[Any] = future
+
+    def begin(self) -> bool:
+        """Tell whether the future has not been cancelled."""
+        return self._future.set_running_or_notify_cancel()
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Hand the outcome to the future."""
+        if error is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(error)
+
+    def cancel(self) -> None:
+        """Cancel the future."""
+        self._future.cancel()
+
+
+def _caught(function: Callable[[], R]) -> tuple[R | None, BaseException | None]:
+    """Call *function*; give what it returned, or what it raised.
+
+    A traceback keeps the frames below it: if the future was in one of them, it and the error would keep each other.
+    """
+    try:
+        return function(), None
+    except BaseException as error:  # noqa: BLE001 - it is raised where it belongs, in the caller
+        return None, error
+
+
+_crews: weakref.WeakSet[_Crew] = weakref.WeakSet()
+_is_exiting = False
+
+
+def _end_pools() -> None:
+    """At exit, take no more calls, and wait for those that wait or run, as Python does for its own pools."""
+    global _is_exiting
+    _is_exiting = True
+    crews = list(_crews)
+    for crew in crews:
+        crew.dismiss()
+    for crew in crews:
+        crew.join()
+
+
+atexit.register(_end_pools)
 
 
 class Threads:
@@ -272,39 +435,49 @@ class Threads:
 
     def __init__(self, most: int = 4) -> None:
         self._most = most
-        self._executor: EnginePool | None = None
+        self._pool: Pool | None = None
 
     async def call(self, function: Callable[[], R]) -> R:
         """Run *function* in a thread and return its result."""
-        if self._executor is None:
-            self._executor = EnginePool(self._most, "holdfast-call")
+        if self._pool is None:
+            self._pool = Pool(self._most, "holdfast-call", start_engine_thread)
         told: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._executor.submit(_call, function, told)
+        self._pool.run(_LoopCall(function, told))
         return await told
 
     def close(self) -> None:
         """Let the threads go when they are done; the next call makes new ones."""
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=False)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
 
     def drop(self) -> None:
         """Forget the threads without waiting for them (they are gone after a fork)."""
-        self._executor = None
+        self._pool = None
 
 
-def _call(function: Callable[[], R], told: asyncio.Future[R]) -> None:
-    """Call *function*, if its outcome is still wanted, and have *told* hear it.
+class _LoopCall:
+    """A call whose outcome a future of an event loop gets.
 
     A loop's `run_in_executor` does the same by way of two futures that are chained, at half as much again.
     """
-    if told.cancelled():
-        return
-    try:
-        hear = partial(told.set_result, function())
-    except BaseException as error:  # noqa: BLE001 - it is raised where it belongs, in the caller
-        hear = partial(told.set_exception, error)
-    _tell(told, hear)
+
+    def __init__(self, function: Callable[[], R], told: asyncio.Future[R]) -> None:
+        self.function = function
+        self._told: asyncio.Future[Any] = told
+
+    def begin(self) -> bool:
+        """Tell whether the future has not been cancelled."""
+        return not self._told.cancelled()
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Hand the outcome to the future, in its loop."""
+        told = self._told
+        _tell(told, partial(told.set_result, result) if error is None else partial(told.set_exception, error))
+
+    def cancel(self) -> None:
+        """Cancel the future, in its loop."""
+        _tell(self._told, self._told.cancel)
 
 
 def tell(told: asyncio.Future[None]) -> None:
@@ -312,12 +485,12 @@ def tell(told: asyncio.Future[None]) -> None:
     _tell(told, partial(told.set_result, None))
 
 
-def _tell(told: asyncio.Future[R], hear: Callable[[], None]) -> None:
+def _tell(told: asyncio.Future[R], hear: Callable[[], object]) -> None:
     with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
         told.get_loop().call_soon_threadsafe(_hear, told, hear)
 
 
-def _hear(told: asyncio.Future[R], hear: Callable[[], None]) -> None:
+def _hear(told: asyncio.Future[R], hear: Callable[[], object]) -> None:
     if not told.done():
         hear()
 

@@ -77,7 +77,7 @@ def test_without_threads_plain_handlers_wait_for_one_and_each_runs_once(strace: 
 
 def test_a_call_that_no_thread_can_be_made_for_waits_for_one_that_is_there() -> None:
     let_go = threading.Event()
-    with Pool(4) as pool:
+    with Pool(4, "tested") as pool:
         pool.make_ready()
         busy = pool.submit(let_go.wait, 30)
         with no_threads():

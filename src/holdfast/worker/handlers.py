@@ -57,7 +57,7 @@ class Handlers:
         self._ended = ended
         self._leases = leases
         self._progress = progress
-        self._threads = Pool(options.concurrency, thread_name_prefix="holdfast-handler")
+        self._threads = Pool(options.concurrency, "holdfast-handler")
         if any(not each.signature.is_async for each in tasks):
             self._threads.make_ready()
         self._desks = make_desks(store, opener, surroundings, starting, leases, progress, worker)

@@ -71,7 +71,7 @@ class Line:
             piece = b""
         if not piece:
             os._exit(0)
-        return self._lines.take(piece)
+        return list(self._lines.take(piece))
 
 
 class Child:
@@ -85,7 +85,7 @@ class Child:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._lease = LeaseOfChild(line.say, surroundings.monotonic)
         self._progress = ProgressOfChild(line.say, self._later)
-        self._threads = HandlerThreads(THREADS, thread_name_prefix="holdfast-handler")
+        self._threads = HandlerThreads(THREADS, "holdfast-handler")
         self._attempt: Attempt | None = None
         self._number = 0
         """The job that runs, or ran last: the first, the second, …"""
@@ -97,7 +97,7 @@ class Child:
     async def run(self) -> None:
         """Begin, and run what comes, until the worker says that it is enough."""
         self._surroundings.shell(self._listen, "holdfast-line").wake()
-        self._threads.submit(int).result()  # a thread that is there already counts not towards a limit of memory
+        self._threads.make_ready()  # a thread that is there already counts not towards a limit of memory
         engine = await self._begin(await self._messages.get())
         while engine is not None and (message := await self._messages.get())["say"] == "run":
             await self._run(engine, message)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import ParamSpec, TypeVar
+
+from holdfast.surroundings import Pool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +28,7 @@ def end_copy(process: int) -> None:
         os._exit(1)
 
 
-class HandlerThreads(ThreadPoolExecutor):
+class HandlerThreads(Pool):
     """Threads for plain handlers, in which no copy stays behind."""
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
