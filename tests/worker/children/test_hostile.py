@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
+import socket
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.worker.children.process import ChildProcess
+from holdfast.worker.children.wire import CHUNK
 from tests.conditions import until
 from tests.worker.children import hostile
 from tests.worker.children.watching import PATIENCE, children_of, gone, has_idle_child, lives, noted_pid
@@ -33,6 +39,36 @@ async def test_a_child_that_cannot_be_understood_has_crashed(
     job = await hf.get_job(chain)
     assert (job.attempt, job.crashes) == (2, 1)
     assert "child_not_understood" in caplog.text
+
+
+async def test_a_child_has_crashed_also_if_all_that_it_said_arrives_at_once(
+    hf: Holdfast, note: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the child had begun the job was lost with what it said later, and the job was given back instead."""
+    say = ChildProcess.say
+
+    def say_and_wait(child: ChildProcess, message: str, **facts: object) -> None:
+        say(child, message, **facts)
+        if message == "run" and not note.exists():
+            _wait_for_all_it_says(child)
+
+    monkeypatch.setattr(ChildProcess, "say", say_and_wait)
+    async with hf.worker(children=1):
+        chain = await hf.start(hostile.write_to_every_socket(note=str(note)))
+        assert await chain.result(timeout=PATIENCE) == "not again"
+
+    job = await hf.get_job(chain)
+    assert (job.attempt, job.crashes) == (2, 1)
+
+
+def _wait_for_all_it_says(child: ChildProcess) -> None:
+    """Keep the event loop from reading before the child has said that it took the job, and how the job ended."""
+    deadline, said = time.monotonic() + PATIENCE, b""
+    while b"what nobody hears" not in said:
+        assert time.monotonic() < deadline, f"the child has said only {said!r}"
+        select.select([child._line], [], [], 1)
+        with suppress(BlockingIOError):
+            said = child._line.recv(CHUNK, socket.MSG_PEEK)
 
 
 @pytest.mark.parametrize("task", [hostile.fork, pytest.param(hostile.fork_in_the_loop, marks=pytest.mark.long)])

@@ -69,3 +69,11 @@ def test_nothing_that_is_sent_can_be_run(path: Path) -> None:
 
     assert not imported & {"pickle", "marshal", "shelve"}
     assert not called & {"eval", "exec", "compile"}
+
+
+def test_messages_before_one_that_cannot_be_understood_are_heard() -> None:
+    heard = Lines().take(packed("taken") + b"what is this\n" + packed("ended"))
+
+    assert next(heard) == {"say": "taken"}
+    with pytest.raises(ValueError, match="Expecting value"):
+        next(heard)

@@ -18,6 +18,7 @@ child to worker   hello     it has imported its application; which database and 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
@@ -45,12 +46,12 @@ class Lines:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def take(self, piece: bytes) -> list[Message]:
-        """Take in *piece*; give the messages that are whole by now."""
+    def take(self, piece: bytes) -> Iterator[Message]:
+        """Take in *piece*; give the messages that are whole by now, those before one that is no JSON as well."""
         *whole, rest = piece.split(b"\n")
         if not whole:
             self._rest += rest
-            return []
+            return iter(())
         first = bytes(self._rest) + whole[0]
         self._rest = bytearray(rest)
-        return [json.loads(line) for line in (first, *whole[1:])]
+        return map(json.loads, (first, *whole[1:]))
