@@ -346,7 +346,7 @@ class _Crew:
         self._works.put(None)  # for the next thread
 
     def cancel_waiting(self) -> None:
-        """Drop the work that no thread has begun; under the lock."""
+        """Cancel the work that no thread has begun; under the lock."""
         with suppress(queue.Empty):
             while True:
                 if (work := self._works.get_nowait()) is not None:
