@@ -227,6 +227,7 @@ class ThreadShell:
         self._step = step
         self._woken = threading.Event()
         self._stopped = False
+        self._name = name
         self._thread = start_engine_thread(self._loop, name)
 
     def wake(self) -> None:
@@ -256,7 +257,7 @@ class ThreadShell:
             except Exception:  # leases are kept and results waited for by such a thread: it may not end unheard
                 seconds = AFTER_FAILURE_SECONDS
                 with suppress(Exception):  # it may be the application's logging that has failed
-                    logger.exception("step_failed", extra={"shell": self._thread.name})
+                    logger.exception("step_failed", extra={"shell": self._name})
 
 
 class Pool(Executor):
