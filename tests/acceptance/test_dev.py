@@ -213,6 +213,112 @@ def test_arguments_go_to_pytest(given: list[str], passed_on: list[str]) -> None:
     assert dev.test_arguments(given) == passed_on
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], str]]:
+    """What dev.py would have become: the program, its arguments after dev.py, and its environment."""
+    started: list[tuple[str, list[str], str]] = []
+
+    def become(program: str, arguments: list[str], variables: dict[str, str]) -> None:
+        started.append((program, arguments[2:], variables[dev.VENV_NAME]))
+
+    monkeypatch.setattr(os, "execve", become)
+    return started
+
+
+@pytest.fixture
+def pythons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with Python 3.10.4, 3.12.1 and 3.13.10 of pyenv's, and a 3.13 on PATH that does not start."""
+
+    def install(path: Path, does: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{does}\n")
+        path.chmod(0o755)
+
+    for version in ("3.10.4", "3.12.1", "3.13.9", "3.13.10"):
+        path = tmp_path / "pyenv" / "versions" / version / "bin" / "python3"
+        install(path, f"echo {version} {path}")
+    install(tmp_path / "shims" / "python3.13", "exit 127")
+    install(tmp_path / "shims" / "python3.12-config", "echo 3.14.0 /no/python")
+    monkeypatch.setenv("PATH", str(tmp_path / "shims"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setattr(dev, "find_uv", lambda: "")
+    return tmp_path / "pyenv" / "versions"
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "venv"),
+    [
+        (["--python", "3.13"], "3.13.10", ".venv-3.13"),
+        (["--python=3.13.9"], "3.13.9", ".venv-3.13"),
+        (["--python", "3.12"], "3.12.1", ".venv-3.12"),
+    ],
+)
+def test_another_python_is_started_in_an_environment_of_its_own(
+    asked: list[str], got: str, venv: str, pythons: Path, started: list[tuple[str, list[str], str]]
+) -> None:
+    dev.leave_for_wanted_python(["--fast", *asked, "tests/store", "-x"])
+
+    program = str(pythons / got / "bin" / "python3")
+    assert started == [(program, ["test", "--fast", "tests/store", "-x"], venv)]
+
+
+def test_another_python_may_be_given_by_its_path(pythons: Path, started: list[tuple[str, list[str], str]]) -> None:
+    path = str(pythons / "3.12.1" / "bin" / "python3")
+
+    dev.leave_for_wanted_python(["--python", path])
+
+    assert started == [(path, ["test"], ".venv-3.12")]
+
+
+def test_without_a_wish_the_python_stays(started: list[tuple[str, list[str], str]]) -> None:
+    assert dev.leave_for_wanted_python(["-k", "python"]) == ["-k", "python"]
+
+    assert not started
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ("3.11", r"no Python '3\.11' was found, there are: 3\.12\.1, 3\.13\.9, 3\.13\.10; or give a path"),
+        ("3.1", r"no Python '3\.1' was found"),
+        ("", r"no Python '' was found"),
+        ("3.10", r"is Python 3\.10\.4, Holdfast needs 3\.11 or newer"),
+        ("/no/python", r"/no/python is no Python that can be started"),
+    ],
+)
+def test_a_python_that_is_not_there_is_told_which_are(
+    wanted: str, told: str, pythons: Path, started: list[tuple[str, list[str], str]]
+) -> None:
+    with pytest.raises(dev.DevError, match=told):
+        dev.leave_for_wanted_python(["--python", wanted])
+
+    assert not started
+
+
+def test_a_python_of_uvs_is_found(
+    pythons: Path, monkeypatch: pytest.MonkeyPatch, started: list[tuple[str, list[str], str]]
+) -> None:
+    uv, python = pythons / "uv", pythons / "python"
+    uv.write_text(f'#!/bin/sh\n[ "$*" = "python find --system --no-python-downloads 3.14" ] && echo {python}\n')
+    python.write_text(f"#!/bin/sh\necho 3.14.2 {python}\n")
+    uv.chmod(0o755)
+    python.chmod(0o755)
+    monkeypatch.setattr(dev, "find_uv", lambda: str(uv))
+
+    dev.leave_for_wanted_python(["--python", "3.14"])
+
+    assert started == [(str(python), ["test"], ".venv-3.14")]
+
+
+def test_within_an_environment_of_another_python_dev_stays_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(dev.VENV_NAME, raising=False)
+    monkeypatch.setattr(sys, "prefix", str(dev.ROOT / ".venv-3.13"))
+    ours = dev.venv_of_this_process()
+    monkeypatch.setattr(sys, "prefix", "/somewhere/.venv-3.13")
+
+    assert [ours, dev.venv_of_this_process()] == [".venv-3.13", ".venv"]
+
+
 def test_links_to_files_that_do_not_exist_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     page = tmp_path / "page.md"
