@@ -503,6 +503,31 @@ async def test_a_session_whose_connection_belongs_to_another_thread_is_refused(
     session.close()
 
 
+@pytest.mark.parametrize("way", ["sqlite-async"], indirect=True)
+async def test_an_async_session_may_have_a_connection_that_only_its_thread_may_use(
+    way: Way, new_engine: Callable[..., Any]
+) -> None:
+    session = new_session(way, new_engine(check_same_thread=True))
+    await is_usable(session)
+
+    await start(way, session)
+    await session.commit()
+
+    assert await started(way) == 1
+    await session.close()
+
+
+@pytest.mark.parametrize("way", ["sqlite-blocking"], indirect=True)
+async def test_a_session_whose_driver_was_closed_under_it_is_refused(way: Way, session: Any) -> None:
+    session.begin()
+    session.connection().connection.driver_connection.close()
+
+    with pytest.raises(WrongConnection, match="this connection is closed"):
+        way.hf.sync.start(greet(name="Ada"), connection=session)
+
+    session.invalidate()
+
+
 async def test_a_session_of_several_databases_is_asked_for_the_one(way: Way, engine: Any, session: Any) -> None:
     several = AsyncSession(binds={Order: engine}) if way.is_async else Session(binds={Order: engine})
     await finished(several.begin())

@@ -149,7 +149,14 @@ def _begin(connection: Any) -> None:
 
 def _commits_by_itself(driver: Any) -> bool:
     raw = getattr(driver, "_conn", driver)  # aiosqlite's own does not tell all
-    return raw.isolation_level is None or getattr(raw, "autocommit", None) is True
+    return raw.isolation_level is None or (hasattr(type(raw), "autocommit") and _autocommit_of(driver, raw) is True)
+
+
+def _autocommit_of(driver: Any, raw: Any) -> object:
+    """Read what Python has from 3.12 on, and may tell only the thread that connected."""
+    from sqlalchemy.util import await_only
+
+    return raw.autocommit if raw is driver else await_only(driver._execute(getattr, raw, "autocommit"))
 
 
 def _driver_of(connection: Any) -> Any:
@@ -179,6 +186,8 @@ def _explained() -> Iterator[None]:
         raise Busy("the engine's pool had no connection to give in time; make it larger, or try again") from error
     except exc.DBAPIError as error:
         _raise_ours(error)
+    except sqlite3.ProgrammingError as error:  # of the driver, asked by us and not by SQLAlchemy
+        raise _elsewhere(error) from error
     except OSError as error:  # asyncpg's, when it cannot connect
         raise _unreachable(error) from error
 
@@ -189,9 +198,7 @@ def _raise_ours(error: Any) -> None:
     from holdfast.store.sqlite.tx import raise_ours
 
     if isinstance(error.orig, sqlite3.ProgrammingError):
-        raise WrongConnection(
-            f"this connection is closed, or belongs to another thread ({error.orig}); start the job where it was made"
-        ) from error
+        raise _elsewhere(error.orig) from error
     if isinstance(error.orig, sqlite3.Error):
         raise_ours(error.orig)
     if error.connection_invalidated or isinstance(error, exc.OperationalError):
@@ -199,6 +206,12 @@ def _raise_ours(error: Any) -> None:
     if isinstance(error, exc.InterfaceError):  # asyncpg's, of another operation that is in progress
         raise _in_use(error.orig) from error
     raise error
+
+
+def _elsewhere(error: sqlite3.ProgrammingError) -> WrongConnection:
+    return WrongConnection(
+        f"this connection is closed, or belongs to another thread ({error}); start the job where it was made"
+    )
 
 
 def _unreachable(error: BaseException) -> Unavailable:
