@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.pooled",
     "tests.strace",
     "tests.turns",
+    "tests.unclosed",
 ]
 
 SCHEMA = "contract"

@@ -48,7 +48,7 @@ class Place:
     def execute(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a statement by hand; `{}` stands for the schema."""
         if self.database == "sqlite":
-            with sqlite3.connect(self.address) as file:
+            with closing(sqlite3.connect(self.address)) as file, file:
                 return file.execute(sql.replace("{}.", "")).fetchall()
         with psycopg.connect(self.address) as connection:
             cursor = connection.execute(sql.replace("{}", self.schema))
@@ -211,7 +211,7 @@ def test_the_script_to_run_by_hand_makes_the_same_schema(place: Place, hf: Holdf
     script = migrations.pending_sql(place.database, by_hand.holdfast().store.dialect, 0)
 
     if place.database == "sqlite":
-        with sqlite3.connect(by_hand.address) as file:
+        with closing(sqlite3.connect(by_hand.address)) as file:
             file.executescript(script)
     else:
         with psycopg.connect(by_hand.address, autocommit=True) as connection:

@@ -341,6 +341,7 @@ def test_a_file_that_is_removed_before_the_first_write_is_named_and_not_its_lock
 
     with pytest.raises(Unavailable, match=r"\.db cannot be opened .*put it back"):
         store.run_sync(add, 1)
+    store.close_sync()
 
 
 def test_the_file_can_be_attached_to_another_under_any_name(store: SqliteStore, tmp_path: Path) -> None:

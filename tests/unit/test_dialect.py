@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -45,7 +46,8 @@ def test_a_list_is_read_as_rows_with_their_number_in_sqlite() -> None:
     statement = LITE.compile("SELECT given.nr, given.id, given.n FROM $list(given: id text, n bigint) ORDER BY nr")
     given = [("a'\"\\ü", 1), (None, 2**62)]
 
-    rows = sqlite3.connect(":memory:").execute(statement.text, LITE.bind(statement, {"given": given})).fetchall()
+    with closing(sqlite3.connect(":memory:")) as file:
+        rows = file.execute(statement.text, LITE.bind(statement, {"given": given})).fetchall()
 
     assert rows == [(0, "a'\"\\ü", 1), (1, None, 2**62)]
 
@@ -81,10 +83,11 @@ def test_a_list_of_one_row_reads_the_same_as_a_longer_one_in_sqlite() -> None:
     sql = "SELECT given.nr, given.id, given.n FROM $list(given: id text, n bigint)"
     values = {"given": [("a'\"\\ü", None)]}
 
-    answers = [
-        sqlite3.connect(":memory:").execute(statement.text, LITE.bind(statement, values)).fetchall()
-        for statement in (LITE.compile(sql), LITE.compile(sql, values))
-    ]
+    with closing(sqlite3.connect(":memory:")) as file:
+        answers = [
+            file.execute(statement.text, LITE.bind(statement, values)).fetchall()
+            for statement in (LITE.compile(sql), LITE.compile(sql, values))
+        ]
 
     assert answers[0] == answers[1] == [(0, "a'\"\\ü", None)]
 
