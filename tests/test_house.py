@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import get_overloads
@@ -131,23 +131,28 @@ def test_imports_point_down(path: Path) -> None:
             assert storey(parts[0], STOREYS) <= storey(own[0], STOREYS), f"{name} imports {imported}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_every_file_says_what_it_is_for(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+def test_every_file_says_what_it_is_for() -> None:
+    silent = [path for path in modules() if path.read_text(encoding="utf-8") and not docstring_of(path)]
 
-    assert not text or (ast.get_docstring(tree_of(path)) or "").strip()
+    assert not [name_of(path) for path in silent]
+
+
+def docstring_of(path: Path) -> str:
+    return (ast.get_docstring(tree_of(path)) or "").strip()
 
 
 SQL = re.compile(r"^\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|DROP)\s", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if not name_of(path).startswith("store.")], ids=name_of)
-def test_sql_lives_in_the_store_only(path: Path) -> None:
-    if name_of(path).startswith("testing."):
-        return
-    texts = [node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)]
+def test_sql_lives_in_the_store_only() -> None:
+    elsewhere = [path for path in modules() if not name_of(path).startswith(("store.", "testing."))]
 
-    assert not [text for text in texts if isinstance(text, str) and SQL.match(text)]
+    assert not {name_of(path): found for path in elsewhere if (found := sql_in(path))}
+
+
+def sql_in(path: Path) -> list[str]:
+    texts = [node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)]
+    return [text for text in texts if isinstance(text, str) and SQL.match(text)]
 
 
 def statements() -> Iterator[tuple[str, str]]:
@@ -165,28 +170,33 @@ def statements() -> Iterator[tuple[str, str]]:
 STATEMENTS = dict(statements())
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-def test_casts_go_to_text_and_bigint_only(name: str) -> None:
-    assert set(re.findall(r"CAST\([^)]*\bAS (\w+)", STATEMENTS[name])) <= {"text", "bigint"}
+def test_casts_go_to_text_and_bigint_only() -> None:
+    casts = {name: set(re.findall(r"CAST\([^)]*\bAS (\w+)", sql)) for name, sql in STATEMENTS.items()}
+
+    assert any(casts.values())
+    assert not {name: kinds for name, kinds in casts.items() if not kinds <= {"text", "bigint"}}
 
 
 # of jobs: phases have a status of their own, and no law
 SETS_STATUS = re.compile(r"UPDATE holdfast_job\s+(?:(?!\bWHERE\b).)*?(?:SET|,)\s+status = ", re.DOTALL)
 
 
-@pytest.mark.parametrize("name", [name for name, sql in STATEMENTS.items() if SETS_STATUS.search(sql)])
-def test_every_update_of_a_status_carries_a_guard(name: str) -> None:
-    assert "coalesce(holdfast_job.status, '') IN (" in STATEMENTS[name]
+def test_every_update_of_a_status_carries_a_guard() -> None:
+    updates = {name: sql for name, sql in STATEMENTS.items() if SETS_STATUS.search(sql)}
+
+    assert updates
+    assert not [name for name, sql in updates.items() if "coalesce(holdfast_job.status, '') IN (" not in sql]
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_clocks_chance_and_threads_come_from_outside(path: Path) -> None:
-    name = name_of(path)
-    if name.startswith("testing"):
-        return
-    called = {ast.unparse(node.func) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
+def test_clocks_chance_and_threads_come_from_outside() -> None:
+    called = {name_of(path): calls_in(path) & FORBIDDEN for path in modules()}
 
-    assert not called & FORBIDDEN or name == "surroundings"
+    assert called.pop("surroundings")
+    assert not {name: found for name, found in called.items() if found and not name.startswith("testing")}
+
+
+def calls_in(path: Path) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
 
 
 FORBIDDEN = {
@@ -210,24 +220,27 @@ FACES = (
 ASYNC_ONLY = {"worker"}
 
 
-def methods() -> list[tuple[type, type, str]]:
-    return [(face, twin, name) for face, twin in FACES for name in sorted(public(face).keys() - ASYNC_ONLY)]
+def test_both_faces_have_the_same_methods() -> None:
+    missing = {face.__name__: (public(face).keys() - ASYNC_ONLY) ^ public(twin).keys() for face, twin in FACES}
+
+    assert not {name: methods for name, methods in missing.items() if methods}
 
 
-@pytest.mark.parametrize(("face", "twin"), FACES)
-def test_both_faces_have_the_same_methods(face: type, twin: type) -> None:
-    assert public(face).keys() - ASYNC_ONLY == public(twin).keys()
-
-
-@pytest.mark.parametrize(("face", "twin", "name"), methods())
-def test_a_method_of_both_faces_has_the_same_parameters_and_docstring(face: type, twin: type, name: str) -> None:
-    one, other = getattr(face, name), getattr(twin, name)
-
-    assert inspect.signature(one).parameters == inspect.signature(other).parameters
-    assert inspect.getdoc(one) == inspect.getdoc(other)
-    assert [inspect.signature(each).parameters for each in get_overloads(one)] == [
-        inspect.signature(each).parameters for each in get_overloads(other)
+def test_a_method_of_both_faces_has_the_same_parameters_and_docstring() -> None:
+    different = [
+        f"{face.__name__}.{name}"
+        for face, twin in FACES
+        for name in sorted(public(face).keys() - ASYNC_ONLY)
+        if shape_of(getattr(face, name)) != shape_of(getattr(twin, name))
     ]
+
+    assert not different
+
+
+def shape_of(method: Callable[..., object]) -> tuple[object, ...]:
+    """Give what two faces must have in common: parameters, docstring, overloads."""
+    overloads = [inspect.signature(each).parameters for each in get_overloads(method)]
+    return inspect.signature(method).parameters, inspect.getdoc(method), overloads
 
 
 def test_every_setting_is_also_a_keyword() -> None:
