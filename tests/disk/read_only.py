@@ -22,7 +22,7 @@ DAC_OVERRIDE, DAC_READ_SEARCH = 1 << 1, 1 << 2
 
 
 def obey_modes() -> None:
-    """Be bound by the modes of files, as everybody is but root."""
+    """Bind this thread, and those that it begins, by the modes of files, as everybody is but root."""
     library = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(CAPABILITIES, 0)
     rights = (ctypes.c_uint32 * 6)()

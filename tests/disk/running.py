@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -21,6 +23,17 @@ from tests.strace import Strace
 
 ROOT = Path(__file__).parents[2]
 DATABASE, ACKS = "jobs.db", "acks"
+
+MOUNTING = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--map-root-user", "--mount")
+"""In front of a command: what it mounts nobody else sees, and with a namespace of his own a user may mount, too."""
+
+
+def may_mount(place: Path) -> bool:
+    """Tell whether a disk can be mounted at *place*."""
+    command = [*MOUNTING, "mount", "-t", "tmpfs", "none", str(place)]
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @contextmanager

@@ -33,6 +33,15 @@ async def add_then_fail(tx: Tx, number: int) -> None:
     raise LookupError(number)
 
 
+async def sign(tx: Tx, name: str) -> None:
+    """Write *name* below those that are there."""
+    await tx.execute("INSERT INTO note (id, text) SELECT count(*), :name FROM note", name=name)
+
+
+async def signatures(tx: Tx) -> list[str]:
+    return [name for (name,) in await tx.fetch_all("SELECT text FROM note ORDER BY id")]
+
+
 async def numbers(tx: Tx) -> list[int]:
     return [number for (number,) in await tx.fetch_all("SELECT id FROM note ORDER BY id")]
 
