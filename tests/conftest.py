@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from holdfast import Holdfast
@@ -27,6 +29,26 @@ pytest_plugins = [
 ]
 
 SCHEMA = "contract"
+
+# what fails says how it is drawn again (in CI, hypothesis draws the same each time); a slow machine is no failure
+hypothesis.settings.register_profile(
+    "holdfast", print_blob=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("holdfast")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run draw what another has drawn."""
+    parser.addoption("--seed", type=int, help="what the tests that draw at random begin with, as a failed one says it")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a test that draws at random begins with: another one in each run, told where it fails."""
+    given: int | None = request.config.getoption("seed")
+    drawn = int.from_bytes(os.urandom(4)) if given is None else given
+    print(f"drawn from seed {drawn}; the same again: --seed={drawn}")
+    return drawn
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ time SQLite must find a state that was once committed, and none older than what 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -74,14 +73,13 @@ def said(verdicts: Counter[Verdict]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
 
 
-def test_with_full_a_power_cut_takes_nothing_that_was_told(recorded: Recorded, place: Path) -> None:
-    seed = int.from_bytes(os.urandom(4))
+def test_with_full_a_power_cut_takes_nothing_that_was_told(recorded: Recorded, place: Path, seed: int) -> None:
     chance = Random(seed)
     history = make_history(recorded("full"), DATABASE, place)
 
     verdicts = cut_power(history, some(history, chance), DATABASE, place, chance)
 
-    assert set(verdicts) == {"good"}, f"{said(verdicts)}, with seed {seed}"
+    assert set(verdicts) == {"good"}, said(verdicts)
 
 
 @pytest.mark.long
