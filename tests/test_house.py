@@ -72,7 +72,7 @@ STORE_STOREYS = (
     ("admission",),
     ("jobs", "glances", "clock"),
     ("phases", "settling", "steering", "warnings"),
-    ("reaping", "holds", "completing", "retention"),
+    ("reaping", "holds", "block_ends", "completing", "retention"),
 )
 
 

@@ -11,14 +11,14 @@ from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from holdfast.calls import Call
-from holdfast.errors import Misuse, UnknownTask, WrongTask
+from holdfast.errors import Misuse, UnknownTask
 from holdfast.models import Asked, Continuation, Job
 from holdfast.results import BlockingChain, Chain
 from holdfast.starting import Starting, take_continuation
 from holdfast.states import Status
 from holdfast.store import completing, reads
 from holdfast.store.completing import Current
-from holdfast.store.tx import OpenTx, Runner, Tx, drive
+from holdfast.store.tx import OpenTx, Runner, drive
 from holdfast.tasks import Task
 from holdfast.transactions import BlockingTransaction, Statements, Transaction
 
@@ -27,28 +27,6 @@ T = TypeVar("T")
 
 STANDSTILL_SECONDS = 30.0
 """How long a process may stand still in a block of ours before the database takes its locks away."""
-
-
-async def look(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
-    """Find and lock the current job of a chain; raise `WrongTask` unless its task has one of *names*."""
-    found = await completing.current(tx, job_id)
-    if found.named.task not in names:
-        raise WrongTask(found.named.id, asked=names[0], found=found.named.task)
-    return found
-
-
-async def complete(tx: Tx, job_id: UUID, names: Sequence[str], output: str, asked: Asked) -> Job:
-    """Complete the current job of a chain in a caller's transaction."""
-    found = await look(tx, job_id, names)
-    await completing.finish(tx, found, output, None, asked)
-    return await reads.get_job(tx, found.named.id)
-
-
-async def complete_at_once(tx: Tx, job_id: UUID, names: Sequence[str], output: str, asked: Asked) -> Job:
-    """Complete as `complete` does, with all that follows from it: for our own connections."""
-    job = await complete(tx, job_id, names, output, asked)
-    await completing.follow(tx, [job.id])
-    return await reads.get_job(tx, job.id)
 
 
 class Desk:
@@ -75,7 +53,7 @@ class Desk:
 
     async def look(self, task: Task[..., Any] | None, job_id: UUID, names: Sequence[str]) -> Step:
         """Take the current job of a chain in the hand; *task* is None if it is not known here."""
-        current = await self.at.run(look, job_id, names)
+        current = await self.at.run(completing.look, job_id, names)
         blockers = await self.at.read(reads.get_blockers, current.named.id)
         return Step(self, task, current, [self.starting.typed.chain(each) for each in blockers])
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
-from holdfast import completing, open_blocks
+from holdfast import open_blocks
 from holdfast.calls import check_delay, milliseconds_of
 from holdfast.codec import clean_text
 from holdfast.crashpoints import reach
@@ -22,7 +22,7 @@ from holdfast.models import Asked, CancelAnswer, Chain, Event, Job, Page, PauseA
 from holdfast.results import Seconds
 from holdfast.starting import Starting
 from holdfast.states import Status
-from holdfast.store import chains, deletes, glances, log, reads, steering
+from holdfast.store import chains, completing, deletes, glances, log, reads, steering
 from holdfast.store.borrowed import Borrowed
 from holdfast.store.tx import Operation, Runner
 from holdfast.tasks import Task, require_task

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, cast
 
-from holdfast import Holdfast, completing
+from holdfast import Holdfast
 from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome
 from holdfast.settings import Settings
-from holdfast.store import chains, holds, steering
+from holdfast.store import chains, completing, holds, steering
 from holdfast.store.dialect import SqliteDialect
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.writer import Writer

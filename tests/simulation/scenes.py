@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from holdfast import completing
 from holdfast.errors import HoldfastError
-from holdfast.store import holds, jobs, steering
+from holdfast.store import completing, holds, jobs, steering
 from holdfast.worker import claimer
 from tests.simulation.checker import BY_HAND
 from tests.simulation.handlers import WORLD, Fate, elsewhere, steady

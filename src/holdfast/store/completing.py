@@ -8,11 +8,12 @@ commits first has completed the job: the run of a worker is fenced, and its hand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from holdfast.crashpoints import reach
-from holdfast.errors import StatusConflict
+from holdfast.errors import StatusConflict, WrongTask
 from holdfast.models import Asked, Continuation, Job
 from holdfast.states import MOVES, Change, Status, guard
 from holdfast.store import admission, chain_ends, continuations, events, lanes, phase_rows, reads, steering
@@ -34,6 +35,28 @@ async def current(tx: Tx, job_id: UUID) -> Current:
     reach("outside.after_lock")
     (job,) = await reads.jobs_by_id(tx, [named.id])
     return Current(named, job)
+
+
+async def look(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
+    """Find and lock the current job of a chain; raise `WrongTask` unless its task has one of *names*."""
+    found = await current(tx, job_id)
+    if found.named.task not in names:
+        raise WrongTask(found.named.id, asked=names[0], found=found.named.task)
+    return found
+
+
+async def complete(tx: Tx, job_id: UUID, names: Sequence[str], output: str, asked: Asked) -> Job:
+    """Complete the current job of a chain in a caller's transaction."""
+    found = await look(tx, job_id, names)
+    await finish(tx, found, output, None, asked)
+    return await reads.get_job(tx, found.named.id)
+
+
+async def complete_at_once(tx: Tx, job_id: UUID, names: Sequence[str], output: str, asked: Asked) -> Job:
+    """Complete as `complete` does, with all that follows from it: for our own connections."""
+    job = await complete(tx, job_id, names, output, asked)
+    await follow(tx, [job.id])
+    return await reads.get_job(tx, job.id)
 
 
 # what has neither a lane nor dependents has nothing left to do; nobody has completed it, so that no name is written

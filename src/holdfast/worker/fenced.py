@@ -5,18 +5,17 @@ The theory stands in `blocks`; `block_faces` has what handlers see.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from holdfast import open_blocks
 from holdfast.calls import Call, Unset
 from holdfast.crashpoints import reach
-from holdfast.errors import InvalidOutput, JobNotFound, LeaseLost, Misuse, StoreError, Unavailable, UnknownOutcome
+from holdfast.errors import InvalidOutput, LeaseLost, Misuse, StoreError, Unavailable, UnknownOutcome
 from holdfast.outcomes import Kind, Outcome
 from holdfast.starting import take_continuation
-from holdfast.store import jobs, reads, settling
-from holdfast.store.jobs import Claimed, Hold, Report
+from holdfast.store import block_ends, settling
+from holdfast.store.jobs import Hold
 from holdfast.store.settling import Settlement, pass_points
 from holdfast.store.tx import Tx
 from holdfast.transactions import Statements
@@ -140,7 +139,7 @@ class Block:
             blocks.refuse_fenced()
             is_plain = blocks.job.lane is None and blocks.job.chain_index == 0
             settlement = Settlement(token, outcome, blocks.task.policy.halts_lane, is_plain)
-            await self._open_tx.run(finish, settlement, blocks.desk.progress.unwritten(token))
+            await self._open_tx.run(block_ends.finish, settlement, blocks.desk.progress.unwritten(token))
         except LeaseLost as error:
             await self._refuse_own_doing(error)
             raise blocks.lost(AbortReason(error.reason)) from error
@@ -162,7 +161,7 @@ class Block:
         blocks = self._blocks
         while outcome is not None and blocks.desk.leases.may_complete(blocks.job.token):
             try:
-                has_happened = await blocks.desk.runner.run(is_completed_by, blocks.job, blocks.desk.worker)
+                has_happened = await blocks.desk.runner.run(block_ends.is_completed_by, blocks.job, blocks.desk.worker)
             except StoreError:
                 await blocks.desk.pause(RESOLVE_SECONDS)
                 continue
@@ -183,25 +182,3 @@ def _pass_commit(outcome: Outcome | None) -> None:
         reach("prepare.after_commit")
     else:
         pass_points([Kind.COMPLETE], "after_commit")
-
-
-async def finish(tx: Tx, settlement: Settlement, reports: Sequence[Report]) -> None:
-    """Write the last reports, and complete the job of a block."""
-    if reports:  # they pass over a locked row, and an earlier report may just be on its way there
-        await settling.hold_block(tx, settlement.token)
-        await jobs.progress(tx, reports)
-    await settling.finish_block(tx, settlement)
-
-
-async def is_completed_by(tx: Tx, job: Claimed, worker: str) -> bool:
-    """Tell whether this very attempt has completed *job*; a transaction that is about to do so is waited for."""
-    try:
-        await settling.hold_block(tx, job.token)
-        return False
-    except LeaseLost:
-        pass
-    try:
-        found = await reads.get_job(tx, UUID(job.id))
-    except JobNotFound:
-        return False
-    return (found.attempt, found.completed_by) == (job.token.attempt, worker)
