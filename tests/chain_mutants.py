@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import open_blocks
+from holdfast.completion import BlockState, CompletionBlock
 from holdfast.errors import LeaseLost, UnknownOutcome
-from holdfast.outcomes import Outcome
 from holdfast.states import Change, guard
 from holdfast.store import blockers, completing, continuations, events, settling
 from holdfast.store.blockers import Moved
@@ -22,7 +22,7 @@ from holdfast.store.jobs import Hold, Token
 from holdfast.store.settling import Settlement
 from holdfast.store.sqlite import block as sqlite_block
 from holdfast.store.sqlite.connection import WriteConnection
-from holdfast.store.tx import Tx
+from holdfast.store.tx import OpenTx, Tx
 from holdfast.worker import fenced, floor
 from tests.mutants import change_sql, here, mutant, without_guard
 from tests.simulation import chain_scenes, scenes
@@ -138,20 +138,20 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=chain_scenes.a_job_is_taken_before_its_block_opens,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    write = fenced.Block._write
+    write = fenced.TokenFence.write
     patch.setattr(settling, "check", say_held)
 
-    async def keep(self: fenced.Block, outcome: Outcome | None) -> None:
+    async def keep(self: fenced.TokenFence, open_tx: OpenTx) -> None:
         try:
-            await write(self, outcome)
+            await write(self, open_tx)
         except LeaseLost:
-            await self._open_tx.commit()
+            await open_tx.commit()
             raise
 
-    async def let_it_be(self: fenced.Block, error: LeaseLost) -> None: ...
+    async def let_it_be(self: fenced.TokenFence, open_tx: OpenTx, error: LeaseLost) -> None: ...
 
-    patch.setattr(fenced.Block, "_refuse_own_doing", let_it_be)
-    patch.setattr(fenced.Block, "_write", keep)
+    patch.setattr(fenced.TokenFence, "_refuse_own_doing", let_it_be)
+    patch.setattr(fenced.TokenFence, "write", keep)
 
 
 @mutant("user's writes commit before the completion", "I-66", scene=chain_scenes.a_process_dies_in_its_block)
@@ -169,17 +169,18 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a block that raises keeps its writes", "I-66", scene=chain_scenes.a_block_raises_after_it_has_written)
 def _(patch: pytest.MonkeyPatch) -> None:
-    leave = fenced.Block.leave
+    leave = CompletionBlock._leave
 
-    async def keep(self: fenced.Block, error: BaseException | None) -> None:
-        if error is None:
+    async def keep(self: CompletionBlock[Any], error: BaseException | None) -> None:
+        fence = self._fence
+        if error is None or fence.open_tx is None:
             return await leave(self, error)
-        open_blocks.leave(self._mark)
-        await self._open_tx.commit()
-        self._blocks.rolled_back()
+        open_blocks.leave(fence.mark)
+        await fence.open_tx.commit()
+        fence.state = BlockState.ROLLED_BACK
         return None
 
-    patch.setattr(fenced.Block, "leave", keep)
+    patch.setattr(CompletionBlock, "_leave", keep)
 
 
 @mutant(
@@ -188,10 +189,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=chain_scenes.a_block_whose_answer_is_lost_is_read_back,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def believe(self: fenced.Block, outcome: Outcome | None, error: UnknownOutcome) -> None:
+    async def believe(self: fenced.TokenFence, error: UnknownOutcome) -> None:
         raise error
 
-    patch.setattr(fenced.Block, "_resolve", believe)
+    patch.setattr(fenced.TokenFence, "resolve", believe)
 
 
 @mutant(

@@ -66,8 +66,8 @@ from holdfast.states import State, Status
 from holdfast.store.statements import Record
 from holdfast.tasks import Task, Tasks
 from holdfast.transactions import Transaction
-from holdfast.worker.block_faces import CompletingTransaction
 from holdfast.worker.context import Blocker, Context
+from holdfast.worker.fenced import CompletingTransaction
 from holdfast.worker.health import Health
 
 __version__ = "0.1.0"

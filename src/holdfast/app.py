@@ -12,7 +12,8 @@ from uuid import UUID
 
 from holdfast import models, open_blocks
 from holdfast.calls import Call, StartOptions, check_any
-from holdfast.completing_blocks import AsyncCompletingBlock, Block
+from holdfast.completing import Completing, RowLockFence
+from holdfast.completion import AsyncBlock
 from holdfast.delivery import has_extra, make_delivery
 from holdfast.errors import Misuse
 from holdfast.event_filters import EventOptions, event_filter
@@ -464,16 +465,23 @@ class Holdfast:
         why: str | None = None,
         connection: object = None,
         using: object = None,
-    ) -> AsyncCompletingBlock[R]:
+    ) -> AsyncBlock[Completing[R]]:
         """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
 
         Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
         inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
         *using* has that transaction be one of your own library's, as in `ctx.complete`.
         """
-        borrow = None if connection is None else partial(self._at, connection)
-        block = Block(self._opener.begin, borrow, using, self._starting, asked_by(by, why))
-        return AsyncCompletingBlock(block, task, target_id(job))
+        fence = RowLockFence(
+            task,
+            target_id(job),
+            starting=self._starting,
+            asked=asked_by(by, why),
+            begin=self._opener.begin,
+            borrow=None if connection is None else partial(self._at, connection),
+            using=using,
+        )
+        return AsyncBlock(fence, Completing)
 
     async def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
         """Read the chains that a job waits or has waited for, in the order in which they were given."""

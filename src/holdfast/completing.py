@@ -6,137 +6,187 @@ nothing. Whoever commits first has completed the job: a worker that runs it is f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Generic, Self, TypeVar, overload
 from uuid import UUID
 
+from holdfast import open_blocks
 from holdfast.calls import Call
+from holdfast.completion import BlockState, Fence
+from holdfast.crashpoints import reach
 from holdfast.errors import Misuse, UnknownTask
 from holdfast.models import Asked, Continuation, Job
 from holdfast.results import BlockingChain, Chain
 from holdfast.starting import Starting, take_continuation
 from holdfast.states import Status
 from holdfast.store import completing, reads
+from holdfast.store.borrowed import Borrowed
 from holdfast.store.completing import Current
 from holdfast.store.tx import OpenTx, Runner, drive
-from holdfast.tasks import Task
-from holdfast.transactions import BlockingTransaction, Statements, Transaction
+from holdfast.tasks import Task, require_task
+from holdfast.transactions import BlockingTransaction, Transaction
 
 R = TypeVar("R")
-T = TypeVar("T")
 
 STANDSTILL_SECONDS = 30.0
 """How long a process may stand still in a block of ours before the database takes its locks away."""
 
 
-class Desk:
-    """What the steps of one completion share: the transaction, who asks, and what was touched."""
+class RowLockFence(Fence):
+    """Keeps the current job of a chain for one block by a lock on its row, which the end of the transaction releases.
 
-    def __init__(self, at: Runner, starting: Starting, asked: Asked, open_tx: OpenTx | None) -> None:
-        self.at = at
-        self.starting = starting
-        self.asked = asked
-        self.touched: list[UUID] = []
-        self.statements = None if open_tx is None else Statements(open_tx, starting, lambda: None)
-        self._is_closed = False
+    *begin* opens a transaction, ours or the one that *using* means; *borrow* gives the caller's instead, if there is
+    one.
+    """
 
-    def refuse_closed(self) -> None:
-        """Raise `Misuse` after the block."""
-        if self._is_closed:
-            raise Misuse("the block of hf.completing() is closed; use the job inside it only")
+    async_only = "this face is async; write `async with hf.completing(…)`, or `with hf.sync.completing(…)`"
+    blocking_only = "this face is blocking; write `with hf.sync.completing(…)`, or `async with hf.completing(…)`"
 
-    def close(self) -> None:
-        """Refuse what comes after the block."""
-        self._is_closed = True
-        if self.statements is not None:
-            self.statements.close()
-
-    async def look(self, task: Task[..., Any] | None, job_id: UUID, names: Sequence[str]) -> Step:
-        """Take the current job of a chain in the hand; *task* is None if it is not known here."""
-        current = await self.at.run(completing.look, job_id, names)
-        blockers = await self.at.read(reads.get_blockers, current.named.id)
-        return Step(self, task, current, [self.starting.typed.chain(each) for each in blockers])
-
-
-class Step:
-    """One job in the hand, as coroutines for both colours."""
-
-    def __init__(self, desk: Desk, task: Task[..., Any] | None, current: Current, blockers: Sequence[Any]) -> None:
-        self.desk = desk
+    def __init__(
+        self,
+        task: Task[..., Any],
+        job_id: UUID,
+        *,
+        starting: Starting,
+        asked: Asked,
+        begin: Callable[[float, None, object], Awaitable[OpenTx]],
+        borrow: Callable[[], Awaitable[Runner]] | None,
+        using: object,
+    ) -> None:
+        super().__init__("hf.completing()", starting)
         self._task = task
-        self._current = current
-        self.job = desk.starting.typed.job(current.job)
-        self.blockers = blockers
-        self._is_done = False
+        self._job_id = job_id
+        self._asked = asked
+        self._begin = begin
+        self._borrow = borrow
+        self._using = using
+        self._held = ExitStack()
+        self._touched: list[UUID] = []
+        self.runner: Runner
+        """The transaction, ours or the caller's."""
+        self.locked: tuple[Task[..., Any] | None, Current, Job, Sequence[Any]]
+        """The job that was locked last, with its task, if that is known here, and its blockers."""
 
-    async def finish(self, output: object) -> None:
-        """Complete the job, and its chain, with *output*."""
-        self._refuse_done()
-        if self._task is None:  # its output could not be checked
-            raise UnknownTask(self.job.task)
-        await self._finish(self._task.encode_output(output), None)
+    def admit(self) -> None:
+        """Raise if the block was entered before, or what it was given does not fit together."""
+        if self.state is not BlockState.NEW:
+            raise Misuse("this block was entered already; write hf.completing(…) again")
+        require_task(self._task, "hf.completing")
+        if self._borrow is not None and self._using is not None:
+            raise Misuse("connection= is a transaction that you have opened, using= one that we are to open; give one")
 
-    async def go_on(self, call: Call[Any]) -> Step:
-        """Complete the job and take the next one, of *call*, in the hand."""
-        taken = take_continuation(call)
-        self._refuse_done()
-        successor = await self.desk.starting.continuation_of(self.desk.at, taken)
-        await self._finish(None, successor)
-        tasks = self.desk.starting.tasks
-        task = tasks.get(taken.task) if taken.task in tasks else None
-        return await self.desk.look(task, successor.start.id, [taken.task])
+    async def open(self) -> OpenTx | None:
+        """Lock the job in a transaction that we open, or in the caller's; one that a library opens lasts as the block.
 
-    async def _finish(self, output: str | None, successor: Continuation | None) -> None:
-        await self.desk.at.run(completing.finish, self._current, output, successor, self.desk.asked)
-        self._is_done = True
-        self.desk.touched += [self.job.id] if successor is None else [self.job.id, successor.start.id]
+        The look is no part of the opening, as that of a token is: it may wait for the lock.
+        """
+        open_tx = None
+        if self._borrow is not None:
+            borrowed = await self._borrow()
+            self.runner = self._held.enter_context(borrowed.held()) if isinstance(borrowed, Borrowed) else borrowed
+        else:
+            open_blocks.refuse_write("hf.completing")
+            self.runner = open_tx = await self._begin(STANDSTILL_SECONDS, None, self._using)
+        try:
+            await self.look(self._task, self._job_id, self._task.names)
+        except BaseException as error:
+            self.let_go(error)
+            if open_tx is not None:
+                await open_tx.roll_back()
+            raise
+        return open_tx
 
-    def _refuse_done(self) -> None:
-        self.desk.refuse_closed()
-        if self._is_done:
-            raise Misuse("this job is finished, or continued, already; go on with the job that continue_with() gave")
+    async def look(self, task: Task[..., Any] | None, job_id: UUID, names: Sequence[str]) -> None:
+        """Lock the current job of a chain, which has one of *names*."""
+        current = await self.runner.run(completing.look, job_id, names)
+        blockers = await self.runner.read(reads.get_blockers, current.named.id)
+        typed = self.starting.typed
+        self.locked = task, current, typed.job(current.job), [typed.chain(each) for each in blockers]
+
+    async def finish(self, current: Current, output: str | None, successor: Continuation | None) -> None:
+        """Complete a job that is locked, with its *output*, a JSON text, or with the job that continues its chain."""
+        await self.runner.run(completing.finish, current, output, successor, self._asked)
+        self._touched += [current.job.id] if successor is None else [current.job.id, successor.start.id]
+
+    async def write(self, open_tx: OpenTx) -> None:
+        """Do what the completions have left to admission: whoever has the lock needs no other guard."""
+        if self._touched:
+            await open_tx.run(completing.follow, self._touched)
+
+    def answered(self) -> None:
+        """Pass the crash point behind the commit."""
+        if self.state is BlockState.COMMITTED:
+            reach("outside.after_commit")
+
+    def let_go(self, error: BaseException | None) -> None:
+        """Leave a caller's transaction to the caller; end one that a library has opened for the block."""
+        self._held.__exit__(None if error is None else type(error), error, None)
 
 
 class _Shared:
     """What the faces have without a colour: the job as it was when it was locked."""
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, fence: RowLockFence) -> None:
+        self._fence = fence
+        self._task, self._current, self._job, self._blockers = fence.locked
+        self._is_done = False
+
+    async def _finish(self, output: object) -> None:
+        self._refuse_done()
+        if self._task is None:  # its output could not be checked
+            raise UnknownTask(self._job.task)
+        await self._complete(self._task.encode_output(output), None)
+
+    async def _go_on(self, call: Call[Any]) -> Self:
+        taken = take_continuation(call)
+        self._refuse_done()
+        starting = self._fence.starting
+        successor = await starting.continuation_of(self._fence.runner, taken)
+        await self._complete(None, successor)
+        task = starting.tasks.get(taken.task) if taken.task in starting.tasks else None
+        await self._fence.look(task, successor.start.id, [taken.task])
+        return type(self)(self._fence)
+
+    async def _complete(self, output: str | None, successor: Continuation | None) -> None:
+        await self._fence.finish(self._current, output, successor)
+        self._is_done = True
+
+    def _refuse_done(self) -> None:
+        if not self._fence.mark.is_open:
+            raise Misuse("the block of hf.completing() is closed; use the job inside it only")
+        if self._is_done:
+            raise Misuse("this job is finished, or continued, already; go on with the job that continue_with() gave")
 
     @property
     def job(self) -> Job:
         """All that was read of it."""
-        return self._step.job
+        return self._job
 
     @property
     def id(self) -> UUID:
         """Its id; that of the chain is `chain_id`."""
-        return self._step.job.id
+        return self._job.id
 
     @property
     def chain_id(self) -> UUID:
         """The id of its chain."""
-        return self._step.job.chain_id
+        return self._job.chain_id
 
     @property
     def status(self) -> Status:
         """Its status when it was locked."""
-        return self._step.job.status
+        return self._job.status
 
     @property
     def attempt(self) -> int:
         """How often it has been begun."""
-        return self._step.job.attempt
+        return self._job.attempt
 
     @property
     def input(self) -> Any:
         """Its arguments, by name: `job.input.order_id`."""
-        return self._step.job.input
-
-    def _statements(self) -> Statements:
-        if self._step.desk.statements is None:
-            raise Misuse("with connection= the transaction is your own; run your statements on that")
-        return self._step.desk.statements
+        return self._job.input
 
 
 class Completing(_Shared, Generic[R]):
@@ -145,12 +195,12 @@ class Completing(_Shared, Generic[R]):
     @property
     def blockers(self) -> list[Chain[Any]]:
         """The chains that it waits or has waited for, in order."""
-        return [Chain.copy_of(each) for each in self._step.blockers]
+        return [Chain.copy_of(each) for each in self._blockers]
 
     @property
     def tx(self) -> Transaction:
         """The transaction, for statements of your own; without connection= only."""
-        return Transaction(self._statements())
+        return Transaction(self._fence.statements)
 
     @overload
     async def finish(self: Completing[None], output: None = None) -> None: ...
@@ -161,14 +211,14 @@ class Completing(_Shared, Generic[R]):
 
         Raises `StatusConflict` if it is completed or cancelled already, and `InvalidOutput`.
         """
-        await self._step.finish(output)
+        await self._finish(output)
 
     async def continue_with(self, call: Call[R]) -> Completing[R]:
         """Complete the job, go on with *call*, and give the next job, which may be finished or continued in turn.
 
         If it is left alone, it stays for a worker.
         """
-        return Completing(await self._step.go_on(call))
+        return await self._go_on(call)
 
 
 class BlockingCompleting(_Shared, Generic[R]):
@@ -177,12 +227,12 @@ class BlockingCompleting(_Shared, Generic[R]):
     @property
     def blockers(self) -> list[BlockingChain[Any]]:
         """The chains that it waits or has waited for, in order."""
-        return [BlockingChain.copy_of(each) for each in self._step.blockers]
+        return [BlockingChain.copy_of(each) for each in self._blockers]
 
     @property
     def tx(self) -> BlockingTransaction:
         """The transaction, for statements of your own; without connection= only."""
-        return BlockingTransaction(self._statements())
+        return BlockingTransaction(self._fence.statements)
 
     @overload
     def finish(self: BlockingCompleting[None], output: None = None) -> None: ...
@@ -193,11 +243,11 @@ class BlockingCompleting(_Shared, Generic[R]):
 
         Raises `StatusConflict` if it is completed or cancelled already, and `InvalidOutput`.
         """
-        drive(self._step.finish(output))
+        drive(self._finish(output))
 
     def continue_with(self, call: Call[R]) -> BlockingCompleting[R]:
         """Complete the job, go on with *call*, and give the next job, which may be finished or continued in turn.
 
         If it is left alone, it stays for a worker.
         """
-        return BlockingCompleting(drive(self._step.go_on(call)))
+        return drive(self._go_on(call))

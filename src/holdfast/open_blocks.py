@@ -24,11 +24,9 @@ class Mark:
 _INSIDE: ContextVar[Mark | None] = ContextVar("holdfast_open_block", default=None)
 
 
-def enter(name: str) -> Mark:
-    """Mark what runs from here on in this context as inside the block *name*."""
-    mark = Mark(name)
+def enter(mark: Mark) -> None:
+    """Mark what runs from here on in this context as inside the block of *mark*."""
     _INSIDE.set(mark)
-    return mark
 
 
 def leave(mark: Mark) -> None:

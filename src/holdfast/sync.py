@@ -14,7 +14,8 @@ from uuid import UUID
 from holdfast import models, open_blocks
 from holdfast.calls import Call, StartOptions, check_any
 from holdfast.completing import BlockingCompleting as Completing
-from holdfast.completing_blocks import Block, BlockingCompletingBlock
+from holdfast.completing import RowLockFence
+from holdfast.completion import BlockingBlock
 from holdfast.event_filters import EventOptions, event_filter
 from holdfast.feed import BlockingFollower, Feed
 from holdfast.following import BlockingStream
@@ -41,8 +42,8 @@ from holdfast.waiting import Until, Waiter
 from holdfast.watching import JobWatch
 from holdfast.webhook_handles import BlockingWebhooksHandle
 from holdfast.worker.attempt import in_thread as middleware
-from holdfast.worker.block_faces import BlockingCompletingTransaction as CompletingTransaction
 from holdfast.worker.context import BlockingContext as Context
+from holdfast.worker.fenced import BlockingCompletingTransaction as CompletingTransaction
 from holdfast.worker.hooks import BlockingHooks
 from holdfast.worker.retention import RetentionPass, usual_times
 
@@ -400,16 +401,23 @@ class BlockingHoldfast:
         why: str | None = None,
         connection: object = None,
         using: object = None,
-    ) -> BlockingCompletingBlock[R]:
+    ) -> BlockingBlock[Completing[R]]:
         """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
 
         Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
         inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
         *using* has that transaction be one of your own library's, as in `ctx.complete`.
         """
-        borrow = None if connection is None else partial(self._borrow, connection)
-        block = Block(self._opener.begin_blocking, borrow, using, self._starting, asked_by(by, why))
-        return BlockingCompletingBlock(block, task, target_id(job))
+        fence = RowLockFence(
+            task,
+            target_id(job),
+            starting=self._starting,
+            asked=asked_by(by, why),
+            begin=self._opener.begin_blocking,
+            borrow=None if connection is None else partial(self._borrow, connection),
+            using=using,
+        )
+        return BlockingBlock(fence, Completing)
 
     def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
         """Read the chains that a job waits or has waited for, in the order in which they were given."""

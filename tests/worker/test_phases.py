@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from holdfast import Context, Holdfast, Pause, Retry
+from holdfast.completion import AsyncBlock
 from holdfast.errors import Busy, InvalidInput, InvalidOutput, Misuse, Unavailable, UnknownOutcome
 from holdfast.outcomes import Fail
 from holdfast.store import jobs, phase_rows, phases
 from holdfast.sync import Context as BlockingContext
 from holdfast.tasks import Task
 from holdfast.worker.aborts import Aborted, AbortReason
-from holdfast.worker.block_faces import AsyncBlock
 from tests.conditions import until
 from tests.worker.colours import Colour, Witness
 

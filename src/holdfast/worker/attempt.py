@@ -117,13 +117,12 @@ class Attempt:
         if blocks is None:
             return
         blocks.end()
-        if (left := blocks.left_open) is None:
+        if (rolling_back := blocks.let_go()) is None:
             return
         if self.task.signature.is_async:
-            await left.roll_back()
+            await rolling_back
         else:
-            await self._in_thread(lambda: drive(left.roll_back()))
-        blocks.rolled_back()
+            await self._in_thread(lambda: drive(rolling_back))
 
     def abort(self, reason: AbortReason) -> None:
         """Tell the handler to stop; the first reason counts. An async handler is cancelled at its next await."""

@@ -13,13 +13,14 @@ COMMIT can be lost: then the row is locked, which waits for whatever became of i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from holdfast.calls import Call
+from holdfast.completion import BlockState, Fence
 from holdfast.errors import Misuse
 from holdfast.outcomes import Outcome
 from holdfast.providers import Opener
@@ -39,32 +40,14 @@ class BlockKind(StrEnum):
     ATOMIC = "atomic"
 
 
-class Stage(StrEnum):
-    """How far an attempt has come with its blocks."""
-
-    FRESH = "fresh"
-    PREPARING = "preparing"
-    PREPARED = "prepared"
-    COMPLETING = "completing"
-    COMPLETED = "completed"
-    ROLLED_BACK = "rolled back"
-
-
-OPENS = {
-    (Stage.FRESH, BlockKind.PREPARE): Stage.PREPARING,
-    (Stage.FRESH, BlockKind.COMPLETE): Stage.COMPLETING,
-    (Stage.FRESH, BlockKind.ATOMIC): Stage.COMPLETING,
-    (Stage.PREPARED, BlockKind.COMPLETE): Stage.COMPLETING,
-}
-"""Which block may be opened when; everything else is misuse."""
-
 REFUSALS = {
-    Stage.PREPARING: "prepare() is still open: leave that block first",
-    Stage.PREPARED: "prepare() was used, and can be used once; what follows it is complete()",
-    Stage.COMPLETING: "the block that completes the job is still open, and nothing can be opened inside it",
-    Stage.COMPLETED: "the job is completed: each block can be used once, and none after that",
-    Stage.ROLLED_BACK: "a block of this attempt was rolled back: let its error pass, and the next attempt begins anew",
+    (True, BlockState.OPEN): "prepare() is still open: leave that block first",
+    (True, BlockState.COMMITTED): "prepare() was used, and can be used once; what follows it is complete()",
+    (False, BlockState.OPEN): "the block that completes the job is still open, and nothing can be opened inside it",
+    (False, BlockState.COMMITTED): "the job is completed: each block can be used once, and none after that",
 }
+"""Why no other block can be opened behind the last one, by whether that was `prepare()` and how far it has come."""
+AFTER_ROLLBACK = "a block of this attempt was rolled back: let its error pass, and the next attempt begins anew"
 
 FROM_LEASES = (*ABORTS.values(), AbortReason.ERROR)
 
@@ -165,87 +148,89 @@ class Blocks:
         self._reason = reason
         self._abort = abort
         self._phase = phase
-        self._stage = Stage.FRESH
-        self._is_committing = False
+        self._kind: BlockKind | None = None
+        self._last: Fence | None = None
+        """The block that was opened last, and of which kind it is."""
         self._has_ended = False
         self._deferred: AbortReason | None = None
         self.found: AbortReason | None = None
         """What a block itself has found of the claim, before anybody told the attempt."""
         self.outcome: Outcome | None = None
         """What the job was completed with, once it is."""
-        self.open_tx: OpenTx | None = None
-        """The transaction of the last block."""
         self.has_end = False
         """Whether a block was given the job's end: then nothing but its commit makes that come true."""
 
     @property
     def is_completed(self) -> bool:
         """Tell whether a block has completed the job."""
-        return self._stage is Stage.COMPLETED
+        return self.is_completing and self._state is BlockState.COMMITTED
 
     @property
     def is_completing(self) -> bool:
         """Tell whether the job is in the hand of a block that completes it, or has been."""
-        return self._stage in (Stage.COMPLETING, Stage.COMPLETED)
+        return self._kind not in (None, BlockKind.PREPARE) and self._state is not BlockState.ROLLED_BACK
 
     @property
     def owes_the_end(self) -> bool:
         """Tell whether a block was to complete the job and has not: it was rolled back, or was never left."""
-        return self._stage is Stage.COMPLETING or (self.has_end and not self.is_completed)
+        return (self.is_completing or self.has_end) and not self.is_completed
 
     @property
-    def left_open(self) -> OpenTx | None:
-        """Give the transaction of a block that has been opened and not been left."""
-        return self.open_tx if self._stage in (Stage.PREPARING, Stage.COMPLETING) else None
+    def _state(self) -> BlockState | None:
+        return None if self._last is None else self._last.state
 
-    def open(self, kind: BlockKind) -> None:
-        """Move on to a block of *kind*, or raise `Misuse` and say why not."""
+    def open(self, kind: BlockKind, fence: Fence) -> None:
+        """Move on to the block of *kind* that *fence* keeps the job for, or raise `Misuse` and say why not."""
         if self._has_ended:
             raise Misuse(f"{kind}() cannot be opened now: the handler has ended; let it await whatever it has begun")
-        stage = OPENS.get((self._stage, kind))
-        if stage is None:
-            raise Misuse(f"{kind}() cannot be opened now: {REFUSALS[self._stage]}")
+        if (refusal := self._refusal(kind)) is not None:
+            raise Misuse(f"{kind}() cannot be opened now: {refusal}")
         if (phase := self._phase()) is not None and kind is not BlockKind.PREPARE:
             raise Misuse(f"{kind}() cannot be opened now: phase {phase!r} is under way; complete the job after it")
         self.refuse_aborted()
-        self._stage = stage
+        self._kind, self._last = kind, fence
+
+    def _refusal(self, kind: BlockKind) -> str | None:
+        """Say why a block of *kind* cannot follow the last one, if it cannot."""
+        is_prepare, is_committed = self._kind is BlockKind.PREPARE, self._state is BlockState.COMMITTED
+        if self._last is None or (is_prepare and is_committed and kind is BlockKind.COMPLETE):
+            return None
+        if self._state is BlockState.ROLLED_BACK:
+            return AFTER_ROLLBACK
+        return REFUSALS[is_prepare, BlockState.COMMITTED if is_committed else BlockState.OPEN]
 
     def end(self) -> None:
         """Note that the handler has ended: a task or thread that it has left behind opens nothing any more."""
         self._has_ended = True
 
-    def begin_commit(self) -> None:
-        """Note that COMMIT is sent: from now on an abort could only keep us from learning what became of it."""
-        self._is_committing = True
-
-    def end_commit(self) -> None:
-        """Note that this is known, and have an abort take place that came meanwhile."""
-        self._is_committing = False
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None and not self.defers(deferred):
-            self._abort(deferred)
+    def let_go(self) -> Coroutine[Any, Any, None] | None:
+        """Give what rolls back the block that has been opened and never left, if there is one."""
+        last = self._last
+        if last is None or last.open_tx is None or last.state in (BlockState.COMMITTED, BlockState.ROLLED_BACK):
+            return None
+        return last.roll_back(last.open_tx)
 
     def defers(self, reason: AbortReason) -> bool:
-        """Tell whether an abort is to wait, or comes from nothing but the end that a block has made itself."""
-        if self._is_committing:
+        """Tell whether an abort is to wait, or comes from nothing but the end that a block has made itself.
+
+        Once COMMIT is sent, an abort could only keep us from learning what became of it.
+        """
+        if self._state is BlockState.COMMITTING:
             self._deferred = self._deferred or reason
             return True
         return self.is_completed and reason in FROM_LEASES
 
+    def end_commit(self) -> None:
+        """Have an abort take place that came while COMMIT was under way."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None and not self.defers(deferred):
+            self._abort(deferred)
+
     def completed(self, outcome: Outcome) -> None:
         """Note that the job is completed, and that nothing is to be settled or renewed any more."""
         self.outcome = outcome
-        self._stage = Stage.COMPLETED
         self.desk.leases.drop(self.job.token)
         self.desk.progress.forget([self.job.token])
-
-    def prepared(self) -> None:
-        """Note that the first block is committed."""
-        self._stage = Stage.PREPARED
-
-    def rolled_back(self) -> None:
-        """Note that nothing of the open block remains."""
-        self._stage = Stage.ROLLED_BACK
 
     def refuse_aborted(self) -> None:
         """Raise if the handler is to stop; a pause lets it come to its end, if it does."""

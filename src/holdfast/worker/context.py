@@ -11,20 +11,15 @@ from uuid import UUID
 
 from holdfast.calls import Call
 from holdfast.codec import clean_text
+from holdfast.completion import AsyncBlock, BlockingBlock
 from holdfast.phases import percent_of
 from holdfast.states import Status
 from holdfast.store.tx import drive
 from holdfast.tasks import Task
 from holdfast.transactions import BlockingTransaction, Transaction
-from holdfast.worker import block_faces
 from holdfast.worker.aborts import Aborted, AbortReason, AbortSignal
-from holdfast.worker.block_faces import (
-    AsyncBlock,
-    BlockingBlock,
-    BlockingCompletingTransaction,
-    CompletingTransaction,
-)
 from holdfast.worker.blocks import BlockKind, Blocks
+from holdfast.worker.fenced import BlockingCompletingTransaction, CompletingTransaction, TokenFence
 from holdfast.worker.phases import Phases
 
 P = ParamSpec("P")
@@ -151,6 +146,9 @@ class _Base:
         """Give what the phases that have finished gave, by name, in their order."""
         return self._host.phases().results()
 
+    def _fence(self, kind: BlockKind, using: object) -> TokenFence:
+        return TokenFence(self._host.blocks(), kind, using)
+
     def _report(self, percent: float, message: str | None, total: float | None, flush: bool) -> Future[bool] | None:
         text = None if message is None else clean_text(str(message), MESSAGE_LENGTH)
         return self._host.report(percent_of(percent, total), text, flush)
@@ -225,7 +223,7 @@ class Context(_Base):
         has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
         sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
         """
-        return block_faces.prepare(self._host.blocks(), using)
+        return AsyncBlock(self._fence(BlockKind.PREPARE, using), lambda fence: Transaction(fence.statements))
 
     def complete(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
         """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
@@ -234,11 +232,11 @@ class Context(_Base):
         the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
         as in `prepare`.
         """
-        return block_faces.completing(self._host.blocks(), BlockKind.COMPLETE, using)
+        return AsyncBlock(self._fence(BlockKind.COMPLETE, using), CompletingTransaction)
 
     def atomic(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
         """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
-        return block_faces.completing(self._host.blocks(), BlockKind.ATOMIC, using)
+        return AsyncBlock(self._fence(BlockKind.ATOMIC, using), CompletingTransaction)
 
 
 class BlockingContext(_Base):
@@ -277,7 +275,7 @@ class BlockingContext(_Base):
         has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
         sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
         """
-        return block_faces.blocking_prepare(self._host.blocks(), using)
+        return BlockingBlock(self._fence(BlockKind.PREPARE, using), lambda fence: BlockingTransaction(fence.statements))
 
     def complete(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
         """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
@@ -286,8 +284,8 @@ class BlockingContext(_Base):
         the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
         as in `prepare`.
         """
-        return block_faces.blocking_completing(self._host.blocks(), BlockKind.COMPLETE, using)
+        return BlockingBlock(self._fence(BlockKind.COMPLETE, using), BlockingCompletingTransaction)
 
     def atomic(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
         """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
-        return block_faces.blocking_completing(self._host.blocks(), BlockKind.ATOMIC, using)
+        return BlockingBlock(self._fence(BlockKind.ATOMIC, using), BlockingCompletingTransaction)
