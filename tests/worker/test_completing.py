@@ -286,6 +286,18 @@ def _own(tx: Any) -> Any:
     return tx._inner if isinstance(tx, Awaited) else tx
 
 
+async def test_a_completion_in_the_wrong_colour_says_what_to_write(way: Way) -> None:
+    steps = Steps(way)
+    chain = await way.face.start(steps.approve(doc="a"))
+    on_async_face: Any = way.hf.completing(steps.approve, chain)
+    on_blocking_face: Any = way.hf.sync.completing(steps.approve, chain)
+
+    with pytest.raises(Misuse, match=r"^this face is async; write `async with hf\.completing"), on_async_face:
+        pass
+    with pytest.raises(Misuse, match=r"^this face is blocking; write `with hf\.sync\.completing"):
+        await on_blocking_face.__aenter__()
+
+
 async def test_a_job_in_the_hand_is_finished_once_and_inside_the_block_only(way: Way) -> None:
     steps = Steps(way)
     chain = await way.face.start(steps.approve(doc="a"))
