@@ -24,7 +24,7 @@ LAYERS = (
     ("R", "tests/store/rules/", "rule machine: random operations against a model, on both databases"),
     ("D", "tests/simulation/", "deterministic simulation of whole workers, with faults and virtual time"),
     ("X", "tests/torture/", "torture: real processes, every fault at random, a checker over the recorded history"),
-    ("C", "tests/acceptance/test_crash_points.py", "crash points: a process ends at every commit boundary"),
+    ("C", "tests/acceptance/test_crash_points.py", "crash points: a process ends at every statement and every commit"),
     ("C", "tests/acceptance/test_completion_by_orm.py", ""),
     ("C", "tests/acceptance/test_media_pipeline.py", ""),
     ("C", "tests/disk/", ""),

@@ -14,7 +14,6 @@ from uuid import UUID
 from holdfast import open_blocks
 from holdfast.calls import Call
 from holdfast.completion import BlockState, Fence
-from holdfast.crashpoints import reach
 from holdfast.errors import Misuse, UnknownTask
 from holdfast.models import Asked, Continuation, Job
 from holdfast.results import BlockingChain, Chain
@@ -113,11 +112,6 @@ class RowLockFence(Fence):
         """Do what the completions have left to admission: whoever has the lock needs no other guard."""
         if self._touched:
             await open_tx.run(completing.follow, self._touched)
-
-    def answered(self) -> None:
-        """Pass the crash point behind the commit."""
-        if self.state is BlockState.COMMITTED:
-            reach("outside.after_commit")
 
     def let_go(self, error: BaseException | None) -> None:
         """Leave a caller's transaction to the caller; end one that a library has opened for the block."""

@@ -84,8 +84,7 @@ class Fence(ABC):
         """Return if a COMMIT whose answer was lost has happened; else raise."""
         raise error
 
-    @abstractmethod
-    def answered(self) -> None:
+    def answered(self) -> None:  # noqa: B027 - most have nothing to note
         """Note what became of COMMIT, by the state."""
 
     async def roll_back(self, open_tx: OpenTx) -> None:

@@ -1,79 +1,54 @@
-"""Crash points: named places, at every commit boundary, where a test can have the process die, raise, stop or wait.
+"""Crash points: named places where a test can have the process die, raise, stop or wait.
+
+Every write transaction passes them by itself, for each operation that the store is asked to run in it:
+
+    settling.settle.statement 3    before its third statement; before the first one nothing has been done
+    settling.settle.before_commit  before COMMIT is sent
+    settling.settle.after_commit   behind the commit, before anybody knows of it
+
+So a statement that is added to an operation is a point at once. The few places outside SQL have names of their own:
+`OUTSIDE`. In a block around a user's code, the operation that ran in it last names its commit.
 
 `HOLDFAST_CRASH=name[:n[:mode]]` arms one of them, at its n-th pass (the first, if not said). Modes: `kill` (SIGKILL to
 itself; the default), `raise`, `stop` (SIGSTOP: every thread stands still until somebody continues it) or
 `stop=<seconds>`, `delay=<seconds>` (only this thread), `cut` (every network connection of the process is shut; SQLite
-has none). It is read once, when this module is imported, and logged; unset, `reach` does nothing.
-
-A delivery of a webhook is a job like any other, so what is recorded of it goes by `complete` and its kin; the n-th step
-of a migration is the n-th pass of `migrate.step`.
+has none). It is read once, when this module is imported, and logged. Unset, an operation pays for one comparison.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from holdfast.errors import InvalidSettings
 
 VARIABLE = "HOLDFAST_CRASH"
 
-POINTS = (
-    "start.before_commit", "start.after_commit",
-    "group.before_commit", "group.after_commit",
-    "admit.after_lock", "admit.after_places", "admit.after_blockers",
-    "claim.after_update", "claim.after_commit", "claim.before_handler",
+OUTSIDE = (
+    "claim.before_handler",
     "child.after_outcome",
     "renew.before", "renew.after",
-    "progress.after_commit",
-    "prepare.before_commit", "prepare.after_commit",
-    "begin_phase.before_commit", "begin_phase.after_commit",
-    "phase.before_commit", "phase.after_commit",
-    "complete.after_user_code", "complete.after_check", "complete.after_update", "complete.after_successor",
-    "complete.after_promote", "complete.after_unblock", "complete.after_event", "complete.after_delivery",
-    "complete.before_commit", "complete.after_commit",
-    "flush.before_commit", "flush.after_commit",
-    "outside.after_lock", "outside.before_commit", "outside.after_commit",
-    "provided.before_commit", "provided.after_commit",
-    "error.after_update", "error.after_commit",
-    "snooze.after_update", "snooze.after_commit",
-    "pause.after_update", "pause.after_commit",
-    "giveback.after_update", "giveback.after_commit",
-    "acknowledge.after_update", "acknowledge.after_commit",
-    "cancel.after_update", "cancel.after_commit",
-    "resume.after_update", "resume.after_commit",
-    "retry.after_update", "retry.after_commit",
-    "reschedule.after_update", "reschedule.after_commit",
-    "start_again.after_update", "start_again.after_commit",
-    "delete.after_update", "delete.after_commit",
-    "skip.after_update", "skip.after_commit",
-    "pause_lane.after_update", "pause_lane.after_commit",
-    "resume_lane.after_update", "resume_lane.after_commit",
-    "pause_queue.after_update", "pause_queue.after_commit",
-    "resume_queue.after_update", "resume_queue.after_commit",
-    "subscribe.after_update", "subscribe.after_commit",
-    "unsubscribe.after_update", "unsubscribe.after_commit",
-    "enable.after_update", "enable.after_commit",
-    "disable.after_update", "disable.after_commit",
-    "redeliver.after_update", "redeliver.after_commit",
     "deliver.after_post",
-    "mark.after_update", "mark.after_commit",
-    "retain.after_hook", "retain.after_delete", "retain.after_commit",
-    "trim.after_update", "trim.after_commit",
-    "reap.after_proof", "reap.after_update", "reap.after_commit",
-    "migrate.step",
+    "retain.after_hook",
+    "reap.after_proof",
     "shutdown.after_stop_claim", "shutdown.after_giveback",
 )  # fmt: skip
-"""Every point there is; a test walks this list and fails for one that is never reached."""
+"""The points that no transaction passes."""
+
+IN_TRANSACTIONS = re.compile(r"\w+\.\w+\.(statement [1-9]\d*|before_commit|after_commit)")
 
 MODES = ("kill", "raise", "cut", "stop", "delay")
 
@@ -97,8 +72,11 @@ class Trap:
     def parse(cls, text: str) -> Trap:
         """Read `name[:n[:mode]]`, or raise `InvalidSettings`."""
         name, passes, mode = [*text.split(":"), "", ""][:3]
-        if name not in POINTS:
-            raise InvalidSettings(f"{VARIABLE}: there is no crash point {name!r}; there are {', '.join(POINTS)}")
+        if name not in OUTSIDE and not IN_TRANSACTIONS.fullmatch(name):
+            raise InvalidSettings(
+                f"{VARIABLE}: there is no crash point {name!r}; there are {', '.join(OUTSIDE)}, and for each operation "
+                "of the store `settling.settle.statement 1`, `.before_commit` and `.after_commit`"
+            )
         kind, _, seconds = mode.partition("=")
         is_timed = kind == "delay" or mode.startswith("stop=")
         if kind not in ("", *MODES) or is_timed is not seconds.replace(".", "", 1).isdigit():
@@ -108,9 +86,7 @@ class Trap:
         return cls(name, int(passes or 1), mode or "kill")
 
     def reach(self, name: str) -> None:
-        """Spring, if this is the pass that was waited for; raise `LookupError` for a point that is not in the list."""
-        if name not in POINTS:
-            raise LookupError(f"{name} is no crash point; add it to POINTS")
+        """Spring, if this is the pass that was waited for."""
         if name != self.name:
             return
         with self._lock:
@@ -155,26 +131,125 @@ def cut_connections() -> None:
                         connection.shutdown(socket.SHUT_RDWR)
 
 
-_trap: Trap | None = None
+@dataclass(slots=True)
+class Record:
+    """What is passed while it is kept, in this order."""
+
+    passed: list[str] = field(default_factory=list)
+
+    def reach(self, name: str) -> None:
+        """Note the point *name*."""
+        self.passed.append(name)
+
+
+_trap: Trap | Record | None = None
+_ran: WeakKeyDictionary[object, list[str]] = WeakKeyDictionary()
+"""The names of the operations that have run in an open transaction, while a point is armed."""
 
 
 def reach(name: str) -> None:
-    """Pass the point *name*."""
+    """Pass the point *name*, one of `OUTSIDE`; a test knows them all."""
     if _trap is not None:
         _trap.reach(name)
 
 
 def is_armed() -> bool:
-    """Tell whether any point is armed."""
+    """Tell whether any point is armed, or all are recorded."""
     return _trap is not None
 
 
 def arm(text: str | None) -> None:
     """Set the trap that *text* describes, as the environment variable does, or none."""
     global _trap
-    _trap = Trap.parse(text) if text else None
+    _trap = trap = Trap.parse(text) if text else None
+    if trap is not None:
+        logger.warning("crash_point_set", extra={"point": trap.name, "pass": trap.passes, "mode": trap.mode})
+
+
+def record() -> Record:
+    """Write down every point that is passed from now on, until another is armed."""
+    global _trap
+    _trap = kept = Record()
+    return kept
+
+
+# the seam: where transactions begin, run statements and end
+
+
+class _Database(Protocol):
+    """An open transaction, as `store.tx` describes it."""
+
+    database: Any
+    execute: Any
+    fetch_all: Any
+
+
+class Watched:
+    """A transaction whose statements are points: those of the operation *name*."""
+
+    def __init__(self, tx: _Database, name: str) -> None:
+        self.database = tx.database
+        self._tx = tx
+        self._name = name
+        self._count = 0
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        self._pass()
+        await self._tx.execute(sql, **values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[tuple[Any, ...]]:
+        """Run *sql* and return all of its rows."""
+        self._pass()
+        rows: list[tuple[Any, ...]] = await self._tx.fetch_all(sql, **values)
+        return rows
+
+    def _pass(self) -> None:
+        self._count += 1
+        reach(f"{self._name}.statement {self._count}")
+
+
+def watched(operation: Callable[..., Any], args: Sequence[object], tx: Any) -> Any:
+    """Give what *operation* runs on in place of *tx*, and note that it runs there; for who has asked `is_armed`."""
+    note(tx, operation, args)
+    return Watched(tx, name_of(operation, args))
+
+
+def note(tx: object, operation: Callable[..., Any], args: Sequence[object]) -> None:
+    """Note that *operation* runs in the transaction *tx*: it names the points of its commit."""
     if _trap is not None:
-        logger.warning("crash_point_set", extra={"point": _trap.name, "pass": _trap.passes, "mode": _trap.mode})
+        _ran.setdefault(tx, []).append(name_of(operation, args))
+
+
+def name_of(operation: Callable[..., Any], args: Sequence[object]) -> str:
+    """Name an operation by its module; one that runs another, its first argument, is named by that."""
+    if args and callable(args[0]):
+        return name_of(args[0], args[1:])
+    return f"{operation.__module__.rpartition('.')[2]}.{operation.__name__}"
+
+
+def begin(tx: object) -> None:
+    """Forget what has run on *tx*: a new transaction begins there."""
+    if _trap is not None:
+        _ran.pop(tx, None)
+
+
+def before_commit(tx: object, *, is_block: bool = False) -> None:
+    """Pass the points before the commit of *tx*, for all operations that ran there; for the last one in a block."""
+    if _trap is not None:
+        for name in _named(_ran.get(tx, []), is_block):
+            reach(f"{name}.before_commit")
+
+
+def after_commit(tx: object, *, is_block: bool = False) -> None:
+    """Pass the points behind the commit of *tx*."""
+    if _trap is not None:
+        for name in _named(_ran.pop(tx, []), is_block):
+            reach(f"{name}.after_commit")
+
+
+def _named(ran: list[str], is_block: bool) -> list[str]:
+    return ran[-1:] if is_block else list(dict.fromkeys(ran))
 
 
 arm(os.environ.get(VARIABLE))

@@ -15,7 +15,7 @@ from holdfast.calls import milliseconds_of
 from holdfast.models import LaneInfo
 from holdfast.store import holds
 from holdfast.store.tx import Operation, Runner, drive
-from holdfast.verbs import asked_by, pass_commit
+from holdfast.verbs import asked_by
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,9 +25,7 @@ async def run(at: Runner, operation: Operation[P, R], *args: P.args, **kwargs: P
     """Run *operation* in a transaction of our own, and pass the crash point behind its commit."""
     verb, _, kind = operation.__name__.partition("_")
     open_blocks.refuse_alone(f"hf.{kind or 'lane'}(…).{verb}")
-    answer = await at.run(operation, *args, **kwargs)
-    pass_commit(at, operation)
-    return answer
+    return await at.run(operation, *args, **kwargs)
 
 
 class LaneHandle:

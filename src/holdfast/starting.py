@@ -14,7 +14,6 @@ from uuid import UUID
 
 from holdfast import open_blocks
 from holdfast.calls import Call, Unset
-from holdfast.crashpoints import reach
 from holdfast.errors import Misuse, TransactionRequired, UnknownTask
 from holdfast.ids import IdMaker
 from holdfast.models import Chain, Continuation, Start, TaskRecord
@@ -71,7 +70,6 @@ class Starting:
         if not starts:
             return []
         started = await at.gather(chains.start, starts)
-        reach("start.after_commit")
         return [self.typed.chain(each) for each in started]
 
     async def continuation_of(self, at: Runner, call: Call[Any]) -> Continuation:

@@ -14,7 +14,6 @@ from uuid import UUID
 from holdfast import open_blocks
 from holdfast.calls import check_delay, milliseconds_of
 from holdfast.codec import clean_text
-from holdfast.crashpoints import reach
 from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
 from holdfast.ids import Many, Target, target_id
 from holdfast.lists import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, paging
@@ -114,9 +113,7 @@ class Verbs:
     async def delete_many(self, at: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
         """Delete chains, as far as they are there."""
         refuse_in_block(at, deletes.delete)
-        deleted = await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
-        pass_commit(at, deletes.delete)
-        return deleted
+        return await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
 
     async def cancel(self, at: Runner, jobs: Targets, asked: Asked) -> CancelAnswer | list[CancelAnswer]:
         """Cancel jobs."""
@@ -144,8 +141,6 @@ class Verbs:
         refuse_in_block(at, completing.complete)
         operation = completing.complete if isinstance(at, Borrowed | InBlock) else completing.complete_at_once
         job = await at.run(operation, target_id(target), task.names, task.encode_output(output), asked)
-        if operation is completing.complete_at_once:
-            reach("outside.after_commit")
         return self._typed.job(job)
 
     async def get_blockers(self, at: Runner, target: Target) -> list[Chain[Any]]:
@@ -175,7 +170,6 @@ class Verbs:
         self._starting.take([], connection)
         wanted = [(each, self._starting.new_id()) for each in _target_ids(jobs)]
         started = await at.run(chains.start_again, wanted, asked.said()) if wanted else []
-        pass_commit(at, chains.start_again)
         return one_or_all(jobs, [self._typed.chain(each) for each in started])
 
     def _typed_jobs(self, named: Targets, jobs: Sequence[Job]) -> Job | list[Job]:
@@ -223,21 +217,13 @@ async def _steer(
     refuse_in_block(at, verb)
     if isinstance(at, Borrowed | InBlock):
         return await at.run(verb, ids, *args, **kwargs)
-    answers = await at.run(steering.at_once, verb, ids, *args, **kwargs)
-    pass_commit(at, verb)
-    return answers
+    return await at.run(steering.at_once, verb, ids, *args, **kwargs)
 
 
 def refuse_in_block(at: Runner, operation: Callable[..., Any]) -> None:
     """Raise `Misuse` for *operation* in a transaction of our own, if a block of a handler is open here."""
     if not isinstance(at, Borrowed | InBlock):
         open_blocks.refuse_write(f"hf.{operation.__name__}")
-
-
-def pass_commit(at: Runner, operation: Callable[..., Any]) -> None:
-    """Pass the crash point behind the commit of *operation*; on a caller's connection there was none yet."""
-    if not isinstance(at, Borrowed | InBlock):
-        reach(f"{operation.__name__}.after_commit")
 
 
 def asked_by(by: str | None, why: str | None) -> Asked:

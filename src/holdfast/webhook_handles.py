@@ -18,7 +18,7 @@ from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, Page, Subscrip
 from holdfast.starting import Starting
 from holdfast.store import deliveries, subscriptions
 from holdfast.store.tx import Operation, Runner, drive
-from holdfast.verbs import asked_by, pass_commit
+from holdfast.verbs import asked_by
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -205,9 +205,7 @@ class WebhookVerbs:
 
     async def _write(self, verb: str, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         open_blocks.refuse_alone(f"hf.webhooks.{verb}")
-        answer = await self._at.run(operation, *args, **kwargs)
-        pass_commit(self._at, operation)
-        return answer
+        return await self._at.run(operation, *args, **kwargs)
 
 
 def _words(option: str, value: Any) -> tuple[str, ...]:

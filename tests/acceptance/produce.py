@@ -1,19 +1,12 @@
-"""A program that migrates, or starts jobs, and may die of it: `python -m tests.acceptance.produce early`.
-
-The ids are fixed, so that it can be run again after a crash, like a program that does not know how far it came. If a
-crash point raises, the program itself goes on, and tries once more.
-"""
+"""Jobs with fixed ids, so that they can be started again after a crash, and end in every way there is."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from holdfast import Call
-from holdfast.crashpoints import CrashPoint
-from tests.acceptance.jobs_of_tests import goes_on, hf, in_blocks, lane_step, moody, quick
+from tests.acceptance.jobs_of_tests import goes_on, in_blocks, lane_step, moody, quick
 
 
 def job_id(name: str) -> UUID:
@@ -44,18 +37,3 @@ def late() -> list[Call[Any]]:
         "l5": goes_on(),
     }
     return [call.options(id=job_id(name)) for name, call in jobs.items()]
-
-
-ACTS: dict[str, Callable[[], object]] = {
-    "migrate": hf.sync.migrate,
-    "early": lambda: hf.sync.start_many(early()),
-    "late": lambda: hf.sync.start_many(late()),
-}
-
-if __name__ == "__main__":
-    act = ACTS[sys.argv[1]]
-    try:
-        act()
-    except CrashPoint:
-        act()
-    hf.sync.close()

@@ -1,24 +1,20 @@
-"""A program that steers jobs and may die of it: `python -m tests.acceptance.steer cancel`.
+"""The verbs by which people steer jobs, each with the scene that it needs, and how one sees that it is done.
 
-Each verb needs a scene of its own, which the test sets beforehand; the program only steers. What it steers goes by
-fixed ids, so that it can be run again after a crash. If a crash point raises, the program itself goes on, and does once
-more what was not done.
+What is steered goes by fixed ids, so that it can be steered again after a crash.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from holdfast import Holdfast
-from holdfast.crashpoints import CrashPoint
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import admission
 from holdfast.store.tx import Tx
-from tests.acceptance.jobs_of_tests import hf, kept, quick
+from tests.acceptance.jobs_of_tests import kept, quick
 from tests.acceptance.produce import job_id
 
 FIRST, SECOND = job_id("first"), job_id("second")
@@ -177,13 +173,3 @@ VERBS = {
     ),
     "trim": Verb(with_an_old_log, lambda hf: hf.sync.retain(), None, LEFT_OF_THE_LOG, 0),
 }
-
-
-if __name__ == "__main__":
-    verb = VERBS[sys.argv[1]]
-    try:
-        verb.steer(hf)
-    except CrashPoint as error:
-        if not str(error).endswith("after_commit"):
-            verb.steer(hf)
-    hf.sync.close()

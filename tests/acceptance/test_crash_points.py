@@ -1,8 +1,9 @@
-"""Every commit boundary: whatever happens to a process there, nothing is lost, doubled, or half done.
+"""Every statement and every commit: whatever happens to a process there, nothing is lost, doubled, or half done.
 
 The ways are kill -9, an error that nobody could expect, SIGSTOP until all leases are over, and on PostgreSQL a cut of
-all connections; after the last three the process itself has to go on. Every run fails if its point was not reached, and
-one test knows that no point is left out in any way.
+all connections; after the last three the process itself has to go on. `scenarios` says what is played, `walker` plays
+it, and `points.json` lists the points of each scenario: a test fails if one is passed that is not in it, and every run
+fails if its point is not passed. `python -m tests.acceptance.walker record` writes the list anew.
 """
 
 from __future__ import annotations
@@ -12,106 +13,69 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.crashpoints import POINTS, VARIABLE, Trap
+from holdfast.crashpoints import IN_TRANSACTIONS, OUTSIDE, Trap
 from holdfast.errors import InvalidSettings
-from holdfast.store.migrations import steps
-from holdfast.store.settling import CRASH_POINTS
-from tests import forked
-from tests.acceptance import test_completion_by_orm, test_media_pipeline, test_webhooks
-from tests.acceptance.crash_cases import IN_CHILDREN, PLAYED, STEERED, Case, cases, places
+from tests.acceptance import test_media_pipeline, test_webhooks
+from tests.acceptance.crash_cases import IN_CHILDREN, cases, places
 from tests.acceptance.jobs_in_children import in_child
-from tests.acceptance.play import (
-    REACHED,
-    Tables,
-    has_right_to_write,
-    produce,
-    start,
-    surroundings,
-    tables,
-    trapped,
-    until_on_stage,
-    walk,
-)
-from tests.acceptance.processes import state_of, until
+from tests.acceptance.play import REACHED, trapped, until_on_stage
+from tests.acceptance.processes import state_of
+from tests.acceptance.scenarios import SCENARIOS
 from tests.acceptance.scene import ROOT, Scene, WorkerProcess
-from tests.acceptance.steer import VERBS
+from tests.acceptance.walker import table
+from tests.acceptance.walks import Way, all_settings, ask, walk, ways
 
 IN_CHILDREN_APP = "tests.acceptance.jobs_in_children:hf"
-PLAYED_ALWAYS = {
-    ("sqlite", "complete.before_commit", "kill"),
-    ("sqlite", "claim.after_commit", "kill"),
-    ("sqlite", "flush.after_commit", "raise"),
-    ("sqlite", "claim.before_handler", "stop"),
+ALWAYS: set[Way] = {
+    ("complete", "sqlite", "kill"),
+    ("complete", "sqlite", "raise"),
+    ("skip", "sqlite", "kill"),
+    ("pause_queue", "postgres", "cut"),
+    ("pause_lane", "sqlite", "stop"),
 }
-STEERED_ALWAYS = {
-    ("sqlite", "skip.after_update", "kill"),
-    ("postgres", "cancel.after_update", "cut"),
-    ("sqlite", "delete.after_update", "stop"),
-}
+WALKS = ways({name: each for name, each in SCENARIOS.items() if not each.needs})
 
 
-@pytest.mark.parametrize(
-    ("stage_database", "point", "mode"), places(cases(PLAYED), PLAYED_ALWAYS), indirect=["stage_database"]
-)
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("name", "database", "mode"), places(WALKS, ALWAYS))
 def test_whatever_happens_at_a_point_loses_and_doubles_nothing(
-    stage_database: tuple[str, dict[str, str]], tmp_path: Path, point: str, mode: str
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, database: str, mode: str
 ) -> None:
-    """F-01, F-03, F-15, I-13; P-08 is `claim.after_commit`, P-15 `complete.after_event`, P-20 the points of a claim."""
-    database, settings = stage_database
-
-    walk(database, tmp_path, settings, f"{point}:1:{mode}")
+    """F-01, F-03, F-15, F-39, I-12, I-13, P-08, P-15, P-20."""
+    assert walk(request, tmp_path, name, database, mode) == {}
 
 
-@pytest.mark.parametrize(
-    ("stage_database", "point", "mode"), places(cases(STEERED), STEERED_ALWAYS), indirect=["stage_database"]
-)
-def test_a_verb_is_done_wholly_or_not_at_all_whatever_happens_to_its_process(
-    stage: Scene, point: str, mode: str
-) -> None:
-    """F-01, F-15, I-12."""
-    name, _, where = point.partition(".")
-    verb = VERBS[name]
-    verb.prepare(stage.hf)
-    before = tables(stage)
+def test_a_walk_sees_an_operation_that_is_done_by_half(tmp_path: Path) -> None:
+    points = ["holds.pause_lane.statement 1", "holds.pause_lane.statement 4"]
+    asked = {"name": "pause_lane", "settings": {}, "mode": "kill", "points": points, "in_halves": True}
 
-    program = steering(stage, name, f"{point}:1:{mode}")
-    until(lambda: program.is_stopped or not program.is_alive, "the program ends", 60)
-    if program.is_stopped:
-        look_at_what_stands_still(program, stage, before, is_done=where == "after_commit")
-        program.send(signal.SIGCONT)
-    code = program.exit_code()
+    (failures,) = ask("walk", tmp_path, [asked])
 
-    assert REACHED in program.said
-    is_cut_off = mode == "cut" and "UnknownOutcome" in program.said
-    assert code == (-signal.SIGKILL if mode == "kill" else int(is_cut_off)), program.said
-    if where != "after_commit" and code != 0:
-        assert tables(stage) == before
-        forked.run(program.process.args, env=stage.environment, cwd=ROOT, capture_output=True, timeout=60, check=True)
-    assert stage.rows(verb.sql) == [(verb.value,)]
-    if verb.event is not None:
-        assert events(tables(stage), verb.event) == events(before, verb.event) + 1
+    assert list(failures) == points[1:]
+    assert "half of it is there" in failures[points[1]]
 
 
-def steering(stage: Scene, name: str, trap: str) -> WorkerProcess:
-    """Start the program that steers, with the trap set."""
-    command = [sys.executable, "-m", "tests.acceptance.steer", name]
-    return start(command, {**stage.environment, VARIABLE: trap}, stage.directory / "steer.log")
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+def test_every_point_that_is_passed_is_walked(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> None:
+    """A new statement, or a new operation, is a new point: record the table anew, or play the operation somewhere.
 
+    That none is left in the table which is no longer passed, each walk sees by itself.
+    """
+    names = [name for name, each in SCENARIOS.items() if database in each.databases and not each.needs]
+    walked = {point for found in table().values() for point in found.get(database, ())}
+    settings = next(all_settings(request, database))
 
-def look_at_what_stands_still(program: WorkerProcess, stage: Scene, before: Tables, *, is_done: bool) -> None:
-    """See that nobody sees a half of what *program* was at; others can write, unless that has the right to."""
-    assert (tables(stage) == before) is not is_done
-    assert not (has_right_to_write(program, stage) and is_done)
+    (found,) = ask("record", tmp_path, [{"names": names, "settings": settings}])
 
-
-def events(found: Tables, name: str) -> int:
-    return sum(name in row for row in found["event"])
+    passed = {point for (points,) in found.values() for point in points}
+    assert {each for each in passed - walked if each.rpartition(".")[0] not in BESIDE} == set()
 
 
 @pytest.mark.parametrize(
@@ -141,78 +105,86 @@ def stopped_children(worker: WorkerProcess) -> list[int]:
     return [int(child) for child in children if state_of(int(child)) == "T"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("mode", ["kill", "raise"])
-@pytest.mark.parametrize(
-    ("stage_database", "number"),
-    [(database, step.number) for database in ("sqlite", "postgres") for step in steps(database)],
-    indirect=["stage_database"],
-)
-def test_a_migration_that_ends_at_any_step_is_taken_up_where_it_was(
-    stage_database: tuple[str, dict[str, str]], tmp_path: Path, number: int, mode: str
-) -> None:
-    """F-39."""
-    database, settings = stage_database
-    environment = surroundings(database, tmp_path, settings)
-
-    said = produce("migrate", environment, f"migrate.step:{number}:{mode}")
-
-    assert REACHED in said
-    assert produce("early", environment, "") == ""
-
-
-def test_every_point_is_walked_in_every_way() -> None:
-    """A run that does not reach its point fails; so all of them together reach every point in every way."""
-    walked: set[Case] = {
-        *cases(PLAYED),
-        *cases(STEERED),
-        *cases(IN_CHILDREN),
-        *test_webhooks.CASES,
-        *((database, point, mode) for database, point, _, mode in test_media_pipeline.CASES),
-        *((database, point.partition(":")[0], mode) for database, _, point, mode in test_completion_by_orm.CASES),
-    }
-
-    assert set(cases(POINTS)) - walked == set()
+BESIDE = {
+    "settling.settle": "what an exchange failed with is settled alone: by the statements of `claimer.exchange`",
+    "statistics.forget": "throws away what the server knows about tables",
+    "reaping.still_locked": "looks at locks, and writes nothing",
+    "unique.sweep": "frees keys that nothing holds any more",
+    "trimming.forget": "forgets events of jobs that are gone",
+    "warnings.append": "one event, of a job that has ended",
+    "workers.beat": "the sign of life of who follows the log; a worker's own is `hearing._beat`",
+    "workers.forget_astray": "forgets who has not been seen for days",
+    "fenced.is_completed_by": "looks whether a COMMIT in doubt has happened",
+    "provided.execute": "one statement of an operation that is walked where it runs whole",
+    "provided.fetch": "one statement of an operation that is walked where it runs whole",
+}
+"""Operations that no scenario is about, with the reason."""
 
 
 @cache
-def passed_in_the_code() -> frozenset[str]:
-    """Name the points that the sources pass: by their names, by a kind of settlement, or by a verb."""
+def operations() -> frozenset[str]:
+    """Name the operations that the sources have run in a write transaction."""
     found = set()
     for path in Path(holdfast.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            called = ast.unparse(node.func)
-            if called == "reach" and isinstance(node.args[0], ast.Constant):
-                found.add(str(node.args[0].value))
-            elif called == "pass_points" and isinstance(node.args[1], ast.Constant):
-                found |= {f"{kind}.{node.args[1].value!s}" for kind in CRASH_POINTS.values()}
-            elif called == "pass_commit":
-                found |= {f"{verb}.after_commit" for verb in VERBS}
+            if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).rpartition(".")[2] in RUNS:
+                found |= {ast.unparse(each) for each in node.args[:2] if is_operation(each)}
     return frozenset(found)
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_every_point_is_somewhere_in_the_code(point: str) -> None:
-    assert point in passed_in_the_code()
+RUNS = ("run", "run_sync", "gather", "gather_sync", "bound", "_write", "_steer", "shield")
 
 
-def test_every_point_that_the_code_names_is_registered() -> None:
-    by_name = {each for each in passed_in_the_code() if each.partition(".")[0] not in {*VERBS, *CRASH_POINTS.values()}}
+def is_operation(node: ast.expr) -> bool:
+    """Tell whether *node* names a function of a module of the store."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in STORE
 
-    assert by_name <= set(POINTS)
+
+STORE = {path.stem for path in (Path(holdfast.__file__).parent / "store").glob("*.py")}
 
 
-def test_a_point_that_is_not_registered_cannot_be_passed_while_one_is_armed() -> None:
-    with pytest.raises(LookupError, match=r"new\.point"):
-        Trap.parse("renew.before").reach("new.point")
+def test_every_operation_that_writes_is_walked() -> None:
+    walked = {point.rpartition(".")[0] for found in table().values() for points in found.values() for point in points}
+
+    assert operations() - walked - set(BESIDE) - {"steering.at_once"} == set()
+
+
+def test_every_point_outside_transactions_is_walked_in_every_way() -> None:
+    walked = {(database, point, mode) for name, database, mode in ways(SCENARIOS) for point in table()[name][database]}
+    walked |= {*cases(IN_CHILDREN), *test_webhooks.CASES}
+    walked |= {(database, point, mode) for database, point, _, mode in test_media_pipeline.CASES}
+
+    assert set(cases(OUTSIDE)) - walked == set()
+
+
+def test_the_table_has_nothing_but_points() -> None:
+    points = {point for found in table().values() for points in found.values() for point in points}
+
+    names = {each.partition(":")[0] for each in points}
+    assert {each for each in names if each not in OUTSIDE and not IN_TRANSACTIONS.fullmatch(each)} == set()
+
+
+@cache
+def passed_in_the_code() -> Collection[str]:
+    """Name the points that the sources pass by their names."""
+    found = set()
+    for path in Path(holdfast.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "reach":
+                found |= {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
+    return frozenset(found)
+
+
+def test_the_points_outside_transactions_are_those_that_the_code_names() -> None:
+    assert passed_in_the_code() == set(OUTSIDE)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "nowhere",
+        "settling.settle.statement",
+        "settling.settle.statement 0",
         "renew.before:x",
         "renew.before:1:explode",
         "renew.before:1:delay=soon",

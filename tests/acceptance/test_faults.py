@@ -403,11 +403,11 @@ async def test_connections_that_are_replaced_all_the_time_hold_up_neither_recove
 
 
 POINTS_OF_SIGNALS = [
-    "claim.after_update",
-    "claim.after_commit",
-    "claim.before_handler",
-    "complete.after_update",
-    "complete.after_commit",
+    "claimer.exchange.before_commit:1",
+    "claimer.exchange.after_commit:1",
+    "claim.before_handler:1",
+    "claimer.exchange.before_commit:2",
+    "claimer.exchange.after_commit:2",
 ]
 
 
@@ -416,11 +416,11 @@ def signalled_at(always: str) -> list[object]:
 
 
 @pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("point", signalled_at("claim.after_commit"))
+@pytest.mark.parametrize("point", signalled_at("claimer.exchange.after_commit:1"))
 def test_a_signal_at_any_step_of_claim_and_dispatch_leaves_no_running_row(stage: Scene, point: str) -> None:
     """F-06, P-17, I-50."""
     stage.start(*[quick(n=n) for n in range(5)])
-    worker = stage.worker("--grace", "5", waits=False, HOLDFAST_CRASH=f"{point}:1:delay=0.5")
+    worker = stage.worker("--grace", "5", waits=False, HOLDFAST_CRASH=f"{point}:delay=0.5")
     wait_until(lambda: "crash_point_reached" in worker.said, f"{point} is reached")
 
     worker.send(signal.SIGTERM)
@@ -433,11 +433,11 @@ def test_a_signal_at_any_step_of_claim_and_dispatch_leaves_no_running_row(stage:
 
 
 @pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("point", signalled_at("complete.after_update"))
+@pytest.mark.parametrize("point", signalled_at("claimer.exchange.before_commit:2"))
 def test_a_second_signal_at_any_step_ends_the_process_at_once_and_loses_nothing(stage: Scene, point: str) -> None:
     """F-06."""
     stage.start(*[quick(n=n) for n in range(5)])
-    worker = stage.worker("--grace", "60", waits=False, HOLDFAST_CRASH=f"{point}:1:stop=0.5")
+    worker = stage.worker("--grace", "60", waits=False, HOLDFAST_CRASH=f"{point}:stop=0.5")
     wait_until(lambda: "crash_point_reached" in worker.said, f"{point} is reached")
 
     worker.send(signal.SIGTERM)

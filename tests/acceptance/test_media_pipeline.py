@@ -19,19 +19,19 @@ from tests.lines import whole_lines
 APP = "examples.media_pipeline:hf"
 PHASES = ("download", "encode", "upload")
 # what takes part in every run, not only in the long one
-ALWAYS = {("sqlite", "phase.after_commit", 1, "kill")}
+ALWAYS = {("sqlite", "phases.complete.after_commit", 1, "kill")}
 # what runs once more, for its end was not committed
 REPEATED = {
-    ("sqlite", "phase.before_commit", "kill"),
-    ("postgres", "phase.before_commit", "kill"),
-    ("sqlite", "phase.before_commit", "raise"),
-    ("postgres", "phase.before_commit", "raise"),
-    ("postgres", "phase.before_commit", "stop"),
+    ("sqlite", "phases.complete.before_commit", "kill"),
+    ("postgres", "phases.complete.before_commit", "kill"),
+    ("sqlite", "phases.complete.before_commit", "raise"),
+    ("postgres", "phases.complete.before_commit", "raise"),
+    ("postgres", "phases.complete.before_commit", "stop"),
 }
 CASES = [
     (database, point, number, mode)
     for database, point, mode in cases(PHASED)
-    for number in ((1, 2, 3) if point.startswith("phase.") and mode in ("kill", "cut") else (2,))
+    for number in ((1, 2, 3) if point.startswith("phases.complete.") and mode in ("kill", "cut") else (2,))
 ]
 """Database, point, number of the phase, mode."""
 

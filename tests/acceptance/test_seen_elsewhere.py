@@ -133,7 +133,11 @@ def test_a_worker_stopped_in_the_middle_of_a_reap_changes_nothing_when_it_goes_o
     stage.until_running(lost)
     victim.kill()
     zombie = stage.worker(
-        "--concurrency", "2", waits=False, HOLDFAST_CRASH="reap.after_update:1:stop=5", HOLDFAST_DEADLINE_SECONDS="1"
+        "--concurrency",
+        "2",
+        waits=False,
+        HOLDFAST_CRASH="reaping.reap.before_commit:1:stop=5",
+        HOLDFAST_DEADLINE_SECONDS="1",
     )
     wait_until(lambda: "crash_point_reached" in zombie.said, "the reap is under way", LEASE + 15)
 
@@ -164,7 +168,7 @@ def test_a_server_that_crashes_in_the_middle_of_a_reap_strands_nothing(
         victim = stage.worker()
         stage.until_running(lost)
         victim.kill()
-        reaper = stage.worker(waits=False, HOLDFAST_CRASH="reap.after_update:1:delay=2")
+        reaper = stage.worker(waits=False, HOLDFAST_CRASH="reaping.reap.before_commit:1:delay=2")
         wait_until(lambda: "crash_point_reached" in reaper.said, "the reap is under way", LEASE + 15)
 
         restart(own_server)

@@ -58,7 +58,10 @@ def together(request: pytest.FixtureRequest, store: SqliteStore) -> Callable[[li
 
 
 def adding(number: int, text: str = "") -> Work:
-    return lambda tx: add(tx, number, text)
+    async def added(tx: Tx) -> int:
+        return await add(tx, number, text)
+
+    return added
 
 
 async def test_what_gathers_shares_one_transaction(store: SqliteStore, together: Callable[..., Any]) -> None:
@@ -137,7 +140,7 @@ async def test_an_error_at_the_commit_of_a_group_does_nothing_twice(
     store: SqliteStore, together: Callable[..., Any], where: str, armed: Callable[[str], None]
 ) -> None:
     """I-64: behind the commit there is nothing left to be undone, or to be run again."""
-    armed(f"group.{where}:2:raise")  # the first is that of who keeps them waiting
+    armed(f"test_sqlite_group.added.{where}:1:raise")
 
     results = await together([adding(number) for number in range(3)])
 

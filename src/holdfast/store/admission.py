@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.crashpoints import reach
 from holdfast.states import TERMINAL, Status
 from holdfast.store import arrivals, blockers, lanes, webhooks
 from holdfast.store.deletes import TOMBSTONE
@@ -69,7 +68,6 @@ async def admit(tx: Tx, queue: str, most: int = MOST_ARRIVALS) -> int:
     """Take up to *most* arrivals of *queue*; answer how many there were."""
     rows = await tx.fetch_all(ARRIVALS, queue=queue, most=most)
     if rows:
-        reach("admit.after_lock")
         await _take_up(tx, [Arrival(*row) for row in rows])
     return len(rows)
 
@@ -159,7 +157,6 @@ async def _count_blockers(tx: Tx, blocked: Sequence[Arrival]) -> set[int]:
     waited_for = {each.seq: each.chain_id for each in blocked if each.chain_id != each.id or each.version > 1}
     moved, later = await blockers.arm(tx, {each.seq: each.on_blocker_failure for each in blocked}, waited_for)
     await blockers.move(tx, moved, announce_blocked=True)
-    reach("admit.after_blockers")
     return set(later)
 
 
@@ -184,7 +181,6 @@ async def _move_lanes(tx: Tx, pending: Sequence[Arrival], leaving: Sequence[Arri
     await _bring_back(tx, [(each.seq, lane) for each, lane in here if each.place is not None], mine)
     freed = {each.lane for each in leaving if each.lane is not None and each.lane in mine}
     stuck = await lanes.promote(tx, headless | freed, mine)
-    reach("admit.after_places")
     return later | {each.seq for each in leaving if each.lane in stuck}
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.errors import Busy, InvalidInput, JobNotFound, WrongTask
 from holdfast.models import INTERNAL_QUEUE, Chain, Start, Unique
 from holdfast.store import blockers, events, reads, rows, unique
@@ -42,7 +41,6 @@ async def start(tx: Tx, starts: Sequence[Start], from_chain: UUID | None = None)
         await blockers.link(tx, [(each.seq, asked[each.id]) for each in made.inserted.values()], blocking)
     if not made.are_told:
         await events.append(tx, [_enqueued(each, asked[each.id]) for each in made.inserted.values()])
-    reach("start.before_commit")
     return _answers(starts, made)
 
 
@@ -243,9 +241,7 @@ async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mappin
         raise InvalidInput("it is a delivery of a webhook, which is posted again by hf.webhooks.redeliver()", "job")
     keyed = [id_ for id_, *_, unique_key, closed_as in found.values() if unique_key and closed_as]
     keys = {id_: held for id_, *held in await tx.fetch_all(OWN_KEYS, ids=keyed)} if keyed else {}
-    started = await start(tx, [_anew(found[each], new_id, facts, keys) for each, new_id in wanted])
-    reach("start_again.after_update")
-    return started
+    return await start(tx, [_anew(found[each], new_id, facts, keys) for each, new_id in wanted])
 
 
 def _anew(first: Sequence[Any], new_id: UUID, facts: Mapping[str, str], keys: Mapping[str, Sequence[Any]]) -> Start:

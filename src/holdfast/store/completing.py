@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.errors import StatusConflict, WrongTask
 from holdfast.models import Asked, Continuation, Job
 from holdfast.states import MOVES, Change, Status, guard
@@ -32,7 +31,6 @@ class Current:
 async def current(tx: Tx, job_id: UUID) -> Current:
     """Find and lock the current job of the chain that *job_id* belongs to, or raise `JobNotFound`; change nothing."""
     (named,) = await steering.lock(tx, [job_id])
-    reach("outside.after_lock")
     (job,) = await reads.jobs_by_id(tx, [named.id])
     return Current(named, job)
 
@@ -98,7 +96,6 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     told = await steering.deliveries_ended(tx, [job], Status.COMPLETED, asked)
     said = [*_facts(job, version, successor, asked), *enqueued, *told]
     await events.append(tx, said, to_all=job.status is Status.RUNNING)
-    reach("outside.before_commit")
 
 
 def _refuse(job: Named) -> None:

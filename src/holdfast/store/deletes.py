@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.errors import Busy, StillReferenced
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.states import OPEN, Change, Status, guard
@@ -66,7 +65,6 @@ async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUI
     locked = await _lock(tx, ids, cascade)
     if locked:
         await remove(tx, locked)
-        reach("delete.after_update")
     return [UUID(each.id) for each in locked if each.chain_index == 0]
 
 

@@ -6,7 +6,6 @@ import json
 from typing import Any
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.errors import DeliveryNotFound, JobNotFound, StatusConflict
 from holdfast.models import Delivery, Page
 from holdfast.states import TERMINAL, Status
@@ -72,7 +71,6 @@ async def redeliver(tx: Tx, delivery_id: UUID, new_id: UUID, said: dict[str, str
         await webhooks.record(tx, [(made.seq, target, event, subscription)])
         facts = json.dumps({"again": id_, **said})
         await events.append(tx, [events.Fact(made.seq, "job:enqueued", made.status, 1, 0, facts)])
-        reach("redeliver.after_update")
     return await get(tx, new_id)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.errors import LaneNotFound
 from holdfast.models import Asked, LaneInfo
 from holdfast.states import Status
@@ -27,7 +26,6 @@ async def pause_queue(tx: Tx, key: str, until_ms: int | None, asked: Asked) -> N
     await tx.execute(PAUSE_QUEUE, key=key, by=asked.by, why=asked.why, until=until_ms)
     facts = asked.facts(queue=key, until=until_ms)
     await events.append(tx, [events.Fact(events.NO_JOB, "queue:paused", facts=facts)])
-    reach("pause_queue.after_update")
 
 
 async def resume_queue(tx: Tx, key: str, asked: Asked) -> bool:
@@ -35,7 +33,6 @@ async def resume_queue(tx: Tx, key: str, asked: Asked) -> bool:
     rows = await tx.fetch_all(RESUME_QUEUE, key=key)
     if rows:
         await events.append(tx, [events.Fact(events.NO_JOB, "queue:resumed", facts=asked.facts(queue=key))])
-        reach("resume_queue.after_update")
     return bool(rows)
 
 
@@ -56,7 +53,6 @@ async def pause_lane(tx: Tx, key: str, asked: Asked) -> None:
             break
     await tx.execute(PARK, key=key)
     await events.append(tx, [events.Fact(events.NO_JOB, "lane:paused", facts=asked.facts(lane=key))])
-    reach("pause_lane.after_update")
 
 
 RESUME_LANE = """
@@ -75,7 +71,6 @@ async def resume_lane(tx: Tx, key: str, asked: Asked) -> bool:
         await tx.execute(UNPARK, key=key)
         await lanes.promote(tx, [key], {key: lanes.Lane(key, rows[0][1], False)})  # without jobs its row goes
         await events.append(tx, [events.Fact(events.NO_JOB, "lane:resumed", facts=asked.facts(lane=key))])
-        reach("resume_lane.after_update")
     return bool(rows)
 
 
@@ -100,7 +95,6 @@ async def skip(tx: Tx, key: str, asked: Asked) -> UUID | None:
     if stuck:
         await arrivals.leave(tx, [seq], arrivals.AGAIN_MS)
     await events.append(tx, [lanes.resumed(key, id_, asked.said())])
-    reach("skip.after_update")
     return UUID(id_)
 
 

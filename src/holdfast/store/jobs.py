@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.models import RUN_PHASE, BlockerEnd, Chain, EventName
 from holdfast.outcomes import MOST_CRASHES
 from holdfast.states import Change, Status, guard
@@ -142,8 +141,6 @@ async def claim(
         for (queue, task), count in shares.items():
             each = {"queue": queue, "task": task, "most": count}
             rows += await events.move(tx, CLAIM["sqlite"], {**each, **given}, STARTED, facts)
-    if rows:
-        reach("claim.after_update")
     claimed = await _with_blockers(tx, rows, nonce)
     return sorted(claimed, key=lambda each: (each.sort_key, each.token.seq))
 

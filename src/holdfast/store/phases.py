@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.crashpoints import reach
 from holdfast.states import Status
 from holdfast.store import events, jobs, phase_rows
 from holdfast.store.jobs import FENCE, Hold, Report, Token
@@ -56,8 +55,6 @@ async def begin(tx: Tx, beginnings: Sequence[Beginning], reports: Sequence[Repor
     await phase_rows.lay(tx, [(each.token.seq, row) for each in begun for row in each.rows])
     await phase_rows.cut(tx, [(each.token.seq, each.total) for each in begun if each.total is not None])
     await events.append(tx, [_begun(each, versions[each.token.seq]) for each in begun])
-    if begun:
-        reach("begin_phase.before_commit")
     return await _holds(tx, [each.token for each in beginnings], {each.token for each in begun})
 
 
@@ -95,8 +92,6 @@ async def complete(tx: Tx, completions: Sequence[Completion], reports: Sequence[
     held = [each for each in free if each.token.seq in versions]
     done = await phase_rows.complete(tx, [(each.token.seq, each.position, each.result) for each in held])
     await events.append(tx, [_completed(each, versions[each.token.seq]) for each in held if each.token.seq in done])
-    if done:
-        reach("phase.before_commit")
     return await _holds(tx, [each.token for each in completions], {each.token for each in held})
 
 

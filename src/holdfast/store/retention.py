@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.models import Job
 from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL, Change, Status, guard
@@ -255,7 +254,6 @@ async def mark(tx: Tx, line: Line, age_ms: int, seqs: Sequence[int]) -> list[int
     if not locked:
         return []
     rows = await tx.fetch_all(MARK, seqs=[each.seq for each in locked])
-    reach("mark.after_update")
     told = [events.Fact(seq, "job:stale", status, version, attempt) for seq, status, version, attempt in sorted(rows)]
     await events.append(tx, told)
     return [each.seq for each in locked if each.chain_index == 0]
@@ -268,5 +266,4 @@ async def delete(tx: Tx, line: Line, age_ms: int, seqs: Sequence[int]) -> list[i
     free = [each for each in locked if each.chain_id not in held]
     if free:
         await deletes.remove(tx, free)
-        reach("retain.after_delete")
     return [each.seq for each in free if each.chain_index == 0]

@@ -9,13 +9,12 @@ dependent is locked, stays on its row as an arrival for admission.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.crashpoints import POINTS, is_armed, reach
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.models import DELIVER, EventName, PhaseStatus
 from holdfast.outcomes import POISON, Kind, Outcome
@@ -96,9 +95,7 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     refused = {job.token: judged.mistakes[job.token.seq] for job, _ in decided if job.token.seq in judged.mistakes}
     mine = [(job, each) for job, each in decided if job.token not in refused]
     missed = {each.token: each for each in others if each.token not in held}
-    pass_points([each.outcome.kind for _, each in mine], "after_check")
     await leave(tx, mine, judged.chains)
-    pass_points([each.outcome.kind for _, each in mine], "before_commit")
     standing = await look(tx, list(missed))
     busy = [each for token, each in missed.items() if standing[token] in (Hold.HELD, Hold.CANCEL, Hold.PAUSE)]
     lost = {token: hold for token, hold in standing.items() if missed[token] not in busy}
@@ -141,13 +138,10 @@ async def complete(tx: Tx, plain: Sequence[Settlement]) -> set[int]:
 
 
 async def _complete(tx: Tx, sql: str, plain: Sequence[Settlement], **values: object) -> set[int]:
-    pass_points([Kind.COMPLETE], "after_check")
     given = [(*each.token, each.outcome.output) for each in plain]
     rows = await events.move(tx, sql, {"given": given, **values}, COMPLETED)
     phased = [seq for seq, _, _, _, _, current_phase, _ in rows if current_phase is not None]
     await phase_rows.end(tx, [phase_rows.JobEnd(seq, PhaseStatus.COMPLETED) for seq in phased])
-    for where in ("after_update", "after_promote", "after_unblock", "after_event", "before_commit"):
-        pass_points([Kind.COMPLETE], where)
     return {row[0] for row in rows}
 
 
@@ -263,10 +257,7 @@ async def finish_block(tx: Tx, settlement: Settlement) -> None:
     judged = await continuations.judge(tx, _steps(decided))
     if judged.mistakes:
         raise judged.mistakes[held.token.seq]
-    kinds = [settlement.outcome.kind]
-    pass_points(kinds, "after_check")
     await leave(tx, decided, judged.chains)
-    pass_points(kinds, "before_commit")
 
 
 LEADS_TO: dict[Kind, tuple[Status, EventName]] = {
@@ -279,25 +270,6 @@ LEADS_TO: dict[Kind, tuple[Status, EventName]] = {
     Kind.PAUSE: (Status.PAUSED, "job:paused"),
     Kind.CANCEL: (Status.CANCELLED, "job:cancelled"),
 }
-
-
-CRASH_POINTS = {
-    Kind.COMPLETE: "complete",
-    Kind.RETRY: "error",
-    Kind.FAIL: "error",
-    Kind.RESCHEDULE: "snooze",
-    Kind.GIVE_BACK: "giveback",
-    Kind.PAUSE: "pause",
-    Kind.CANCEL: "acknowledge",
-    Kind.LOST: "reap",
-}
-
-
-def pass_points(kinds: Iterable[Kind], where: str) -> None:
-    """Pass the crash points of what is being settled, of which only a completion has all."""
-    if is_armed():
-        for point in sorted({f"{CRASH_POINTS[kind]}.{where}" for kind in kinds}.intersection(POINTS)):
-            reach(point)
 
 
 def decide(job: Held, settlement: Settlement) -> Settlement:
@@ -356,16 +328,10 @@ async def leave(
     mine = await lanes.lock(tx, passing)
     versions: dict[int, int] = dict(await tx.fetch_all(LEAVE, given=[_values(job, each) for job, each in decided]))
     await phase_rows.end(tx, [end for job, each in decided if (end := _end_of_phases(job, each)) is not None])
-    kinds = [each.outcome.kind for _, each in decided]
-    pass_points(kinds, "after_update")
     closed = await chain_ends.close(tx, [_end(job, each) for job, each in decided if _closes(each)])
     enqueued = await continuations.insert(tx, steps, chains, {key: not lane.is_paused for key, lane in mine.items()})
-    if steps:
-        reach("complete.after_successor")
     stuck = await lanes.promote(tx, mine.keys() - handing_on, mine) | (passing - mine.keys() - handing_on)
-    pass_points(kinds, "after_promote")
     moved, untold = await blockers.release(tx, {each.chain_id: each.closed_as for each in closed})
-    pass_points(kinds, "after_unblock")
     left = {job.token.seq for job, each in decided if job.lane in stuck and not _keeps_lane(job, each)}
     left |= {each.first for each in closed if each.chain_id in untold}
     await arrivals.leave(tx, sorted(left), arrivals.AGAIN_MS)
@@ -373,7 +339,6 @@ async def leave(
     told = await webhooks.ended(tx, [_delivered(job, each) for job, each in decided if _ends_delivery(job, each)])
     await events.append(tx, said + enqueued + told)
     await blockers.move(tx, moved, announce_blocked=False)
-    pass_points(kinds, "after_event")
 
 
 def _steps(decided: Sequence[tuple[Held, Settlement]]) -> list[continuations.Step]:

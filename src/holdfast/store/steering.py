@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.errors import Busy, JobNotFound, StatusConflict, UniqueConflict
 from holdfast.models import DELIVER, Asked, CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
@@ -176,7 +175,6 @@ async def cancel(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[CancelAnswer
     pausing = await _paused_instead(tx, running)
     await _request(tx, [job for job in running if job.task not in pausing], REQUEST_CANCEL, "job:cancelling", asked)
     await _request(tx, [job for job in running if job.task in pausing], REQUEST_PAUSE, "job:pausing", asked)
-    reach("cancel.after_update")
     return await _in_order(tx, ids, {job.seq: _cancel_answer(job.status) for job in jobs})
 
 
@@ -270,7 +268,6 @@ async def pause(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[PauseAnswer]:
         halting = [(job.lane, str(job.id)) for job in waiting if job.lane is not None and job.head]
         await events.append(tx, [lanes.halted(lane, id_, asked.why) for lane, id_ in halting])
     await _request(tx, running, REQUEST_PAUSE, "job:pausing", asked)
-    reach("pause.after_update")
     answers = {job.seq: PauseAnswer.REQUESTED if job in running else PauseAnswer.PAUSED for job in jobs}
     return await _in_order(tx, ids, answers)
 
@@ -305,7 +302,6 @@ async def resume(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
     jobs = await lock(tx, ids)
     _refuse(jobs, Change.RESUME, "retry() runs what has failed or was cancelled again")
     await _open_again(tx, jobs, RESUME, asked)
-    reach("resume.after_update")
     return await _read(tx, ids)
 
 
@@ -315,7 +311,6 @@ async def retry(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
     _refuse(jobs, Change.RETRY, "start_again() runs a completed one anew")
     await take_keys(tx, sorted({job.chain_id for job in jobs}))
     await _open_again(tx, jobs, RETRY, asked)
-    reach("retry.after_update")
     return await _read(tx, ids)
 
 
@@ -373,7 +368,6 @@ async def reschedule(tx: Tx, ids: Sequence[UUID], run_at_ms: int, delay_ms: int,
     seqs = [job.seq for job in jobs]
     rows = await tx.fetch_all(RESCHEDULE, seqs=seqs, run_at=run_at_ms, delay=delay_ms)
     await _announce(tx, jobs, dict(rows), "job:rescheduled", Status.PENDING, asked)
-    reach("reschedule.after_update")
     return await _read(tx, ids)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.errors import InvalidInput, SubscriptionNotFound
 from holdfast.models import Subscription
 from holdfast.store.rows import instant, maybe_instant
@@ -40,7 +39,6 @@ async def subscribe(
     wanted = json.dumps(tasks) if tasks is not None else None
     row = (str(subscription_id), url, json.dumps(events), wanted, json.dumps(secrets) if secrets else None)
     await tx.execute(INSERT, given=[row], most=MOST_SUBSCRIPTIONS)
-    reach("subscribe.after_update")
     if not (found := await tx.fetch_all(GET, id=str(subscription_id))):
         raise InvalidInput(
             f"there are {MOST_SUBSCRIPTIONS} subscriptions, and no more may be; remove one, or give jobs a webhook="
@@ -69,7 +67,6 @@ async def unsubscribe(tx: Tx, subscription_id: UUID) -> None:
     """Forget one, or raise `SubscriptionNotFound`; its deliveries stay."""
     if not await tx.fetch_all(REMOVE, id=str(subscription_id)):
         raise SubscriptionNotFound(subscription_id)
-    reach("unsubscribe.after_update")
 
 
 ENABLE = f"""
@@ -85,14 +82,12 @@ DISABLE = f"""
 async def enable(tx: Tx, subscription_id: UUID) -> Subscription:
     """Have one told again of what happens from now on, or raise `SubscriptionNotFound`."""
     rows = await tx.fetch_all(ENABLE, id=str(subscription_id))
-    reach("enable.after_update")
     return _the_one(subscription_id, rows)
 
 
 async def disable(tx: Tx, subscription_id: UUID, why: str | None) -> Subscription:
     """Have one told of nothing until it is enabled, or raise `SubscriptionNotFound`."""
     rows = await tx.fetch_all(DISABLE, id=str(subscription_id), reason=why)
-    reach("disable.after_update")
     return _the_one(subscription_id, rows)
 
 

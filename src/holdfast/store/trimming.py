@@ -10,7 +10,6 @@ from a server that had counted further has numbers that are still to come here: 
 
 from __future__ import annotations
 
-from holdfast.crashpoints import reach
 from holdfast.store.events import NO_JOB
 from holdfast.store.tx import Tx
 
@@ -59,7 +58,6 @@ async def trim(tx: Tx, age_ms: int, most: int = MOST_EVENTS) -> int:
     removed = [position for (position,) in await tx.fetch_all(REMOVE[tx.database], seqs=found)] if mine else []
     if removed:
         await _record(tx, [*removed, int(mine[0][0])])
-        reach("trim.after_update")
     return len(removed)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
+from holdfast.crashpoints import is_armed, watched
 from holdfast.errors import Misuse
 from holdfast.store.dialect import Dialect
 from holdfast.store.hints import Hear, Watch
@@ -52,6 +53,16 @@ def drive(operation: Coroutine[Any, Any, R]) -> R:
         return cast("R", end.value)
     operation.close()
     raise RuntimeError("a store operation may await nothing but its transaction")
+
+
+def bound(operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[Tx], Coroutine[Any, Any, R]]:
+    """Give *operation* its arguments, so that it lacks only a transaction; every operation that writes comes by here.
+
+    While a crash point is armed, its statements are points.
+    """
+    if is_armed():
+        return lambda tx: operation(watched(operation, args, tx), *args, **kwargs)
+    return lambda tx: operation(tx, *args, **kwargs)
 
 
 def repeatable(operation: Callable[P, R]) -> Callable[P, R]:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.crashpoints import reach
 from holdfast.ids import id_that_follows
 from holdfast.models import DEFAULT_TRIGGERS, DELIVER, GONE, INTERNAL_QUEUE, EventName, Job, Start
 from holdfast.states import Status
@@ -114,7 +113,6 @@ async def fan_out(tx: Tx, facts: Sequence[Fact]) -> list[Inserted]:
     inserted = await rows.insert(tx, [start for start, _ in starts.values()])
     made = [(each.seq, starts[each.id][1]) for each in inserted]
     await record(tx, [(seq, wish.fact.job, wish.fact.name, wish.subscription) for seq, wish in made])
-    reach("complete.after_delivery")
     return inserted
 
 

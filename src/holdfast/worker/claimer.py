@@ -21,7 +21,7 @@ from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
 from holdfast.outcomes import Kind
 from holdfast.store import glances, jobs, settling
 from holdfast.store.jobs import LOWEST, Claimed, Claims, Place, Report, Want
-from holdfast.store.settling import Settled, Settlement, pass_points
+from holdfast.store.settling import Settled, Settlement
 from holdfast.store.tx import Store, Tx
 from holdfast.surroundings import Surroundings
 from holdfast.tasks import Tasks
@@ -66,8 +66,6 @@ async def exchange(
     claims = Claims([], more=False)
     if most:
         claims = await jobs.admit_and_claim(tx, wants, most, worker, nonce, floor, is_crowded=is_crowded)
-    if settled.done:
-        reach("flush.before_commit")
     return settled, claims
 
 
@@ -233,7 +231,8 @@ class Claimer:
         else:
             self._is_hungry = True  # nobody has looked for what these ends let run
         self._begin(claims.jobs, sent)
-        self._after_commit(batch, claims)
+        if self._ending.is_draining and any(each.outcome.kind is Kind.GIVE_BACK for each in batch):
+            reach("shutdown.after_giveback")
         if settled.busy and not settled.done and not claims.jobs:
             await self._surroundings.sleep(BUSY_SECONDS)
 
@@ -269,8 +268,6 @@ class Claimer:
         finally:
             self._reserved -= most
         self._begin(claimed, sent)
-        if claimed:
-            reach("claim.after_commit")
 
     async def _claim_beside(self, slots: Beside) -> None:
         """Claim for *slots*, if it is time to look for something and some are free."""
@@ -290,8 +287,6 @@ class Claimer:
             raise
         finally:
             slots.end(most)
-        if claims.jobs:
-            reach("claim.after_commit")
         slots.note(claims)
         self._plan_beside(slots)
         self._is_hungry |= slots.shares_queues and claims.admitted > len(claims.jobs)
@@ -329,16 +324,6 @@ class Claimer:
 
     def _nonce(self) -> str:
         return f"{self._surroundings.chance.getrandbits(64):016x}"
-
-    def _after_commit(self, batch: Sequence[Settlement], claims: Claims) -> None:
-        """Pass the points behind a commit whose answer has been taken in: what begins, begins after this."""
-        if batch:
-            reach("flush.after_commit")
-        pass_points([each.outcome.kind for each in batch], "after_commit")
-        if claims.jobs:
-            reach("claim.after_commit")
-        if self._ending.is_draining and any(each.outcome.kind is Kind.GIVE_BACK for each in batch):
-            reach("shutdown.after_giveback")
 
     def _begin(self, claimed: Sequence[Claimed], sent: float) -> None:
         """Keep the leases of what a call has claimed that was sent at *sent*, and begin it."""

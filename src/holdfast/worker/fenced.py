@@ -7,13 +7,12 @@ from uuid import UUID
 
 from holdfast.calls import Call, Unset
 from holdfast.completion import BlockState, Fence
-from holdfast.crashpoints import reach
 from holdfast.errors import InvalidOutput, LeaseLost, Misuse, StoreError, Unavailable, UnknownOutcome
 from holdfast.outcomes import Kind, Outcome
 from holdfast.starting import take_continuation
 from holdfast.store import block_ends, settling
 from holdfast.store.jobs import Hold
-from holdfast.store.settling import Settlement, pass_points
+from holdfast.store.settling import Settlement
 from holdfast.store.tx import OpenTx, Tx
 from holdfast.transactions import BlockingTransaction, BlockTransaction, Transaction
 from holdfast.worker.aborts import ABORTS, AbortReason
@@ -85,12 +84,10 @@ class TokenFence(Fence):
         blocks = self._blocks
         token = blocks.job.token
         if self._completes:
-            reach("complete.after_user_code")
             self._outcome = await self._make_outcome(open_tx)
         try:
             if self._outcome is None:
                 await open_tx.run(settling.hold_block, token)
-                reach("prepare.before_commit")
                 return
             blocks.refuse_fenced()
             is_plain = blocks.job.lane is None and blocks.job.chain_index == 0
@@ -146,10 +143,6 @@ class TokenFence(Fence):
         if is_committed and self._outcome is not None:
             self._blocks.completed(self._outcome)
         self._blocks.end_commit()
-        if is_committed and self._outcome is not None:
-            pass_points([Kind.COMPLETE], "after_commit")
-        elif is_committed:
-            reach("prepare.after_commit")
 
 
 class _Ending(BlockTransaction):

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.codec import Codec
-from holdfast.crashpoints import reach
 from holdfast.errors import Busy, Misuse, Unavailable, UnknownOutcome
 from holdfast.models import PhaseStatus
 from holdfast.phases import half_up, overall, result_codec
@@ -218,7 +217,6 @@ class Phases:
         percent = overall(position, len(self._names), 0)
         rows, total = self._layout(name, position)
         await self._write(phases.begin, Beginning(self._token, name, percent, rows, total))
-        reach("begin_phase.after_commit")
         self._is_laid = True
 
     def _layout(self, name: str, position: int) -> tuple[tuple[PhaseRow, ...], int | None]:
@@ -245,7 +243,6 @@ class Phases:
         text = codec.encode(codec.check(value))
         percent = overall(position, len(self._names), 100)
         await self._write(phases.complete, Completion(self._token, name, position, percent, text))
-        reach("phase.after_commit")
         self._results[name] = text
         self._give_way()
         return codec.decode(text)

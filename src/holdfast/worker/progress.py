@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from holdfast.crashpoints import reach
 from holdfast.store import jobs
 from holdfast.store.jobs import Report, Token
 from holdfast.store.tx import Store
@@ -170,7 +169,6 @@ class Progress:
         try:
             reports = [last.report for last in taken.values() if last.report is not None]
             written = await self._store.run(jobs.progress, reports)
-            reach("progress.after_commit")
         except Exception:
             logger.debug("progress_not_written", exc_info=True)
         finally:

@@ -64,7 +64,6 @@ class Proof:
         count = 0
         while taken := await self._store.run(reaping.reap_dead, sorted(self._dead)):
             count += taken
-        reach("reap.after_commit")
         await self._store.run(proofs.forget, sorted(self._dead))
         logger.warning("workers_found_dead", extra={"workers": ", ".join(sorted(self._dead)), "jobs": count})
         dead, self._dead = self._dead, {}

@@ -140,16 +140,11 @@ class RetentionPass:
             return []
         operation = retention.mark if walk.stage == "stale" else retention.delete
         try:
-            done = await self._at.run(operation, walk.line, walk.age_ms, seqs)
+            return await self._at.run(operation, walk.line, walk.age_ms, seqs)
         except Busy:
             if len(seqs) == 1:
                 return []
             return [seq for each in seqs for seq in await self._act(walk, [each])]
-        if walk.stage == "stale":
-            reach("mark.after_commit")
-        else:
-            reach("retain.after_commit")
-        return done
 
     async def _tidy(self, *, is_whole: bool) -> int:
         """Remove what belongs to nobody any more, all of it or the next piece; answer how much of it was log."""
@@ -172,8 +167,6 @@ class RetentionPass:
         if await self._at.read(trimming.has_old, age_ms):
             for _ in range(MOST_BATCHES):
                 trimmed += (removed := await self._at.run(trimming.trim, age_ms))
-                if removed:
-                    reach("trim.after_commit")
                 if removed < trimming.MOST_EVENTS:
                     break
         return trimmed

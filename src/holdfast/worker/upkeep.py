@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.crashpoints import reach
 from holdfast.errors import StoreError
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.store import admission, glances, reaping, statistics
@@ -135,8 +134,6 @@ class Upkeep:
         if reaped is None:
             quiet_ms, spared = self._quiet_ms(now), self._sparing(now)
             reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
-        if reaped.count:
-            reach("reap.after_commit")
         self._tell_jump(now, reaped.now_ms)
         if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
             self._quiet_since = self._surroundings.monotonic()

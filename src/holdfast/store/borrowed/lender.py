@@ -13,7 +13,7 @@ from holdfast.errors import TransactionRequired, WrongConnection
 from holdfast.store import migrations
 from holdfast.store.borrowed.kinds import Driver, Intent, Lent, Library
 from holdfast.store.borrowed.known import KNOWN
-from holdfast.store.tx import ListOperation, Operation, P, R, Store, T, Tx
+from holdfast.store.tx import ListOperation, Operation, P, R, Store, T, Tx, bound
 
 Identity: TypeAlias = Callable[[], Awaitable[str | None]]
 Lend: TypeAlias = Callable[[], Coroutine[Any, Any, Lent]]
@@ -58,9 +58,7 @@ class Borrowed:
 
     async def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lent.watches():
-            return await self._driver.run(
-                self.lent.connection, self._store.dialect, lambda tx: operation(tx, *args, **kwargs)
-            )
+            return await self._driver.run(self.lent.connection, self._store.dialect, bound(operation, *args, **kwargs))
 
     def _transaction(self, intent: Intent) -> AbstractContextManager[object]:
         if self.lent.opens is not None:
@@ -82,7 +80,7 @@ class Held(Borrowed):
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in the caller's transaction, once, if it is still the one that it was."""
         await self._refuse_another()
-        return await self._run(self._marked, lambda tx: operation(tx, *args, **kwargs))
+        return await self._run(self._marked, operation, *args, **kwargs)
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in the caller's transaction, once: it sees what the caller has written."""
@@ -100,10 +98,10 @@ class Held(Borrowed):
         if lent.connection is not self.lent.connection:
             raise _ended()
 
-    async def _marked(self, tx: Tx, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    async def _marked(self, tx: Tx, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._mark is not None and await _mark(tx) != self._mark:
             raise _ended()
-        result = await work(tx)
+        result = await operation(tx, *args, **kwargs)
         self._mark = self._mark or await _mark(tx)
         return result
 

@@ -28,7 +28,7 @@ from contextvars import ContextVar
 from secrets import token_hex
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.crashpoints import reach
+from holdfast.crashpoints import after_commit, before_commit, note
 from holdfast.errors import (
     HoldfastError,
     Misuse,
@@ -172,6 +172,7 @@ class Provided:
 
         async def flush_and_run() -> R:
             await self._transaction.flush()
+            note(self, operation, args)
             try:
                 return await self._borrowed.run(operation, *args, **kwargs)
             except Exception as error:
@@ -254,9 +255,9 @@ class Provided:
     async def _commit(self) -> None:
         try:
             await self._transaction.flush()
-            reach("provided.before_commit")
+            before_commit(self, is_block=True)
             await self._transaction.commit(self._refuse_half)
-            reach("provided.after_commit")
+            after_commit(self, is_block=True)
             self.is_committed = True
         except BaseException as error:
             await self._transaction.roll_back()

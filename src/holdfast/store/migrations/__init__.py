@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from holdfast.crashpoints import reach
 from holdfast.errors import NotMigrated, WrongConnection
 from holdfast.store.dialect import TABLES, Dialect
 from holdfast.store.tx import Database, Standing, Tx
@@ -88,7 +87,6 @@ async def step(tx: Tx, database: Database, last: int | None = None) -> str | Non
         return None
     for statement in (*todo.statements, _record(todo)):
         await tx.execute(statement)
-    reach("migrate.step")
     return todo.name
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from holdfast.crashpoints import after_commit, before_commit
 from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
 from holdfast.store.postgres.address import READ_MARK
 from holdfast.store.postgres.cancels import Cut
@@ -27,7 +28,7 @@ from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_lin
 from holdfast.store.postgres.execution import IN_DOUBT, is_rolled_back
 from holdfast.store.postgres.pool import Lent
 from holdfast.store.statements import Record, in_postgres
-from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, no_session
+from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, no_session
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
@@ -72,7 +73,7 @@ class Block:
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in the block's transaction, by our deadline."""
-        return await self.do(lambda tx: operation(tx, *args, **kwargs))
+        return await self.do(bound(operation, *args, **kwargs))
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in the block's transaction: it sees what was written there."""
@@ -216,9 +217,11 @@ class Block:
                 raise _ended_by_user()
             if has_spoken(self._lent.pgconn):  # to COMMIT there would be two answers, if a pooler says farewell too
                 await self._lent.tx.fetch_all("SELECT 1")
+            before_commit(self._lent.tx, is_block=True)
             is_sent = True
             await self._lent.tx.commit()
             self.is_committed = is_clean = True
+            after_commit(self._lent.tx, is_block=True)
         except psycopg.Error as error:
             is_clean = await is_rolled_back(self._lent)
             if is_sent and diagnose(error) is Trouble.LOST and error.sqlstate != SAT_TOO_LONG:

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Generic
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from holdfast.crashpoints import after_commit, before_commit, begin
 from holdfast.errors import StoreError, Unavailable, UnknownOutcome
 from holdfast.store.postgres.address import FORGET_PLANS, PLANS_SECONDS, Plan
 from holdfast.store.postgres.deadline import Alarm, Deadline
 from holdfast.store.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.store.postgres.pool import Lent
-from holdfast.store.tx import Database, First, R, Row, Tx
+from holdfast.store.tx import Database, First, R, Row, Tx, bound
 from holdfast.store.views import Views
 
 if TYPE_CHECKING:
@@ -112,12 +113,15 @@ class Execution(Generic[R]):
     async def _transact(self, lent: Lent) -> R:
         if not self._plan.begin:
             return await self._do_alone(lent)
+        begin(lent.tx)
         await lent.tx.begin(self._plan.begin)
         result = await self._work(lent.tx)
         if lent.pgconn.transaction_status != TransactionStatus.INTRANS:
             raise RuntimeError("a store operation may not go on after an error of its transaction")
+        before_commit(lent.tx)
         self._is_committing = self._plan.writes
         await lent.tx.commit()
+        after_commit(lent.tx)
         return result
 
     async def _do_alone(self, lent: Lent) -> R:
@@ -125,10 +129,12 @@ class Execution(Generic[R]):
         self._is_committing = True  # from its first byte: the statement is its own COMMIT
         alone = Alone(lent.tx)
         try:
-            return await self._work(alone)
+            result = await self._work(alone)
         except psycopg.Error:
             self._is_in_doubt |= alone.has_run
             raise
+        after_commit(alone)
+        return result
 
     async def _pause_or_raise(self, error: psycopg.Error) -> None:
         trouble = self._diagnose(error)
@@ -232,14 +238,15 @@ class Opening(Execution[Lent]):
                 pool.give_back(lent, is_clean=is_clean and not (alarm is not None and alarm.has_rung))
 
     async def _begin(self, lent: Lent) -> None:
+        begin(lent.tx)
         now = self._side.monotonic()
         is_stale = self._plan.keeps_plans and now - lent.planned >= PLANS_SECONDS
-        begin = f"{self._plan.begin}; {FORGET_PLANS}" if is_stale else self._plan.begin
-        tx = OpeningTx(lent, begin)
+        opening = f"{self._plan.begin}; {FORGET_PLANS}" if is_stale else self._plan.begin
+        tx = OpeningTx(lent, opening)
         if self._first is not None:
-            await self._first(tx)
+            await bound(self._first)(tx)
         if not tx.has_begun:
-            await lent.tx.begin(begin)
+            await lent.tx.begin(opening)
         if is_stale:
             lent.planned = now
 

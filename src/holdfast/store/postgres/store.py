@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from holdfast.crashpoints import reach
 from holdfast.settings import Settings
 from holdfast.store import migrations
 from holdfast.store.dialect import Dialect, PostgresDialect, channel
@@ -32,6 +31,7 @@ from holdfast.store.tx import (
     R,
     T,
     Tx,
+    bound,
     is_one_write,
     is_repeatable,
 )
@@ -67,13 +67,13 @@ class PostgresStore:
         """Run *operation* in a write transaction, again after a failure that left nothing."""
         await self._check()
         side = self._async_side()
-        return await side.finish(self._writing(side, operation, lambda tx: operation(tx, *args, **kwargs)))
+        return await side.finish(self._writing(side, operation, bound(operation, *args, **kwargs)))
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, again after a failure that left nothing; blocking."""
         self._check_sync()
         side = self._blocking_side()
-        return side.finish(self._writing(side, operation, lambda tx: operation(tx, *args, **kwargs)))
+        return side.finish(self._writing(side, operation, bound(operation, *args, **kwargs)))
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view."""
@@ -215,31 +215,18 @@ class PostgresStore:
 
     def _migration(self, side: Side) -> Execution[str | None]:
         deadline = Deadline(self._surroundings.monotonic, MIGRATION_SECONDS)
-        return Execution(side, self._next_step, self._address.migration, deadline, is_repeatable=True)
+        step = bound(migrations.step, self.database)
+        return Execution(side, step, self._address.migration, deadline, is_repeatable=True)
 
     async def _check_schema(self, tx: Tx) -> None:
         await migrations.check(tx, self.database)
-
-    async def _next_step(self, tx: Tx) -> str | None:
-        return await migrations.step(tx, self.database)
 
     def _flight(self, side: Side, operation: ListOperation[T, R]) -> Run[T, R]:
         repeats = is_repeatable(operation)
 
         async def run(items: Sequence[T], deadline: Deadline) -> Sequence[R]:
             plan = self._address.alone if only_insert(items) else self._address.write
-
-            async def work(tx: Tx) -> Sequence[R]:
-                if not plan.begin:
-                    reach("group.before_commit")
-                    return await operation(tx, items)
-                results = await operation(tx, items)
-                reach("group.before_commit")
-                return results
-
-            results = await Execution(side, work, plan, deadline, is_repeatable=repeats).run()
-            reach("group.after_commit")
-            return results
+            return await Execution(side, bound(operation, items), plan, deadline, is_repeatable=repeats).run()
 
         return run
 

@@ -16,12 +16,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from holdfast.crashpoints import after_commit, before_commit
 from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout
 from holdfast.store.sqlite.connection import BlockConnection
 from holdfast.store.sqlite.guarded import GuardedConnection
 from holdfast.store.sqlite.readers import INSTRUCTIONS_BETWEEN_LOOKS
 from holdfast.store.statements import Record, in_sqlite, records
-from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, drive, no_session
+from holdfast.store.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, drive, no_session
 from holdfast.surroundings import Threads
 
 INTERRUPT_SECONDS = 0.05
@@ -72,7 +73,7 @@ class Block:
 
     def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a whole operation of ours."""
-        return self.do(lambda: self._plainly(lambda: drive(operation(self._tx, *args, **kwargs))))
+        return self.do(lambda: self._plainly(lambda: drive(bound(operation, *args, **kwargs)(self._tx))))
 
     def fetch_all(self, sql: str, values: Mapping[str, object]) -> list[Row]:
         """Run one statement of ours."""
@@ -136,6 +137,7 @@ class Block:
             try:
                 self.refuse_unusable()
                 self._unguard()
+                before_commit(self._tx, is_block=True)
                 self._connection.commit()
             except BaseException as error:
                 if self._over is None:
@@ -143,6 +145,7 @@ class Block:
                 raise
             self.is_committed = True
             self._let_go(_ended, None)
+        after_commit(self._tx, is_block=True)
 
     def roll_back(self) -> None:
         """Undo everything and let go of the right to write; a statement under way is interrupted."""

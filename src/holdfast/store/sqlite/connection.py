@@ -19,7 +19,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, NoReturn, cast
 
-from holdfast.crashpoints import reach
+from holdfast.crashpoints import after_commit, before_commit
 from holdfast.errors import Unavailable, UnknownOutcome
 from holdfast.store.dialect import Dialect
 from holdfast.store.sqlite.file import DatabaseFile
@@ -93,7 +93,8 @@ class WriteConnection:
         if len(turns) == 1:
             return turns[0].settle(partial(self.commit_after, turns[0].work))
         try:
-            self._commit_after(partial(self._together, turns))
+            tx = self._make_tx()
+            self._commit_after(partial(self._together, turns), tx)
         except BaseException as error:  # noqa: BLE001  whatever it was, each turn finds out for itself
             for turn in turns:
                 turn.settle(partial(self.write_alone, turn.work, partial(wanted, turn)))
@@ -102,19 +103,22 @@ class WriteConnection:
                 for turn in turns:
                     turn.error = error
         else:
-            reach("group.after_commit")
+            after_commit(tx)
 
     def commit_after(self, work: Work[R]) -> R:
         """Run *work* in the transaction that has begun, and commit it; undo it if either fails."""
-        value = self._commit_after(work)
-        reach("group.after_commit")
+        tx = self._make_tx()
+        value = self._commit_after(work, tx)
+        after_commit(tx)
         return value
 
-    def _commit_after(self, work: Work[R]) -> R:
-        connection = self._connected()
+    def _make_tx(self) -> SqliteTx:
+        return SqliteTx(self._connected(), self._dialect)
+
+    def _commit_after(self, work: Work[R], tx: SqliteTx) -> R:
         try:
-            value = drive(work(SqliteTx(connection, self._dialect)))
-            reach("group.before_commit")
+            value = drive(work(tx))
+            before_commit(tx)
             self.commit()
         except BaseException as error:
             self._look_at(error)

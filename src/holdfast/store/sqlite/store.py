@@ -26,7 +26,7 @@ from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.turns import ListWork, Work
 from holdfast.store.sqlite.watch import LogWatch
 from holdfast.store.sqlite.writer import Writer
-from holdfast.store.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx
+from holdfast.store.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx, bound
 from holdfast.surroundings import Surroundings, in_slices
 
 logger = logging.getLogger(__name__)
@@ -64,11 +64,11 @@ class SqliteStore:
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, which it may share with others."""
-        return await self._write(lambda tx: operation(tx, *args, **kwargs))
+        return await self._write(bound(operation, *args, **kwargs))
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, blocking."""
-        return self._write_sync(lambda tx: operation(tx, *args, **kwargs))
+        return self._write_sync(bound(operation, *args, **kwargs))
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view."""
@@ -230,7 +230,7 @@ class SqliteStore:
             here.readers.read(_check, _check, self._deadline())
             return []  # the usual case does without the right to write
         except NotMigrated:
-            taken = list(iter(lambda: here.writer.write_sync(_step), None))
+            taken = list(iter(lambda: here.writer.write_sync(bound(migrations.step, "sqlite")), None))
             here.readers.read(_check, _check, self._deadline())
             return taken
 
@@ -241,10 +241,6 @@ async def _check(tx: Tx) -> None:
 
 async def _standing(tx: Tx) -> migrations.Standing:
     return await migrations.standing(tx, "sqlite")
-
-
-async def _step(tx: Tx) -> str | None:
-    return await migrations.step(tx, "sqlite")
 
 
 class _Here:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeAlias, cast
 
-from holdfast.store.tx import First, ListOperation, R, T, Tx
+from holdfast.store.tx import First, ListOperation, R, T, Tx, bound
 from holdfast.surroundings import Signal
 
 Work: TypeAlias = Callable[[Tx], Coroutine[Any, Any, R]]
@@ -30,7 +30,7 @@ class ListWork(Generic[T, R]):
 
     def __call__(self, tx: Tx) -> Coroutine[Any, Any, Sequence[R]]:
         """Run it alone."""
-        return self.operation(tx, self.items)
+        return bound(self.operation, self.items)(tx)
 
     @property
     def is_sociable(self) -> bool:

@@ -1,0 +1,80 @@
+"""How tests have crash points walked: a `walker` of its own for each scenario, database and mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests import forked
+from tests.acceptance.crash_cases import WAYS
+from tests.acceptance.scenarios import Scenario
+from tests.acceptance.scene import ROOT
+from tests.acceptance.walker import table
+
+Way: TypeAlias = tuple[str, str, str]
+"""Scenario, database, mode."""
+LANES = 4
+"""How many walk at once where most of the time is spent waiting for the server to cut a transaction."""
+
+
+def ways(scenarios: Mapping[str, Scenario]) -> list[Way]:
+    """Name every way in which *scenarios* are walked."""
+    return [
+        (name, database, mode)
+        for name, scenario in scenarios.items()
+        for database, mode in WAYS
+        if database in scenario.databases
+    ]
+
+
+def walk(request: pytest.FixtureRequest, directory: Path, name: str, database: str, mode: str) -> dict[str, str]:
+    """Walk every point of the scenario *name* in *mode*; tell at which of them something is wrong, and what."""
+    points = table()[name][database]
+    lanes = LANES if (database, mode) == ("postgres", "stop") else 1
+    asked = [
+        {"name": name, "settings": settings, "mode": mode, "points": points[number::lanes]}
+        for number, settings in zip(range(lanes), all_settings(request, database), strict=False)
+    ]
+    answers = ask("walk", directory, [each for each in asked if each["points"]])
+    return {point: what for answer in answers for point, what in answer.items()}
+
+
+def all_settings(request: pytest.FixtureRequest, database: str) -> Iterator[dict[str, Any]]:
+    """Make the settings of each lane."""
+    for number in range(LANES):
+        if database == "sqlite":
+            yield {}
+        else:
+            yield {"database": request.getfixturevalue("postgres_url"), "schema_name": f"walk_{number}"}
+
+
+def ask(what: str, directory: Path, asked: Sequence[dict[str, Any]]) -> list[Any]:
+    """Have walkers do something, all at once; give what they answer."""
+    command = [sys.executable, "-m", "tests.acceptance.walker", what]
+    with ExitStack() as stack:
+        walkers = []
+        for number, each in enumerate(asked):
+            (own := directory / str(number)).mkdir()
+            words = [*command, json.dumps({**each, "directory": str(own)})]
+            options: dict[str, Any] = {
+                "cwd": ROOT,
+                "env": environment(),
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+            }
+            walkers.append(stack.enter_context(forked.Popen(words, **options)))
+        said = [each.communicate(timeout=380) for each in walkers]
+    assert [each.returncode for each in walkers] == [0] * len(asked), b"\n".join(errors for _, errors in said).decode()
+    return [json.loads(output) for output, _ in said]
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
