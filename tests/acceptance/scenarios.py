@@ -166,6 +166,8 @@ class Scenario:
     """Every pass of a point is walked, not only the first one."""
     needs: tuple[str, ...] = ()
     """What its programs import."""
+    table: str = ""
+    """A table of the user's own."""
     is_whole: bool = False
     """It writes in one transaction: before its commit nothing may be seen."""
 
@@ -416,7 +418,7 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
     )
     return Scenario(
         (*about, "shutdown.after_stop_claim"), take_orders, work, all_ended, make_paying(program), (database,),
-        holds=pays_what_it_completes, needs=needs,
+        holds=pays_what_it_completes, needs=needs, table="shop_order",
     )  # fmt: skip
 
 
@@ -437,7 +439,8 @@ SCENARIOS: dict[str, Scenario] = {
         act=lambda hf: hf.sync.start_many(late()), is_done=is_there(*map(job_id, LATE)),
     ),
     "start, async": replace(
-        BY_HAND, about=("chains.start",), act=lambda hf: asyncio.run(_start_async(hf)), is_done=is_there(FIRST),
+        BY_HAND, about=("chains.start", "task_rows.record"), is_whole=False,
+        act=lambda hf: asyncio.run(_start_async(hf)), is_done=is_there(FIRST),
     ),
     "completing": replace(
         BY_HAND, about=("completing.look", "completing.finish", "completing.follow", "reads.get_blockers"),
@@ -492,7 +495,7 @@ SCENARIOS: dict[str, Scenario] = {
     "report and fail": replace(AT_ITS_END, prepare=started(job("reports and fails"))),
     "renew": replace(AT_ITS_END, about=("jobs.renew", "renew."), prepare=started(job("is slow"))),
     "in blocks": replace(
-        AT_ITS_END, about=("fenced.", "settling.hold_block"), prepare=started(job("in blocks")),
+        AT_ITS_END, about=("fenced.", "settling.hold_block", "jobs.claim"), prepare=started(job("in blocks")),
     ),
     "go on in a block": replace(
         AT_ITS_END, about=("fenced.",), prepare=started(lambda: ends(how="goes on in a block").options(lane="a")),

@@ -3,7 +3,7 @@
 The ways are kill -9, an error that nobody could expect, SIGSTOP until all leases are over, and on PostgreSQL a cut of
 all connections; after the last three the process itself has to go on. `scenarios` says what is played, `walker` plays
 it, and `points.json` lists the points of each scenario: a test fails if one is passed that is not in it, and every run
-fails if its point is not passed. `python -m tests.acceptance.walker record` writes the list anew.
+fails if its point is not passed. `python -m tests.acceptance.walker write` writes the list anew.
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ BESIDE = {
     "settling.settle": "what an exchange failed with is settled alone: by the statements of `claimer.exchange`",
     "statistics.forget": "throws away what the server knows about tables",
     "reaping.still_locked": "looks at locks, and writes nothing",
+    "jobs.begin": "one statement, before the handler of a job that has crashed twice",
+    "unique.free": "frees keys of chains that are gone",
+    "workers.awake": "one statement: a worker that nobody need wake any more",
     "unique.sweep": "frees keys that nothing holds any more",
     "trimming.forget": "forgets events of jobs that are gone",
     "warnings.append": "one event, of a job that has ended",

@@ -10,7 +10,8 @@ connection is there when it does. What happens to the program at its point:
     stop    it stands still until its leases are over and others have done its work; then it goes on and changes nothing
 
 At the end everything is as it is when nothing happens: as many jobs in each status, every completion once.
-`python -m tests.acceptance.walker record` writes down anew which points there are (`points.json`).
+`python -m tests.acceptance.walker write` writes down anew which points there are (`points.json`), for all scenarios or
+for those that are named.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from holdfast import Holdfast, crashpoints
 from holdfast.crashpoints import CrashPoint
 from holdfast.errors import Busy, StoreError
 from holdfast.store.sqlite.connection import WriteConnection
+from holdfast.store.tx import Tx
 from holdfast.worker import upkeep
 from tests.acceptance import scenarios
 from tests.acceptance.jobs_of_tests import PLACE
@@ -52,6 +54,12 @@ DECISIVE = (
     "chain:completed", "chain:cancelled", "lane:paused", "lane:resumed", "queue:paused", "queue:resumed",
 )  # fmt: skip
 """Events that are there as often, whatever has happened on the way."""
+
+
+SAVED = "SELECT tablename FROM pg_tables WHERE schemaname = :schema"
+TABLES = """
+    SELECT schemaname, tablename FROM pg_tables
+    WHERE schemaname = %(schema)s OR (schemaname, tablename) = ('public', %(users)s)"""
 
 
 def table() -> dict[str, dict[str, list[str]]]:
@@ -116,15 +124,14 @@ class Walk:
         (self.directory / "reached").unlink(missing_ok=True)
         name, _, mode = trap.split(":")
         is_before = self.scenario.is_whole and not name.endswith(".after_commit")
-        program = self.fork(lambda hf: self._act(hf, trap, restores=True))
+        program = self.fork(lambda hf: self._act(hf, trap, end))
         state, code = program.state()
         if state == "stopped":
             code = self._stand_still(program, is_before)
         elif code == -signal.SIGKILL and mode == "kill":
-            self.run(lambda hf: self._come_after(hf, is_before))
+            self.run(lambda hf: self._come_after(hf, is_before, end))
             code = 0
         assert code == 0, f"it ended with {code}: {self._said()}"
-        self.run(lambda hf: self._check(hf, end))
         return (self.directory / "reached").exists()
 
     def _stand_still(self, program: Program, is_before: bool) -> int:
@@ -134,8 +141,6 @@ class Walk:
             os.kill(program.id, signal.SIGCONT)
         state, code = program.state()
         assert state == "ended", "it stands still again"
-        if (self.directory / "robbed.json").exists():
-            self.run(self._see_that_nothing_changed)
         return code
 
     # what the forked programs do
@@ -160,31 +165,41 @@ class Walk:
     def _save(self) -> None:
         with psycopg.connect(self.settings["database"]) as server:
             server.execute(f"CREATE SCHEMA {self._schema}_saved")
-            for (name,) in server.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{self._schema}'"):
-                server.execute(f"CREATE TABLE {self._schema}_saved.{name} AS TABLE {self._schema}.{name}")
+            found = server.execute(TABLES, {"schema": self._schema, "users": self.scenario.table}).fetchall()
+            for schema, name in found:
+                server.execute(f"CREATE TABLE {self._kept(name)} AS TABLE {schema}.{name}")
 
-    def _restore(self) -> None:
-        with psycopg.connect(self.settings["database"]) as server:
-            if self.scenario.is_empty:
+    def _kept(self, name: str) -> str:
+        return f"{self._schema}_saved.{name.replace('holdfast_', 'kept_')}"
+
+    async def _restore(self, tx: Tx) -> None:
+        """Put every table back to what it was."""
+        await tx.execute("SET LOCAL session_replication_role = replica")
+        for (kept,) in await tx.fetch_all(SAVED, schema=f"{self._schema}_saved"):
+            name = kept.replace("kept_", "holdfast_")
+            await tx.execute(f"DELETE FROM {name}")
+            await tx.execute(f"INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE {self._kept(name)}")
+
+    def _restore_rows(self, hf: Holdfast) -> None:
+        if self.is_postgres and self.scenario.is_empty:
+            with psycopg.connect(self.settings["database"], autocommit=True) as server:
                 server.execute(f"DROP SCHEMA IF EXISTS {self._schema} CASCADE")
-                return
-            server.execute("SET session_replication_role = replica")
-            for (name,) in server.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{self._schema}'"):
-                server.execute(f"DELETE FROM {self._schema}.{name}")
-                server.execute(
-                    f"INSERT INTO {self._schema}.{name} OVERRIDING SYSTEM VALUE TABLE {self._schema}_saved.{name}"
-                )
+        elif self.is_postgres:
+            hf.store.run_sync(self._restore)
 
     def _begin_anew(self) -> None:
         shutil.rmtree(self.files)
         shutil.copytree(self.saved, self.files)
         (self.directory / "robbed.json").unlink(missing_ok=True)
+        (self.directory / "said").write_text("")
         if self.scenario.needs_dead:
-            assert self.fork(lambda hf: self._act(hf, "claim.before_handler:1:kill")).state()[1] == -signal.SIGKILL
+            dying = self.fork(lambda hf: self._act(hf, "claim.before_handler:1:kill", {}))
+            assert dying.state() == ("ended", -signal.SIGKILL)
 
     def _record(self, hf: Holdfast) -> None:
-        if self.is_postgres:
-            self._restore()
+        self._restore_rows(hf)
+        if not self.scenario.is_empty:
+            (self.directory / "before.json").write_text(self._tables(hf))
         record: list[crashpoints.Record] = []
 
         def begin() -> None:
@@ -199,10 +214,9 @@ class Walk:
         points = _numbered(passed) if self.scenario.each_pass else list(dict.fromkeys(passed))
         (self.directory / "record.json").write_text(json.dumps({"points": points, "end": summary(hf)}))
 
-    def _act(self, hf: Holdfast, trap: str, *, restores: bool = False) -> None:
-        """Do what is to be done, with the trap set; if that raises, what is left of it."""
-        if restores and self.is_postgres:
-            self._restore()
+    def _act(self, hf: Holdfast, trap: str, end: dict[str, Any]) -> None:
+        """Do what is to be done, with the trap set; if that raises, what is left of it; see that all is well then."""
+        self._restore_rows(hf)
         reached = self.directory / "reached"
         armed: list[bool] = []
 
@@ -220,8 +234,13 @@ class Walk:
         except (CrashPoint, StoreError):
             traceback.print_exc()
         crashpoints.arm(None)
+        if ":stop" in trap:
+            hf = self.scenario.make(self.settings)
         if not self.scenario.is_done(hf):
-            self.scenario.act(self.scenario.make(self.settings))
+            self.scenario.act(hf)
+        if (robbed := self.directory / "robbed.json").exists():
+            assert self._tables(hf) == robbed.read_text(), "it changed what was no longer its own"
+        self._check(hf, end)
 
     def _begin_by(self, begin: Callable[[], None]) -> None:
         if self.scenario.from_handler:
@@ -229,7 +248,7 @@ class Walk:
         else:
             begin()
 
-    def _come_after(self, hf: Holdfast, is_before: bool) -> None:
+    def _come_after(self, hf: Holdfast, is_before: bool, end: dict[str, Any]) -> None:
         """Do what a program has left that is dead; if it had not committed, nothing of it is there."""
         if is_before:
             assert self._tables(hf) == self._tables_before(), "half of it is there"
@@ -238,6 +257,7 @@ class Walk:
             self._age_leases(hf)
         if not self.scenario.is_done(hf):
             self.scenario.act(hf)
+        self._check(hf, end)
 
     def _rob(self, hf: Holdfast, zombie: int, is_before: bool) -> None:
         """Do the work of a program that stands still, unless it keeps all others from writing."""
@@ -253,25 +273,20 @@ class Walk:
         until(lambda: self._age_leases(hf) == 0, "its leases are over", 30)
         self.scenario.act(hf)
         assert self.scenario.is_done(hf), "it is not done"
-        (self.directory / "robbed.json").write_text(json.dumps([self._tables(hf), summary(hf)], default=str))
-
-    def _see_that_nothing_changed(self, hf: Holdfast) -> None:
-        before, _ = json.loads((self.directory / "robbed.json").read_text())
-        assert json.loads(json.dumps(self._tables(hf), default=str)) == before, "it changed what was no longer its own"
+        (self.directory / "robbed.json").write_text(self._tables(hf))
 
     def _check(self, hf: Holdfast, end: dict[str, Any]) -> None:
         assert self.scenario.is_done(hf), f"it is not done; {self._said()}"
         self.scenario.holds(hf)
         assert summary(hf) == end
 
-    def _tables(self, hf: Holdfast) -> dict[str, list[tuple[Any, ...]]]:
+    def _tables(self, hf: Holdfast) -> str:
         """Read all that is written about jobs, and whatever else a verb may write."""
-        return {name: sorted(rows(hf, f"SELECT * FROM holdfast_{name}"), key=repr) for name in NAMES}
+        found = {name: sorted(rows(hf, f"SELECT * FROM holdfast_{name}"), key=repr) for name in NAMES}
+        return json.dumps(found, default=str)
 
-    def _tables_before(self) -> dict[str, list[tuple[Any, ...]]]:
-        if self.is_postgres:
-            return self._tables(self.scenario.make({**self.settings, "schema_name": f"{self._schema}_saved"}))
-        return self._tables(self.scenario.make({"database": str(self.saved / "jobs.db")}))
+    def _tables_before(self) -> str:
+        return (self.directory / "before.json").read_text()
 
     def _age_leases(self, hf: Holdfast) -> int:
         """Let every lease be over that nobody has locked, as if its time had passed; answer how many are left.
@@ -315,7 +330,7 @@ class Walk:
     def _be_forked(self, work: Callable[[Holdfast], None]) -> NoReturn:
         code = 1
         try:
-            with (self.directory / "said").open("w") as said:
+            with (self.directory / "said").open("a") as said:
                 os.dup2(said.fileno(), 2)
                 os.dup2(said.fileno(), 1)
             work(self.scenario.make(self.settings))
@@ -427,24 +442,25 @@ def record(
     return found
 
 
-def write_table() -> None:
-    """Write down which points each scenario passes that it is about, each time that it is played."""
+def write_table(names: Sequence[str]) -> None:
+    """Write down anew which points *names*, or all scenarios, pass each time that they are played."""
     from holdfast.testing import temporary_postgres
 
-    found: dict[str, dict[str, list[str]]] = {name: {} for name in SCENARIOS}
+    found = {name: points for name, points in table().items() if name in SCENARIOS} if names else {}
     with temporary_postgres() as server, TemporaryDirectory() as place:
         for database, settings in (("sqlite", {}), ("postgres", {"database": server.url, "schema_name": "walk"})):
             (directory := Path(place, database)).mkdir()
-            names = [name for name, each in SCENARIOS.items() if database in each.databases]
-            for name, (first, *others) in record(settings, directory, names, TRIES).items():
+            played = [name for name in names or SCENARIOS if database in SCENARIOS[name].databases]
+            for name, (first, *others) in record(settings, directory, played, TRIES).items():
                 always = set(first).intersection(*others)
-                found[name][database] = [each for each in first if each in always and is_about(SCENARIOS[name], each)]
-    TABLE.write_text(json.dumps(found, indent=1) + "\n")
+                points = [each for each in first if each in always and is_about(SCENARIOS[name], each)]
+                found.setdefault(name, {})[database] = points
+    TABLE.write_text(json.dumps({name: found[name] for name in SCENARIOS}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["record"]:
-        write_table()
+    if sys.argv[1] == "write":
+        write_table(sys.argv[2:])
     else:
         given = json.loads(sys.argv[2])
         given["directory"] = Path(given["directory"])
