@@ -67,6 +67,8 @@ async def ends(ctx: Context, how: str) -> int:
         return ctx.continue_with(ends(how="done"))
     if how == "reports":
         await ctx.progress(50, "half", flush=True)
+    if how == "reports and fails":
+        ctx.progress(50, "half")
     if how == "is slow":
         await asyncio.sleep(LEASE * 0.7)
     if how == "in blocks":
@@ -86,7 +88,6 @@ async def ends(ctx: Context, how: str) -> int:
             case "pause":
                 raise Pause(how)
             case "reports and fails":
-                ctx.progress(50, "half")
                 raise ValueError(how)
     return 1
 
@@ -259,6 +260,11 @@ def told(hf: Holdfast) -> None:
     """Have a job whose end somebody is to be told of, later."""
     hf.sync.queue(INTERNAL_QUEUE).pause()
     hf.sync.start(ends(how="done"), webhook=HOOK)
+
+
+def is_told(hf: Holdfast) -> bool:
+    """Tell whether the delivery is there, and in its lane."""
+    return [rows(hf, f"SELECT count(*) FROM holdfast_{name}") for name in ("delivery", "lane")] == [[(1,)], [(1,)]]
 
 
 def to_be_delivered(hf: Holdfast) -> None:
@@ -477,8 +483,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "go on": replace(AT_ITS_END, prepare=started(job("goes on"))),
     "complete, told": replace(
-        AT_ITS_END, prepare=told, is_done=lambda hf: rows(hf, "SELECT count(*) FROM holdfast_delivery") == [(1,)],
-        act=lambda hf: asyncio.run(_work(hf, lambda hf: rows(hf, "SELECT count(*) FROM holdfast_delivery") == [(1,)])),
+        AT_ITS_END, prepare=told, is_done=is_told, act=lambda hf: asyncio.run(_work(hf, is_told)),
     ),
     "deliver": Scenario(
         (*EXCHANGE, "jobs.admit_and_claim", "deliver.after_post"), to_be_delivered, work, all_ended, holds=one_id,

@@ -109,6 +109,7 @@ BESIDE = {
     "settling.settle": "what an exchange failed with is settled alone: by the statements of `claimer.exchange`",
     "statistics.forget": "throws away what the server knows about tables",
     "reaping.still_locked": "looks at locks, and writes nothing",
+    "jobs.claim": "a claim without an exchange: what it finds it claims by the statements of `claimer.exchange`",
     "jobs.begin": "one statement, before the handler of a job that has crashed twice",
     "unique.free": "frees keys of chains that are gone",
     "workers.awake": "one statement: a worker that nobody need wake any more",

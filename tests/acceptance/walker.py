@@ -278,7 +278,7 @@ class Walk:
     def _check(self, hf: Holdfast, end: dict[str, Any]) -> None:
         assert self.scenario.is_done(hf), f"it is not done; {self._said()}"
         self.scenario.holds(hf)
-        assert summary(hf) == end
+        assert (found := summary(hf)) == end, f"{found} instead of {end}"
 
     def _tables(self, hf: Holdfast) -> str:
         """Read all that is written about jobs, and whatever else a verb may write."""
