@@ -331,7 +331,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("shutdown leaves the lane halted", "I-30", scene=scenes.a_worker_shuts_down_while_a_head_runs)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(settling.LEADS_TO, Kind.GIVE_BACK, (Status.PAUSED, "job:paused"))
+    patch.setitem(settling.CHANGES, Kind.GIVE_BACK, (Change.PAUSE_RUNNING, "job:paused"))
 
 
 @mutant(

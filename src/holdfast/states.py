@@ -1,8 +1,9 @@
 """The law of states: which change may happen to a job in which status, and where it leads.
 
 A job is *stored* in one of seven statuses. Every UPDATE of a status carries `guard(change)` in its WHERE, made from
-the one table below; an UPDATE that the guard lets pass nowhere changes 0 rows, raises a typed error and appends no
-event. So a rule stands once, here, and the database itself applies it, whoever comes at the same time.
+the one table below, or `guard_by(…)` if it makes several changes; an UPDATE that the guard lets pass nowhere changes 0
+rows, raises a typed error and appends no event. So a rule stands once, here, and the database itself applies it,
+whoever comes at the same time.
 
 What people are *shown* has more words (`State`): scheduled, waiting, cancelling, pausing, continued, stale. They are
 derived from the row when it is read and never stored, so they cannot contradict it.
@@ -10,6 +11,7 @@ derived from the row when it is read and never stored, so they cannot contradict
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,7 +89,10 @@ TERMINAL = (COMPLETED, FAILED, CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One row of the law: from *sources* to *targets*, where *also* holds in SQL."""
+    """One row of the law: from *sources* to *targets*, where *also* holds in SQL.
+
+    The first target is where it leads by itself. A request made meanwhile, or a task's policy, may lead to the others.
+    """
 
     sources: tuple[Status, ...]
     targets: tuple[Status, ...]
@@ -125,6 +130,15 @@ def guard(change: Change) -> str:
     sources = ", ".join(f"'{status}'" for status in move.sources)
     # coalesce: a plain `status` or `gate` invites the planner to a partial index, 30k jobs/s became 14k
     return " AND ".join((f"coalesce(holdfast_job.status, '') IN ({sources})", *move.also))
+
+
+def guard_by(key: str, changes: Mapping[str, Change]) -> str:
+    """Say the same for a statement that makes several changes: the value of *key*, in SQL, tells which of *changes*.
+
+    Any other value lets nothing pass.
+    """
+    cases = "".join(f"\n            WHEN '{value}' THEN {guard(change)}" for value, change in changes.items())
+    return f"CASE {key}{cases} END"
 
 
 def shown(

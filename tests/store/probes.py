@@ -275,7 +275,8 @@ def blocker_probes() -> Iterator[Probe]:
 
 def run_probes() -> Iterator[Probe]:
     """Give what settling, renewing and reaping run."""
-    leaving = [(*each, "completed", None, 0, "null", None, None, None, 0, 0, 0, 0, "completed", 1) for each in TOKENS]
+    how = ("complete", "completed", None, 0, "null", None, None, None, 0, 0, 0, 0, "completed", 1)
+    leaving = [(*each, *how) for each in TOKENS]
     reports = {"given": [(*each, 50, None, "run") for each in TOKENS], "seqs": SEQS}
     closing = [(each, "completed") for each in CHAINS]
     tell, told = {"facts": None}, tuple(settling.COMPLETED)

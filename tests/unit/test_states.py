@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.states import MOVES, OPEN, TERMINAL, Change, State, Status, guard, shown
+from holdfast.outcomes import Kind
+from holdfast.states import MOVES, OPEN, TERMINAL, Change, State, Status, guard, guard_by, shown
+from holdfast.store import settling
 
 
 def test_every_change_has_its_row_in_the_law() -> None:
@@ -63,3 +65,19 @@ FACTS = {"due": True, "held_up": False, "cancelling": False, "pausing": False, "
 )
 def test_what_is_shown_is_derived_from_the_row(status: Status, fact: dict[str, bool], state: State) -> None:
     assert shown(status, **(FACTS | fact)) is state
+
+
+def test_every_outcome_is_a_change_of_its_own_that_a_running_job_may_make() -> None:
+    changes = [change for change, _ in settling.CHANGES.values()]
+
+    assert settling.CHANGES.keys() == set(Kind)
+    assert len(set(changes)) == len(changes)
+    assert all(MOVES[change].sources == (Status.RUNNING,) for change in changes)
+
+
+def test_a_guard_by_a_key_knows_each_change_by_its_value() -> None:
+    both = guard_by("given.what", {"a": Change.COMPLETE, "b": Change.UNBLOCK})
+
+    assert both.startswith("CASE given.what")
+    assert f"WHEN 'a' THEN {guard(Change.COMPLETE)}\n" in both
+    assert f"WHEN 'b' THEN {guard(Change.UNBLOCK)} END" in both

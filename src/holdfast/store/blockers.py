@@ -20,7 +20,7 @@ from uuid import UUID
 
 from holdfast.errors import BlockerCycle, ChainNotFound, HoldfastError
 from holdfast.models import EventName, Start
-from holdfast.states import Change, Gate, Status, guard
+from holdfast.states import Change, Gate, Status, guard, guard_by
 from holdfast.store import chain_ends, dependents, events, unique
 from holdfast.store.tx import Tx
 
@@ -286,6 +286,12 @@ def _one_less(seq: int, open_blockers: int, policy: str, ends: Sequence[str]) ->
     return Moved(seq, left, Status.BLOCKED if left else Status.PENDING)
 
 
+# a job that still waits for some of its blockers stays blocked, under the guard of being unblocked
+CHANGES: dict[str, Change] = {
+    Status.BLOCKED: Change.UNBLOCK,
+    Status.PENDING: Change.UNBLOCK,
+    Status.FAILED: Change.FAIL_BLOCKED,
+}
 MOVE = f"""
     UPDATE holdfast_job
     SET open_blockers = given.open_blockers, status = given.status, reason = given.reason,
@@ -295,7 +301,8 @@ MOVE = f"""
         closed_at = CASE WHEN given.status = 'failed' AND chain_index = 0 THEN $now END,
         finished_at = CASE given.status WHEN 'failed' THEN $now END, version = version + 1
     FROM $list(given: seq bigint, open_blockers bigint, status text, reason text)
-    WHERE holdfast_job.seq = given.seq AND {guard(Change.UNBLOCK)}
+    WHERE holdfast_job.seq = given.seq
+        AND {guard_by("given.status", CHANGES)}
     RETURNING holdfast_job.seq, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
         holdfast_job.unique_key, holdfast_job.status, holdfast_job.version, holdfast_job.attempt, holdfast_job.reason,
         holdfast_job.watched"""

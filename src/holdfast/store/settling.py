@@ -18,7 +18,7 @@ from uuid import UUID
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.models import DELIVER, EventName, PhaseStatus
 from holdfast.outcomes import POISON, Kind, Outcome
-from holdfast.states import TERMINAL, Change, Gate, Status, guard
+from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_by
 from holdfast.store import arrivals, blockers, chain_ends, continuations, events, lanes, phase_rows, webhooks
 from holdfast.store.continuations import continued
 from holdfast.store.jobs import EXISTS, FENCE, STANDING, Hold, Token, hold_of, look
@@ -260,16 +260,23 @@ async def finish_block(tx: Tx, settlement: Settlement) -> None:
     await leave(tx, decided, judged.chains)
 
 
-LEADS_TO: dict[Kind, tuple[Status, EventName]] = {
-    Kind.COMPLETE: (Status.COMPLETED, "job:completed"),
-    Kind.RETRY: (Status.PENDING, "job:retrying"),
-    Kind.RESCHEDULE: (Status.PENDING, "job:rescheduled"),
-    Kind.GIVE_BACK: (Status.PENDING, "job:rescheduled"),
-    Kind.LOST: (Status.PENDING, "job:reaped"),
-    Kind.FAIL: (Status.FAILED, "job:failed"),
-    Kind.PAUSE: (Status.PAUSED, "job:paused"),
-    Kind.CANCEL: (Status.CANCELLED, "job:cancelled"),
+CHANGES: dict[Kind, tuple[Change, EventName]] = {
+    Kind.COMPLETE: (Change.COMPLETE, "job:completed"),
+    Kind.RETRY: (Change.RETRY_LATER, "job:retrying"),
+    Kind.RESCHEDULE: (Change.RESCHEDULE_RUNNING, "job:rescheduled"),
+    Kind.GIVE_BACK: (Change.GIVE_BACK, "job:rescheduled"),
+    Kind.LOST: (Change.REAP, "job:reaped"),
+    Kind.FAIL: (Change.FAIL, "job:failed"),
+    Kind.PAUSE: (Change.PAUSE_RUNNING, "job:paused"),
+    Kind.CANCEL: (Change.CANCEL_RUNNING, "job:cancelled"),
 }
+"""Which change of the law each outcome is, and the event that says so."""
+
+
+def leads_to(kind: Kind) -> Status:
+    """Say in which status an outcome leaves its job, by the law."""
+    change, _ = CHANGES[kind]
+    return MOVES[change].targets[0]
 
 
 def decide(job: Held, settlement: Settlement) -> Settlement:
@@ -286,7 +293,7 @@ def as_requested(job: Held, outcome: Outcome) -> Outcome:
     if not job.is_pause_requested:
         return outcome
     is_crash = outcome.is_crash and outcome.reason != POISON
-    pauses = outcome.kind is Kind.PAUSE or LEADS_TO[outcome.kind][0] is Status.PENDING or is_crash
+    pauses = outcome.kind is Kind.PAUSE or leads_to(outcome.kind) is Status.PENDING or is_crash
     return replace(outcome, kind=Kind.PAUSE, reason=why) if pauses else outcome
 
 
@@ -305,11 +312,11 @@ LEAVE = f"""
         closed_as = CASE WHEN chain_index = 0 THEN given.closed_as END,
         closed_at = CASE WHEN chain_index = 0 AND given.closed_as IS NOT NULL THEN $now END,
         finished_at = CASE WHEN given.finished = 1 THEN $now END, version = version + 1
-    FROM $list(given: seq bigint, attempt bigint, nonce text, status text, gate text, head bigint, output text,
-        reason text, error text, run_at bigint, delay bigint, given_back bigint, interrupted bigint, crashed bigint,
-        closed_as text, finished bigint)
+    FROM $list(given: seq bigint, attempt bigint, nonce text, change text, status text, gate text, head bigint,
+        output text, reason text, error text, run_at bigint, delay bigint, given_back bigint, interrupted bigint,
+        crashed bigint, closed_as text, finished bigint)
     WHERE {FENCE}
-        AND {guard(Change.FAIL)} AND (given.status <> 'completed' OR {guard(Change.COMPLETE)})
+        AND {guard_by("given.change", {change: change for change, _ in CHANGES.values()})}
     RETURNING holdfast_job.seq, holdfast_job.version"""
 
 
@@ -352,7 +359,7 @@ def _steps(decided: Sequence[tuple[Held, Settlement]]) -> list[continuations.Ste
 
 
 def _keeps_lane(job: Held, settlement: Settlement) -> bool:
-    return job.head == 0 or lanes.holds_its_lane(LEADS_TO[settlement.outcome.kind][0], settlement.halts_lane)
+    return job.head == 0 or lanes.holds_its_lane(leads_to(settlement.outcome.kind), settlement.halts_lane)
 
 
 ENDS_PHASES = {
@@ -372,31 +379,33 @@ def _end_of_phases(job: Held, settlement: Settlement) -> phase_rows.JobEnd | Non
 
 
 def _closes(settlement: Settlement) -> bool:
-    return LEADS_TO[settlement.outcome.kind][0] in TERMINAL and settlement.outcome.successor is None
+    return leads_to(settlement.outcome.kind) in TERMINAL and settlement.outcome.successor is None
 
 
 def _end(job: Held, settlement: Settlement) -> chain_ends.End:
-    status = LEADS_TO[settlement.outcome.kind][0]
+    status = leads_to(settlement.outcome.kind)
     seq = job.token.seq
     return chain_ends.End(seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, status)
 
 
 def _ends_delivery(job: Held, settlement: Settlement) -> bool:
-    return job.task == DELIVER and LEADS_TO[settlement.outcome.kind][0] in TERMINAL
+    return job.task == DELIVER and leads_to(settlement.outcome.kind) in TERMINAL
 
 
 def _delivered(job: Held, settlement: Settlement) -> webhooks.End:
     outcome = settlement.outcome
-    return webhooks.End(job.token.seq, job.id, job.lane, LEADS_TO[outcome.kind][0], outcome.reason)
+    return webhooks.End(job.token.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
 
 
 def _values(job: Held, settlement: Settlement) -> tuple[object, ...]:
     outcome = settlement.outcome
-    status, _ = LEADS_TO[outcome.kind]
+    change, _ = CHANGES[outcome.kind]
+    status = leads_to(outcome.kind)
     # a pause is no attempt that failed: whoever resumes the job has the attempts that it had before; but a crash is one
     is_given_back = outcome.kind in (Kind.GIVE_BACK, Kind.RESCHEDULE, Kind.PAUSE) and not outcome.is_crash
     return (
         *job.token.values(),
+        change,
         status,
         Gate.ARRIVAL if status is Status.PENDING else None,
         1 if job.head and _keeps_lane(job, settlement) else 0,
@@ -416,7 +425,8 @@ def _values(job: Held, settlement: Settlement) -> tuple[object, ...]:
 def _facts(job: Held, settlement: Settlement, version: int) -> Iterator[events.Fact]:
     """Say what became of the job, and of its chain and its lane."""
     outcome = settlement.outcome
-    status, name = LEADS_TO[outcome.kind]
+    _, name = CHANGES[outcome.kind]
+    status = leads_to(outcome.kind)
     said = {"reason": outcome.reason, "error": json.loads(outcome.error) if outcome.error else None}
     facts = {key: value for key, value in said.items() if value is not None} | continued(outcome.successor)
     seq, attempt = job.token.seq, job.token.attempt
