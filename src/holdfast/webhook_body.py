@@ -14,62 +14,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from holdfast.models import EventName, Job, Trigger
-from holdfast.wire import job_object
+from holdfast.wire import JobObject, job_object
 
 MOST_BYTES = 65_536
 """How long a body may be before the job's input and output, and then its phases, are left out of it."""
 
 LEFT_OUT = ("input", "output")
-
-
-class PhaseObject(BaseModel):
-    """A phase of a job."""
-
-    name: str
-    status: str
-    progress: int
-    message: str | None
-    error: Any
-    started_at: str | None
-    finished_at: str | None
-
-
-class JobObject(BaseModel):
-    """A job, by the words of the code; instants are ISO 8601 in UTC."""
-
-    id: str
-    chain_id: str
-    chain_index: int
-    task: str
-    queue: str
-    lane: str | None
-    priority: int
-    tags: list[str]
-    status: str
-    state: str
-    outcome: str | None
-    run_at: str
-    attempt: int
-    used: int
-    crashes: int
-    interrupted: int
-    worker: str | None
-    reason: str | None
-    input: Any
-    output: Any
-    error: Any
-    current_phase: str | None
-    progress: int | None
-    message: str | None
-    phases: list[PhaseObject]
-    open_blockers: int
-    webhook_sent: bool | None
-    completed_by: str | None
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    stale_at: str | None
-    version: int
 
 
 class WebhookData(BaseModel):

@@ -20,7 +20,7 @@ from uuid import UUID
 from holdfast.errors import ChainNotFound, JobNotFound, UsageError
 from holdfast.models import INTERNAL_QUEUE, Chain, ChainFilter, Job, JobFilter, Order, Page
 from holdfast.states import OPEN, TERMINAL, State, Status
-from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, instant, maybe_instant, to_job
+from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, SEQ_AT, instant, maybe_instant, to_job
 from holdfast.store.tx import Row, Tx
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Paging:
 async def list_jobs(tx: Tx, wanted: JobFilter, paging: Paging) -> Page[Job]:
     """List the jobs that fit *wanted*."""
     sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE true"
-    return await page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=0)
+    return await page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=SEQ_AT)
 
 
 async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[Chain[Any]]:

@@ -8,8 +8,10 @@ with a delay, a lane or blockers is inserted as an *arrival*, which admission ta
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -105,15 +107,11 @@ def first_gate(start: Start, status: Status, lane: str | None) -> Gate | None:
     return Gate.ARRIVAL if waits else Gate.READY
 
 
-COLUMNS = """holdfast_job.seq, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
-    holdfast_job.queue, holdfast_job.lane, holdfast_job.priority, holdfast_job.tags, holdfast_job.status,
-    holdfast_job.gate, holdfast_job.run_at, holdfast_job.attempt, holdfast_job.used, holdfast_job.crashes,
-    holdfast_job.interrupted, holdfast_job.worker, holdfast_job.lease_until, holdfast_job.cancel_requested_at,
-    holdfast_job.pause_requested_at, holdfast_job.reason, holdfast_job.input, holdfast_job.output, holdfast_job.error,
-    holdfast_job.current_phase, holdfast_job.progress, holdfast_job.message, holdfast_job.open_blockers,
-    holdfast_job.on_blocker_failure, holdfast_job.webhook, holdfast_job.completed_by, holdfast_job.created_at,
-    holdfast_job.started_at, holdfast_job.finished_at, holdfast_job.stale_at, holdfast_job.version,
-    holdfast_job.webhook_sent"""
+STORED = tuple(each.name for each in fields(Job) if each.name not in ("state", "phases"))
+"""The fields of a `Job` that are columns of its row, of the same names."""
+
+COLUMNS = ", ".join(f"holdfast_job.{name}" for name in (*STORED, "gate", "cancel_requested_at", "pause_requested_at"))
+SEQ_AT = STORED.index("seq")
 
 DERIVED = """$now,
     (SELECT 1 FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue AND held.paused_at IS NOT NULL
@@ -127,10 +125,11 @@ FACTS, FACTS_WITH_RESULTS = (f"{DERIVED}, {phases}" for phases in (BESIDE, BESID
 
 def to_job(row: Row) -> Job:
     """Make a `Job` of a row of COLUMNS and FACTS; its input and output are still JSON texts."""
-    (seq, id_, chain_id, chain_index, task, queue, lane, priority, tags, status, gate, run_at, attempt, used, crashes,
-     interrupted, worker, lease_until, cancel_requested_at, pause_requested_at, reason, input_, output, error,
-     current_phase, progress, message, open_blockers, on_blocker_failure, webhook, completed_by, created_at, started_at,
-     finished_at, stale_at, version, webhook_sent, now, queue_paused, lane_paused, continued, phases) = row  # fmt: skip
+    values, facts = [*row[: len(STORED)]], row[len(STORED) :]
+    status, run_at, stale_at = STATE_COLUMNS(values)
+    gate, cancel_requested_at, pause_requested_at, now, queue_paused, lane_paused, continued, phases = facts
+    for at, read in READERS:
+        values[at] = read(values[at])
     state = shown(
         Status(status),
         due=run_at <= now,
@@ -140,44 +139,9 @@ def to_job(row: Row) -> Job:
         continued=bool(continued),
         stale=stale_at is not None,
     )
-    return Job(
-        id=UUID(id_),
-        seq=seq,
-        chain_id=UUID(chain_id),
-        chain_index=chain_index,
-        task=task,
-        queue=queue,
-        lane=lane,
-        priority=priority,
-        tags=tuple(json.loads(tags)) if tags else (),
-        status=Status(status),
-        state=state,
-        run_at=instant(run_at),
-        attempt=attempt,
-        used=used,
-        crashes=crashes,
-        interrupted=interrupted,
-        worker=worker,
-        lease_until=maybe_instant(lease_until),
-        reason=reason,
-        input=input_,
-        output=output,
-        error=maybe_json(error),
-        current_phase=current_phase,
-        progress=progress,
-        message=message,
-        open_blockers=open_blockers,
-        on_blocker_failure=on_blocker_failure,
-        webhook=webhook or None,
-        completed_by=completed_by,
-        created_at=instant(created_at),
-        started_at=maybe_instant(started_at),
-        finished_at=maybe_instant(finished_at),
-        stale_at=maybe_instant(stale_at),
-        version=version,
-        webhook_sent=None if webhook_sent is None else bool(webhook_sent),
-        phases=tuple(map(to_phase, from_text(phases))) if phases else (),
-    )
+    values.insert(STATE_AT, state)
+    values.append(tuple(map(to_phase, from_text(phases))) if phases else ())
+    return Job(*values)
 
 
 def to_phase(row: PhaseRow) -> Phase:
@@ -210,3 +174,37 @@ def maybe_instant(milliseconds: int | None) -> datetime | None:
 def maybe_json(text: str | None) -> Any:
     """Read a JSON text, or None."""
     return None if text is None else json.loads(text)
+
+
+def _tags(text: str | None) -> tuple[str, ...]:
+    return tuple(json.loads(text)) if text else ()
+
+
+def _webhook(url: str | None) -> str | None:
+    return url or None  # SILENT is of no use to a reader
+
+
+def _maybe_bool(number: int | None) -> bool | None:
+    return None if number is None else bool(number)
+
+
+READ: dict[str, Callable[[Any], object]] = {
+    "id": UUID,
+    "chain_id": UUID,
+    "tags": _tags,
+    "status": Status,
+    "run_at": instant,
+    "lease_until": maybe_instant,
+    "error": maybe_json,
+    "webhook": _webhook,
+    "created_at": instant,
+    "started_at": maybe_instant,
+    "finished_at": maybe_instant,
+    "stale_at": maybe_instant,
+    "webhook_sent": _maybe_bool,
+}
+"""How a column is read; the others are taken as they are."""
+
+READERS = [(STORED.index(name), read) for name, read in READ.items()]
+STATE_AT = [each.name for each in fields(Job)].index("state")
+STATE_COLUMNS = itemgetter(*map(STORED.index, ("status", "run_at", "stale_at")))

@@ -108,7 +108,7 @@ async def fan_out(tx: Tx, facts: Sequence[Fact]) -> list[Inserted]:
     if not wishes:
         return []
     seqs = sorted({wish.fact.job for wish in wishes})
-    targets = {row[0]: to_job(row) for row in await tx.fetch_all(JOBS, seqs=seqs)}
+    targets = {job.seq: job for job in map(to_job, await tx.fetch_all(JOBS, seqs=seqs))}
     starts = {each.id: (each, wish) for wish in wishes for each in [_start(wish, targets[wish.fact.job])]}
     inserted = await rows.insert(tx, [start for start, _ in starts.values()])
     made = [(each.seq, starts[each.id][1]) for each in inserted]

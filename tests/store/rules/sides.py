@@ -30,7 +30,7 @@ from holdfast.store import jobs, log, phase_rows
 from holdfast.store import phases as engine_phases
 from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.rows import COLUMNS, FACTS, to_job
+from holdfast.store.rows import COLUMNS, FACTS, STORED, to_job
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tx import Operation, Store, Tx
 from holdfast.surroundings import Surroundings
@@ -191,10 +191,10 @@ class Side:
     def look(self) -> Seen:
         """Read all that is stored, and the events since the last look."""
         rows = self.store.read_sync(_look, self.last_event)
-        seen = {UUID(row[1]): row for row in rows["job"] if not row[1].startswith("~")}
-        self.seqs |= {row[0]: id_ for id_, row in seen.items()}
+        seen = {UUID(row[ID_AT]): row for row in rows["job"] if not row[ID_AT].startswith("~")}
         width = -len(HIDDEN)
         found = {id_: to_job(row[:width]) for id_, row in seen.items()}
+        self.seqs |= {job.seq: id_ for id_, job in found.items()}
         hidden = {id_: dict(zip(HIDDEN, row[width:], strict=True)) for id_, row in seen.items()}
         events: dict[UUID, list[tuple[Any, ...]]] = defaultdict(list)
         others: Counter[tuple[Any, ...]] = Counter()
@@ -249,6 +249,7 @@ def _about(name: str, facts: dict[str, Any]) -> tuple[object, ...]:
     return (facts["lane"],) if name == "lane:paused" else (facts["lane"], None if job is None else UUID(job))
 
 
+ID_AT = STORED.index("id")
 HIDDEN = (
     "place",
     "head",
