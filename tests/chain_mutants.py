@@ -18,7 +18,8 @@ from holdfast.errors import LeaseLost, UnknownOutcome
 from holdfast.states import Change, guard
 from holdfast.store import blockers, completing, continuations, events, settling
 from holdfast.store.blockers import Moved
-from holdfast.store.jobs import Hold, Token
+from holdfast.store.jobs import Hold, Token, token_of
+from holdfast.store.rows import LOCKED, to_locked
 from holdfast.store.settling import Settlement
 from holdfast.store.sqlite import block as sqlite_block
 from holdfast.store.sqlite.connection import WriteConnection
@@ -31,11 +32,9 @@ from tests.simulation.handlers import WORLD
 
 async def finish_anyway(tx: Tx, settlement: Settlement) -> None:
     """Write down what an attempt came to, whosever the job is by now, and whatever is asked of it."""
-    rows = await tx.fetch_all(
-        f"SELECT {settling.HELD_COLUMNS} FROM holdfast_job WHERE seq = :seq", seq=settlement.token.seq
-    )
-    held = settling.held_of(rows[0])
-    decided = [(held, replace(settlement, token=held.token))]
+    rows = await tx.fetch_all(f"SELECT {LOCKED} FROM holdfast_job WHERE seq = :seq", seq=settlement.token.seq)
+    held = to_locked(rows[0])
+    decided = [(held, replace(settlement, token=token_of(held)))]
     judged = await continuations.judge(tx, settling._steps(decided))
     await settling.leave(tx, decided, judged.chains)
 

@@ -22,8 +22,9 @@ import pytest
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import MOVES, Change, Move, Status, guard
 from holdfast.store import admission, blockers, jobs, reaping, settling, steering
-from holdfast.store.jobs import Hold
-from holdfast.store.settling import Held, Settled, Settlement
+from holdfast.store.jobs import Hold, token_of
+from holdfast.store.rows import LockedJob, to_locked
+from holdfast.store.settling import Settled, Settlement
 from holdfast.store.sqlite.connection import WriteConnection
 from holdfast.store.sqlite.lifelock import HeldLock
 from holdfast.store.tx import Row, Tx
@@ -147,9 +148,9 @@ def settle_by(is_mine: Callable[[Row], bool]) -> Callable[[Tx, Sequence[Settleme
         seqs = [each.token.seq for each in settlements]
         sql = "SELECT seq, worker FROM holdfast_job WHERE seq $any(seqs: bigint) AND status = 'running'"
         mine = {row[0] for row in await tx.fetch_all(sql, seqs=seqs) if is_mine(row)}
-        held = {each.token.seq: each for each in map(settling.held_of, await tx.fetch_all(settling.HOLD, seqs=seqs))}
+        held = {each.seq: each for each in map(to_locked, await tx.fetch_all(settling.HOLD, seqs=seqs))}
         ours = {each.token.seq: each for each in settlements if each.token.seq in mine}
-        await settling.leave(tx, [(held[seq], replace(each, token=held[seq].token)) for seq, each in ours.items()])
+        await settling.leave(tx, [(held[seq], replace(each, token=token_of(held[seq]))) for seq, each in ours.items()])
         lost = {each.token: Hold.TAKEN for each in settlements if each.token.seq not in mine}
         return Settled([each.token for each in ours.values()], lost, [])
 
@@ -305,8 +306,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     as_requested = settling.as_requested
 
-    def forget(job: Held, outcome: Outcome) -> Outcome:
-        return outcome if outcome.is_crash and not job.is_cancel_requested else as_requested(job, outcome)
+    def forget(job: LockedJob, outcome: Outcome) -> Outcome:
+        return outcome if outcome.is_crash and job.cancel_requested_at is None else as_requested(job, outcome)
 
     patch.setattr(settling, "as_requested", forget)
 
@@ -343,7 +344,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     as_requested = settling.as_requested
     forgets = (Kind.RETRY, Kind.LOST, Kind.RESCHEDULE, Kind.GIVE_BACK)
 
-    def forget(job: Held, outcome: Outcome) -> Outcome:
+    def forget(job: LockedJob, outcome: Outcome) -> Outcome:
         return outcome if outcome.kind in forgets else as_requested(job, outcome)
 
     patch.setattr(settling, "as_requested", forget)
@@ -362,7 +363,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     as_requested = settling.as_requested
 
-    def ignore(job: Held, outcome: Outcome) -> Outcome:
+    def ignore(job: LockedJob, outcome: Outcome) -> Outcome:
         return outcome if outcome.kind is Kind.COMPLETE else as_requested(job, outcome)
 
     patch.setattr(settling, "as_requested", ignore)

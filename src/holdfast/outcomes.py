@@ -193,7 +193,7 @@ POISON = "poison"
 """Why a job that took its worker down too often has failed."""
 
 
-def lost(crashes: int, on_lost: str, lease_until: int, *, has_attempts: bool = True) -> Outcome:
+def lost(crashes: int, on_lost: str, lease_until: int | None, *, has_attempts: bool = True) -> Outcome:
     """Say what is to become of a job whose worker is gone, after *crashes* earlier ones."""
     error = json.dumps({"type": "Lost", "message": f"the worker was gone; the lease ended at {lease_until}"})
     return crashed(crashes, on_lost, error, has_attempts=has_attempts)

@@ -28,6 +28,7 @@ from holdfast.store import (
     phases,
     reaping,
     retention,
+    rows,
     settling,
     unique,
     webhooks,
@@ -535,7 +536,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     asks = "SELECT {} FROM holdfast_job WHERE seq $any(seqs: bigint) AND :outcome <> '' AND :age >= 0"
-    asks = asks.format(deletes.DOOMED) + " ORDER BY seq $skip_locked"
+    asks = asks.format(rows.LOCKED) + " ORDER BY seq $skip_locked"
     patch.setattr(retention, "LOCK_FIRSTS", dict.fromkeys(retention.LOCK_FIRSTS, asks))
     change_both(patch, "MARK", guard(Change.MARK_STALE), "true")
 

@@ -24,7 +24,8 @@ from holdfast.errors import StoreError
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import MOVES, Change
 from holdfast.store import blockers, completing, jobs, retention, settling, steering
-from holdfast.store.jobs import Want
+from holdfast.store.jobs import Want, token_of
+from holdfast.store.rows import LOCKED, to_locked
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Tx
 from tests.factories import make_job, seq_of
@@ -116,11 +117,11 @@ async def claim(tx: Tx, seq: int) -> None:
 async def leave(tx: Tx, seq: int, kind: Kind) -> None:
     """Settle a row with its own token, whatever its status."""
     await tx.execute("UPDATE holdfast_job SET nonce = 'nonce-1' WHERE seq = :seq", seq=seq)
-    sql = f"SELECT {settling.HELD_COLUMNS} FROM holdfast_job WHERE seq = :seq"
+    sql = f"SELECT {LOCKED} FROM holdfast_job WHERE seq = :seq"
     (row,) = await tx.fetch_all(sql, seq=seq)
-    held = settling.held_of(row)
+    held = to_locked(row)
     with suppress(KeyError):  # what was not moved has no new version to be told of
-        await settling.leave(tx, [(held, Settlement(held.token, Outcome(kind)))])
+        await settling.leave(tx, [(held, Settlement(token_of(held), Outcome(kind)))])
 
 
 async def complete(tx: Tx, seq: int) -> None:

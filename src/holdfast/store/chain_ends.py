@@ -8,6 +8,7 @@ from uuid import UUID
 
 from holdfast.states import Status
 from holdfast.store import arrivals, unique
+from holdfast.store.rows import LockedJob
 from holdfast.store.tx import Tx
 
 
@@ -22,6 +23,11 @@ class End:
     unique_key: str | None
     watched: int
     closed_as: Status
+
+
+def end_of(job: LockedJob, closed_as: Status) -> End:
+    """Say that the chain of *job*, its current one, closes."""
+    return End(job.seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, closed_as)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from holdfast.errors import StatusConflict, WrongTask
 from holdfast.models import Asked, Continuation, Job
 from holdfast.states import MOVES, Change, Status, guard
 from holdfast.store import admission, chain_ends, continuations, events, lanes, phase_rows, reads, steering
-from holdfast.store.steering import Named
+from holdfast.store.rows import LockedJob
 from holdfast.store.tx import Tx
 
 
@@ -24,14 +24,14 @@ from holdfast.store.tx import Tx
 class Current:
     """The current job of a chain, locked until the transaction ends; *job* as it was read then."""
 
-    named: Named
+    named: LockedJob
     job: Job
 
 
 async def current(tx: Tx, job_id: UUID) -> Current:
     """Find and lock the current job of the chain that *job_id* belongs to, or raise `JobNotFound`; change nothing."""
     (named,) = await steering.lock(tx, [job_id])
-    (job,) = await reads.jobs_by_id(tx, [named.id])
+    (job,) = await reads.jobs_by_id(tx, [named.uuid])
     return Current(named, job)
 
 
@@ -39,7 +39,7 @@ async def look(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
     """Find and lock the current job of a chain; raise `WrongTask` unless its task has one of *names*."""
     found = await current(tx, job_id)
     if found.named.task not in names:
-        raise WrongTask(found.named.id, asked=names[0], found=found.named.task)
+        raise WrongTask(found.job.id, asked=names[0], found=found.named.task)
     return found
 
 
@@ -47,7 +47,7 @@ async def complete(tx: Tx, job_id: UUID, names: Sequence[str], output: str, aske
     """Complete the current job of a chain in a caller's transaction."""
     found = await look(tx, job_id, names)
     await finish(tx, found, output, None, asked)
-    return await reads.get_job(tx, found.named.id)
+    return await reads.get_job(tx, found.job.id)
 
 
 async def complete_at_once(tx: Tx, job_id: UUID, names: Sequence[str], output: str, asked: Asked) -> Job:
@@ -80,7 +80,7 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     job = await steering.lock_again(tx, given.named)
     _refuse(job)
     await steering.hold_targets(tx, [job])
-    steps = [] if successor is None else [_step(job, successor)]
+    steps = [] if successor is None else [continuations.step_of(job, successor)]
     judged = await continuations.judge(tx, steps)
     if judged.mistakes:
         raise judged.mistakes[job.seq]
@@ -98,33 +98,29 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     await events.append(tx, said, to_all=job.status is Status.RUNNING)
 
 
-def _refuse(job: Named) -> None:
+def _refuse(job: LockedJob) -> None:
     allowed = MOVES[Change.COMPLETE_OUTSIDE].sources
     if job.status not in allowed:
         advice = "retry() it first" if job.status is Status.CANCELLED else "its output stands"
-        raise StatusConflict(job.id, job.status, "be completed", allowed, advice)
+        raise StatusConflict(job.uuid, job.status, "be completed", allowed, advice)
 
 
-def _step(job: Named, successor: Continuation) -> continuations.Step:
-    return continuations.Step(job.seq, job.chain_id, job.lane, job.place, job.head, successor)
-
-
-async def _close(tx: Tx, job: Named, *, is_continued: bool) -> None:
+async def _close(tx: Tx, job: LockedJob, *, is_continued: bool) -> None:
     """Close the chain, and have admission tell who waits for it; or open it again if it had failed."""
     if not is_continued:
-        await chain_ends.leave_dependents(tx, await chain_ends.close(tx, [steering.end_of(job, Status.COMPLETED)]))
+        await chain_ends.leave_dependents(tx, await chain_ends.close(tx, [chain_ends.end_of(job, Status.COMPLETED)]))
     elif job.status is Status.FAILED and job.chain_index > 0:
         await chain_ends.reopen(tx, [job.chain_id])
 
 
-def _facts(job: Named, version: int, successor: Continuation | None, asked: Asked) -> list[events.Fact]:
+def _facts(job: LockedJob, version: int, successor: Continuation | None, asked: Asked) -> list[events.Fact]:
     completed = Status.COMPLETED
     said = asked.facts(**continuations.continued(successor))
     facts = [events.Fact(job.seq, "job:completed", completed, version, job.attempt, said)]
     if successor is None:
         facts.append(events.Fact(job.seq, "chain:completed", completed, version, job.attempt))
     if job.halts:
-        facts.append(lanes.resumed(job.halts, str(job.id), asked.said()))
+        facts.append(lanes.resumed(job.halts, job.id, asked.said()))
     return facts
 
 

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.models import Continuation
 from holdfast.states import Gate, Status
 from holdfast.store import blockers, events
-from holdfast.store.rows import PRIORITY_MS, first_gate, first_status
+from holdfast.store.rows import PRIORITY_MS, LockedJob, first_gate, first_status
 from holdfast.store.tx import Tx
 
 
@@ -45,6 +45,11 @@ class Step:
         start = self.next.start
         waits = start.paused or start.blockers or start.delay_ms or start.run_at_ms is not None
         return self.place is not None and self.lane == self.next_lane and not waits
+
+
+def step_of(job: LockedJob, successor: Continuation) -> Step:
+    """Say that *successor* continues *job*."""
+    return Step(job.seq, job.chain_id, job.lane, job.place, job.head, successor)
 
 
 @dataclass(frozen=True, slots=True)

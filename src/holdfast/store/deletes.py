@@ -10,48 +10,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.errors import Busy, StillReferenced
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.states import OPEN, Change, Status, guard
 from holdfast.store import dependents, events, lanes, unique
+from holdfast.store.rows import LOCKED, LockedJob, to_locked
 from holdfast.store.tx import Tx
 
 TOMBSTONE = "deleted"
 """What `closed_as` holds on a tombstone; reads pass over it."""
 
 
-class Doomed(NamedTuple):
-    """A job that is to be deleted, as DOOMED reads it; *halts* is the lane that waits for it."""
-
-    seq: int
-    id: str
-    chain_id: str
-    chain_index: int
-    task: str
-    unique_key: str | None
-    status: str
-    halts: str | None
-    queue: str
-    history: int
-
-    @property
-    def key(self) -> tuple[str, str, UUID] | None:
-        """The unique key that its chain may hold, as `unique.free` takes it."""
-        return None if self.unique_key is None else (self.task, self.unique_key, UUID(self.chain_id))
-
-    @property
-    def is_told(self) -> bool:
-        """Tell whether anybody hears of its end: what keeps no history, or is the engine's own, goes in silence."""
-        return bool(self.history) and self.queue != INTERNAL_QUEUE
+def key_of(job: LockedJob) -> tuple[str, str, UUID] | None:
+    """Give the unique key that its chain may hold, as `unique.free` takes it."""
+    return None if job.unique_key is None else (job.task, job.unique_key, UUID(job.chain_id))
 
 
-DOOMED = """seq, id, chain_id, chain_index, task, unique_key, status,
-        CASE WHEN head = 1 AND status IN ('failed', 'paused') THEN lane END, queue, history"""
+def _is_told(job: LockedJob) -> bool:
+    """Tell whether anybody hears of its end: what keeps no history, or is the engine's own, goes in silence."""
+    return bool(job.history) and job.queue != INTERNAL_QUEUE
+
+
 LOCK = f"""
-    SELECT {DOOMED} FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
     ORDER BY seq $locked"""
 
@@ -71,9 +54,9 @@ async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUI
 TRIES = 5
 
 
-async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[Doomed]:
+async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[LockedJob]:
     """Find and lock all jobs of the chains; if one goes on between the look and the lock, look again."""
-    locked: list[Doomed] = []
+    locked: list[LockedJob] = []
     asked: set[int] = set()
     for _ in range(TRIES):
         chains = await _chains(tx, ids, cascade)
@@ -81,7 +64,7 @@ async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[Doomed]:
         fresh = sorted(set(await _jobs(tx, chains)) - asked)
         if not fresh:
             return sorted(locked)
-        locked += [Doomed(*row) for row in await tx.fetch_all(LOCK, seqs=fresh)]
+        locked += [to_locked(row) for row in await tx.fetch_all(LOCK, seqs=fresh)]
         asked |= set(fresh)
     raise Busy("the chains that were named go on too fast; try again")
 
@@ -146,10 +129,10 @@ FORGET_DELIVERED = """DELETE FROM holdfast_delivery WHERE job $any(seqs: bigint)
 FORGET = (FORGET_PHASES, FORGET_BLOCKERS, FORGET_EVENTS, FORGET_DELIVERIES, FORGET_DELIVERED)
 
 
-async def remove(tx: Tx, locked: Sequence[Doomed]) -> None:
+async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
     """Delete all jobs of whole chains, which we have locked, with everything of theirs."""
     seqs = [each.seq for each in locked]
-    await unique.free(tx, [key for each in locked if (key := each.key) is not None])
+    await unique.free(tx, [key for each in locked if (key := key_of(each)) is not None])
     # if one was retried a moment ago, keys were taken for those who failed by it, whom nobody puts back now
     await dependents.let_go(tx, sorted({each.chain_id for each in locked}))
     for statement in FORGET:
@@ -158,7 +141,9 @@ async def remove(tx: Tx, locked: Sequence[Doomed]) -> None:
     await tx.execute(BURY, seqs=seqs)
     freed = [lanes.resumed(each.halts, each.id, {}) for each in locked if each.halts is not None]
     is_running = any(each.status == Status.RUNNING for each in locked)
-    await events.append(tx, [_deleted(each.id, each.seq) for each in locked if each.is_told] + freed, to_all=is_running)
+    await events.append(
+        tx, [_deleted(each.id, each.seq) for each in locked if _is_told(each)] + freed, to_all=is_running
+    )
 
 
 def _deleted(job_id: str, seq: int) -> events.Fact:

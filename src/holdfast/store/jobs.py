@@ -20,6 +20,7 @@ from holdfast.outcomes import MOST_CRASHES
 from holdfast.states import Change, Status, guard
 from holdfast.store import admission, blockers, events, phase_rows, reads
 from holdfast.store.deletes import TOMBSTONE
+from holdfast.store.rows import LockedJob
 from holdfast.store.tx import Row, Tx, one_write, repeatable
 
 Place: TypeAlias = tuple[int, int]
@@ -38,6 +39,11 @@ class Token(NamedTuple):
     def values(self) -> tuple[int, int, str]:
         """Give it as a row of a list parameter."""
         return self
+
+
+def token_of(job: LockedJob) -> Token:
+    """Give the token of the claim that *job*, which runs, was last given out by."""
+    return Token(job.seq, job.attempt, job.nonce or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 from holdfast.models import RESERVED
 from holdfast.outcomes import Kind, Outcome, lost
-from holdfast.store.settling import HELD_COLUMNS, Settlement, decide, held_of, leave, with_others
+from holdfast.store.jobs import token_of
+from holdfast.store.rows import LOCKED, to_locked
+from holdfast.store.settling import Settlement, decide, leave, with_others
 from holdfast.store.tx import Row, Tx
 
 MOST_REAPED = 50
@@ -69,7 +71,7 @@ FIND = """
     ORDER BY lease_until LIMIT :most"""
 # coalesce: plainly written it goes by the index of all leases
 EXPIRED = f"""
-    SELECT {HELD_COLUMNS}, lease_until, started_at FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(lease_until, $now) < $now
     ORDER BY seq $skip_locked"""
 
@@ -109,7 +111,7 @@ async def still_locked(tx: Tx, seqs: Sequence[int]) -> set[int]:
 
 
 OF_DEAD = f"""
-    SELECT {HELD_COLUMNS}, lease_until, started_at FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE lease_until IS NOT NULL AND worker $any(workers: text)
     ORDER BY lease_until LIMIT :most $skip_locked"""
 
@@ -127,9 +129,7 @@ async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
     """Take back what we have locked, with the other rows where their end is written; answer which jobs."""
     if not rows:
         return set()
-    jobs = await with_others(tx, [held_of(row[:-2]) for row in rows])
-    leases = {row[0]: row[-2] for row in rows}
-    begun = {row[0] for row in rows if row[-1] is not None}
+    jobs = await with_others(tx, [to_locked(row) for row in rows])
     found = await tx.fetch_all(POLICIES, names=sorted({job.task for job in jobs}))
     policies = {name: json.loads(policy) for name, policy in found}
     ending = []
@@ -137,12 +137,12 @@ async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
         policy = policies.get(job.task, {})
         attempts = policy.get("attempts")
         has_attempts = attempts is None or job.used < attempts
-        outcome = lost(job.crashes, policy.get("on_lost", "retry"), leases[job.token.seq], has_attempts=has_attempts)
-        if job.token.seq not in begun:  # a suspect that waited to run alone; it cannot be what brought the worker down
+        outcome = lost(job.crashes, policy.get("on_lost", "retry"), job.lease_until, has_attempts=has_attempts)
+        if job.started_at is None:  # a suspect that waited to run alone; it cannot be what brought the worker down
             outcome = Outcome(Kind.GIVE_BACK, reason="lost before it began")
         elif job.task.startswith(RESERVED):  # ours: it posts a webhook, which is no worker's death and lost by none
             outcome = Outcome(Kind.GIVE_BACK, reason="lost")
-        settlement = Settlement(job.token, outcome, policy.get("halts_lane", True))
+        settlement = Settlement(token_of(job), outcome, policy.get("halts_lane", True))
         ending.append((job, decide(job, settlement)))
     await leave(tx, ending)
-    return {job.token.seq for job in jobs}
+    return {job.seq for job in jobs}

@@ -21,8 +21,7 @@ from holdfast.models import Job
 from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL, Change, Status, guard
 from holdfast.store import deletes, events, unique
-from holdfast.store.deletes import Doomed
-from holdfast.store.rows import COLUMNS, FACTS_WITH_RESULTS, to_job
+from holdfast.store.rows import COLUMNS, FACTS_WITH_RESULTS, LOCKED, LockedJob, to_job, to_locked
 from holdfast.store.tx import Tx
 
 SINCE = {"stale": "closed_at", "delete": "stale_at"}
@@ -213,28 +212,28 @@ async def jobs_of(tx: Tx, batch: Sequence[Found]) -> dict[int, list[Job]]:
 MARKED = {"stale": "holdfast_job.stale_at IS NULL", "delete": "coalesce(holdfast_job.stale_at, 0) > 0"}
 LOCK_FIRSTS = {
     stage: f"""
-    SELECT {deletes.DOOMED} FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {AT_REST} AND {MARKED[stage]}
         AND coalesce(closed_as, '') = :outcome AND coalesce({since}, $now + 1) <= $now - :age
     ORDER BY seq $skip_locked"""
     for stage, since in SINCE.items()
 }
 LOCK_LATER = f"""
-    SELECT {deletes.DOOMED} FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {AT_REST}
     ORDER BY seq $skip_locked"""
 
 
-async def _lock(tx: Tx, stage: Stage, line: Line, age_ms: int, seqs: Sequence[int]) -> list[Doomed]:
+async def _lock(tx: Tx, stage: Stage, line: Line, age_ms: int, seqs: Sequence[int]) -> list[LockedJob]:
     """Lock the whole chains whose first rows are *seqs*; leave out what is not due, still needed, or held by others."""
     rows = await tx.fetch_all(LOCK_FIRSTS[stage], seqs=sorted(seqs), outcome=str(line.outcome), age=age_ms)
-    firsts = [Doomed(*row) for row in rows]
+    firsts = [to_locked(row) for row in rows]
     if not firsts:
         return []
     chains = {each.id: [each] for each in firsts}
     later = await tx.fetch_all(LATER, chains=sorted(chains))
     for row in await tx.fetch_all(LOCK_LATER, seqs=sorted(seq for seq, _, _ in later)) if later else ():
-        each = Doomed(*row)
+        each = to_locked(row)
         chains[each.chain_id].append(each)
     lengths = Counter(chain_id for _, chain_id, _ in later)
     whole = {id_: jobs for id_, jobs in chains.items() if len(jobs) == lengths[id_] + 1}
@@ -262,7 +261,7 @@ async def mark(tx: Tx, line: Line, age_ms: int, seqs: Sequence[int]) -> list[int
 async def delete(tx: Tx, line: Line, age_ms: int, seqs: Sequence[int]) -> list[int]:
     """Delete those of the chains *seqs*, by their first rows, that have been stale for long enough; answer which."""
     locked = await _lock(tx, "delete", line, age_ms, seqs)
-    held = await unique.held_elsewhere(tx, [key for each in locked if (key := each.key) is not None])
+    held = await unique.held_elsewhere(tx, [key for each in locked if (key := deletes.key_of(each)) is not None])
     free = [each for each in locked if each.chain_id not in held]
     if free:
         await deletes.remove(tx, free)

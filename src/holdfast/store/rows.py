@@ -144,6 +144,54 @@ def to_job(row: Row) -> Job:
     return Job(*values)
 
 
+class LockedJob(NamedTuple):
+    """A job whose row this transaction has locked, as it stood then."""
+
+    seq: int
+    id: str
+    chain_id: str
+    chain_index: int
+    task: str
+    queue: str
+    status: Status
+    lane: str | None
+    place: int | None
+    head: int
+    watched: int
+    unique_key: str | None
+    attempt: int
+    nonce: str | None
+    used: int
+    crashes: int
+    cancel_requested_at: int | None
+    pause_requested_at: int | None
+    reason: str | None
+    current_phase: str | None
+    lease_until: int | None
+    started_at: int | None
+    stale_at: int | None
+    history: int
+
+    @property
+    def uuid(self) -> UUID:
+        """Its id as people know it."""
+        return UUID(self.id)
+
+    @property
+    def halts(self) -> str | None:
+        """Name the lane that it halts."""
+        return self.lane if self.head and self.status in (Status.FAILED, Status.PAUSED) else None
+
+
+LOCKED = ", ".join(LockedJob._fields)
+STATUS_AT = LockedJob._fields.index("status")
+
+
+def to_locked(row: Row) -> LockedJob:
+    """Make a `LockedJob` of a row of LOCKED."""
+    return LockedJob._make((*row[:STATUS_AT], Status(row[STATUS_AT]), *row[STATUS_AT + 1 :]))
+
+
 def to_phase(row: PhaseRow) -> Phase:
     """Make a `Phase` of its row; its result is plain JSON, for only the handler knows its type."""
     return Phase(

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.errors import HoldfastError, LeaseLost
@@ -21,7 +20,8 @@ from holdfast.outcomes import POISON, Kind, Outcome
 from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_by
 from holdfast.store import arrivals, blockers, chain_ends, continuations, events, lanes, phase_rows, webhooks
 from holdfast.store.continuations import continued
-from holdfast.store.jobs import EXISTS, FENCE, STANDING, Hold, Token, hold_of, look
+from holdfast.store.jobs import EXISTS, FENCE, STANDING, Hold, Token, hold_of, look, token_of
+from holdfast.store.rows import LOCKED, LockedJob, to_locked
 from holdfast.store.tx import Row, Tx
 
 NOBODY_WAITED_FOR: Mapping[UUID, UUID] = MappingProxyType({})
@@ -53,31 +53,8 @@ class Settled:
     refused: dict[Token, HoldfastError] = field(default_factory=dict)
 
 
-class Held(NamedTuple):
-    """A running row that we have locked."""
-
-    token: Token
-    id: str
-    chain_id: str
-    chain_index: int
-    task: str
-    lane: str | None
-    place: int | None
-    head: int
-    watched: int
-    unique_key: str | None
-    is_cancel_requested: bool
-    is_pause_requested: bool
-    crashes: int
-    used: int
-    reason: str | None
-    current_phase: str | None
-
-
-HELD_COLUMNS = """seq, attempt, nonce, id, chain_id, chain_index, task, lane, place, head, watched, unique_key,
-    cancel_requested_at, pause_requested_at, crashes, used, reason, current_phase"""
 HOLD = f"""
-    SELECT {HELD_COLUMNS} FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(status, '') = 'running'
     ORDER BY seq $skip_locked"""
 
@@ -89,11 +66,11 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     if not others:
         return Settled([each.token for each in settlements], {}, [])
     rows = await tx.fetch_all(HOLD, seqs=[each.token.seq for each in others])
-    held = {each.token: each for each in await with_others(tx, [held_of(row) for row in rows])}
+    held = {token_of(each): each for each in await with_others(tx, [to_locked(row) for row in rows])}
     decided = [(held[each.token], decide(held[each.token], each)) for each in others if each.token in held]
     judged = await continuations.judge(tx, _steps(decided))
-    refused = {job.token: judged.mistakes[job.token.seq] for job, _ in decided if job.token.seq in judged.mistakes}
-    mine = [(job, each) for job, each in decided if job.token not in refused]
+    refused = {each.token: judged.mistakes[job.seq] for job, each in decided if job.seq in judged.mistakes}
+    mine = [(job, each) for job, each in decided if each.token not in refused]
     missed = {each.token: each for each in others if each.token not in held}
     await leave(tx, mine, judged.chains)
     standing = await look(tx, list(missed))
@@ -150,39 +127,15 @@ FIRSTS = """
     WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
 
 
-async def with_others(tx: Tx, held: Sequence[Held]) -> list[Held]:
+async def with_others(tx: Tx, held: Sequence[LockedJob]) -> list[LockedJob]:
     """Lock the other rows too where an end is written; leave out the jobs for which somebody has one of them locked.
 
     That of a continued chain is written on its first row, that of a delivery on the job that it is about.
     """
     continued = sorted({each.chain_id for each in held if each.chain_index > 0})
     firsts = {id_ for (id_,) in await tx.fetch_all(FIRSTS, ids=continued)} if continued else set()
-    busy = await webhooks.hold_targets(tx, [each.token.seq for each in held if each.task == DELIVER])
-    return [each for each in held if (each.chain_index == 0 or each.chain_id in firsts) and each.token.seq not in busy]
-
-
-def held_of(row: Row) -> Held:
-    """Read a row of HELD_COLUMNS."""
-    (seq, attempt, nonce, id_, chain_id, chain_index, task, lane, place, head, watched, unique_key,
-     cancel_requested_at, pause_requested_at, crashes, used, reason, current_phase) = row  # fmt: skip
-    return Held(
-        token=Token(seq, attempt, nonce),
-        id=id_,
-        chain_id=chain_id,
-        chain_index=chain_index,
-        task=task,
-        lane=lane,
-        place=place,
-        head=head,
-        watched=watched,
-        unique_key=unique_key,
-        is_cancel_requested=cancel_requested_at is not None,
-        is_pause_requested=pause_requested_at is not None,
-        crashes=crashes,
-        used=used,
-        reason=reason,
-        current_phase=current_phase,
-    )
+    busy = await webhooks.hold_targets(tx, [each.seq for each in held if each.task == DELIVER])
+    return [each for each in held if (each.chain_index == 0 or each.chain_id in firsts) and each.seq not in busy]
 
 
 CHECK = f"SELECT {STANDING}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
@@ -205,18 +158,18 @@ async def hold_block(tx: Tx, token: Token) -> None:
 
 # in one order with whoever steers: the chain's first row comes before its later ones
 LOCK = f"""
-    SELECT {HELD_COLUMNS} FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE seq $in(SELECT own.seq FROM holdfast_job AS own WHERE own.seq = :seq
         UNION SELECT first.seq FROM holdfast_job AS own JOIN holdfast_job AS first ON first.id = own.chain_id
             WHERE own.seq = :seq)
     ORDER BY seq $locked"""
 
 
-async def _hold_chain(tx: Tx, token: Token) -> Held:
+async def _hold_chain(tx: Tx, token: Token) -> LockedJob:
     """Lock the job of a block as `hold_block` does, and with it its chain's first row, where its end is written."""
     rows = {row[0]: row for row in await tx.fetch_all(LOCK, seq=token.seq)}
     _refuse_lost(token, await tx.fetch_all(CHECK, seq=token.seq))
-    return held_of(rows[token.seq])
+    return to_locked(rows[token.seq])
 
 
 def _hold(token: Token, rows: Sequence[Row]) -> Hold:
@@ -256,7 +209,7 @@ async def finish_block(tx: Tx, settlement: Settlement) -> None:
     decided = [(held, decide(held, settlement))]
     judged = await continuations.judge(tx, _steps(decided))
     if judged.mistakes:
-        raise judged.mistakes[held.token.seq]
+        raise judged.mistakes[held.seq]
     await leave(tx, decided, judged.chains)
 
 
@@ -279,18 +232,18 @@ def leads_to(kind: Kind) -> Status:
     return MOVES[change].targets[0]
 
 
-def decide(job: Held, settlement: Settlement) -> Settlement:
+def decide(job: LockedJob, settlement: Settlement) -> Settlement:
     """Say what becomes of a job by what the attempt came to, and by what was asked for meanwhile."""
     outcome = as_requested(job, settlement.outcome)
     return settlement if outcome is settlement.outcome else replace(settlement, outcome=outcome)
 
 
-def as_requested(job: Held, outcome: Outcome) -> Outcome:
+def as_requested(job: LockedJob, outcome: Outcome) -> Outcome:
     """Put a requested cancel, or pause, before what the attempt came to; its end by itself beats only a pause."""
     why = job.reason or outcome.reason  # what was said with a request, if one was made
-    if job.is_cancel_requested:
+    if job.cancel_requested_at is not None:
         return replace(outcome, kind=Kind.CANCEL, output=None, reason=why, successor=None)
-    if not job.is_pause_requested:
+    if job.pause_requested_at is None:
         return outcome
     is_crash = outcome.is_crash and outcome.reason != POISON
     pauses = outcome.kind is Kind.PAUSE or leads_to(outcome.kind) is Status.PENDING or is_crash
@@ -321,7 +274,7 @@ LEAVE = f"""
 
 
 async def leave(
-    tx: Tx, decided: Sequence[tuple[Held, Settlement]], chains: Mapping[UUID, UUID] = NOBODY_WAITED_FOR
+    tx: Tx, decided: Sequence[tuple[LockedJob, Settlement]], chains: Mapping[UUID, UUID] = NOBODY_WAITED_FOR
 ) -> None:
     """Move rows that we have locked out of `running`, as was decided, with all that follows from it.
 
@@ -335,30 +288,27 @@ async def leave(
     mine = await lanes.lock(tx, passing)
     versions: dict[int, int] = dict(await tx.fetch_all(LEAVE, given=[_values(job, each) for job, each in decided]))
     await phase_rows.end(tx, [end for job, each in decided if (end := _end_of_phases(job, each)) is not None])
-    closed = await chain_ends.close(tx, [_end(job, each) for job, each in decided if _closes(each)])
+    ends = [chain_ends.end_of(job, leads_to(each.outcome.kind)) for job, each in decided if _closes(each)]
+    closed = await chain_ends.close(tx, ends)
     enqueued = await continuations.insert(tx, steps, chains, {key: not lane.is_paused for key, lane in mine.items()})
     stuck = await lanes.promote(tx, mine.keys() - handing_on, mine) | (passing - mine.keys() - handing_on)
     moved, untold = await blockers.release(tx, {each.chain_id: each.closed_as for each in closed})
-    left = {job.token.seq for job, each in decided if job.lane in stuck and not _keeps_lane(job, each)}
+    left = {job.seq for job, each in decided if job.lane in stuck and not _keeps_lane(job, each)}
     left |= {each.first for each in closed if each.chain_id in untold}
     await arrivals.leave(tx, sorted(left), arrivals.AGAIN_MS)
-    said = [fact for job, each in decided for fact in _facts(job, each, versions[job.token.seq])]
+    said = [fact for job, each in decided for fact in _facts(job, each, versions[job.seq])]
     told = await webhooks.ended(tx, [_delivered(job, each) for job, each in decided if _ends_delivery(job, each)])
     await events.append(tx, said + enqueued + told)
     await blockers.move(tx, moved, announce_blocked=False)
 
 
-def _steps(decided: Sequence[tuple[Held, Settlement]]) -> list[continuations.Step]:
+def _steps(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[continuations.Step]:
     """Name the jobs that complete and are continued."""
     continued = [(job, each.outcome.successor) for job, each in decided]
-    return [
-        continuations.Step(job.token.seq, job.chain_id, job.lane, job.place, job.head, successor)
-        for job, successor in continued
-        if successor is not None
-    ]
+    return [continuations.step_of(job, successor) for job, successor in continued if successor is not None]
 
 
-def _keeps_lane(job: Held, settlement: Settlement) -> bool:
+def _keeps_lane(job: LockedJob, settlement: Settlement) -> bool:
     return job.head == 0 or lanes.holds_its_lane(leads_to(settlement.outcome.kind), settlement.halts_lane)
 
 
@@ -371,40 +321,36 @@ ENDS_PHASES = {
 """What becomes of the phases of a run; by all other ends they stay as they are, and the next run goes on from there."""
 
 
-def _end_of_phases(job: Held, settlement: Settlement) -> phase_rows.JobEnd | None:
+def _end_of_phases(job: LockedJob, settlement: Settlement) -> phase_rows.JobEnd | None:
     how = ENDS_PHASES.get(settlement.outcome.kind)
     if job.current_phase is None or how is None:
         return None
-    return phase_rows.JobEnd(job.token.seq, how, settlement.outcome.error)
+    return phase_rows.JobEnd(job.seq, how, settlement.outcome.error)
 
 
 def _closes(settlement: Settlement) -> bool:
     return leads_to(settlement.outcome.kind) in TERMINAL and settlement.outcome.successor is None
 
 
-def _end(job: Held, settlement: Settlement) -> chain_ends.End:
-    status = leads_to(settlement.outcome.kind)
-    seq = job.token.seq
-    return chain_ends.End(seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, status)
-
-
-def _ends_delivery(job: Held, settlement: Settlement) -> bool:
+def _ends_delivery(job: LockedJob, settlement: Settlement) -> bool:
     return job.task == DELIVER and leads_to(settlement.outcome.kind) in TERMINAL
 
 
-def _delivered(job: Held, settlement: Settlement) -> webhooks.End:
+def _delivered(job: LockedJob, settlement: Settlement) -> webhooks.End:
     outcome = settlement.outcome
-    return webhooks.End(job.token.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
+    return webhooks.End(job.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
 
 
-def _values(job: Held, settlement: Settlement) -> tuple[object, ...]:
+def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
     outcome = settlement.outcome
     change, _ = CHANGES[outcome.kind]
     status = leads_to(outcome.kind)
     # a pause is no attempt that failed: whoever resumes the job has the attempts that it had before; but a crash is one
     is_given_back = outcome.kind in (Kind.GIVE_BACK, Kind.RESCHEDULE, Kind.PAUSE) and not outcome.is_crash
     return (
-        *job.token.values(),
+        job.seq,
+        job.attempt,
+        job.nonce,
         change,
         status,
         Gate.ARRIVAL if status is Status.PENDING else None,
@@ -422,14 +368,14 @@ def _values(job: Held, settlement: Settlement) -> tuple[object, ...]:
     )
 
 
-def _facts(job: Held, settlement: Settlement, version: int) -> Iterator[events.Fact]:
+def _facts(job: LockedJob, settlement: Settlement, version: int) -> Iterator[events.Fact]:
     """Say what became of the job, and of its chain and its lane."""
     outcome = settlement.outcome
     _, name = CHANGES[outcome.kind]
     status = leads_to(outcome.kind)
     said = {"reason": outcome.reason, "error": json.loads(outcome.error) if outcome.error else None}
     facts = {key: value for key, value in said.items() if value is not None} | continued(outcome.successor)
-    seq, attempt = job.token.seq, job.token.attempt
+    seq, attempt = job.seq, job.attempt
     yield events.Fact(seq, name, status, version, attempt, json.dumps(facts) if facts else None)
     if status is Status.COMPLETED and outcome.successor is None:
         yield events.Fact(seq, "chain:completed", status, version, attempt)

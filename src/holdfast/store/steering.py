@@ -21,7 +21,8 @@ from holdfast.models import DELIVER, Asked, CancelAnswer, EventName, Job, PauseA
 from holdfast.states import MOVES, Change, Status, guard
 from holdfast.store import admission, chain_ends, dependents, events, lanes, phase_rows, reads, unique, webhooks
 from holdfast.store.deletes import TOMBSTONE
-from holdfast.store.tx import Operation, Row, Tx
+from holdfast.store.rows import LOCKED, LockedJob, to_locked
+from holdfast.store.tx import Operation, Tx
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,74 +74,44 @@ async def current(tx: Tx, ids: Sequence[UUID]) -> list[Standing]:
     return [found[each] for each in ids]
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A job that was named and is locked."""
-
-    seq: int
-    id: UUID
-    chain_id: str
-    chain_index: int
-    task: str
-    status: Status
-    unique_key: str | None
-    attempt: int
-    lane: str | None
-    place: int | None
-    head: int
-    watched: int
-    stale_at: int | None
-
-    @property
-    def halts(self) -> str | None:
-        """Name the lane that it halts."""
-        return self.lane if self.head and self.status in (Status.FAILED, Status.PAUSED) else None
-
-
 LOCK = f"""
-    SELECT seq, id, chain_id, chain_index, task, status, unique_key, attempt, lane, place, head, watched, stale_at
-    FROM holdfast_job
+    SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'  -- deleted while we waited for it
     ORDER BY seq $locked"""
 
 
-async def lock(tx: Tx, ids: Sequence[UUID]) -> list[Named]:
+async def lock(tx: Tx, ids: Sequence[UUID]) -> list[LockedJob]:
     """Find and lock the current jobs of *ids*, in their order, each once; or raise `JobNotFound`.
 
     A chain may continue between the look and the lock; then its next job is looked for and locked, too.
     """
-    locked: dict[int, Named] = {}
+    locked: dict[int, LockedJob] = {}
     for _ in range(TRIES):
         standing = await current(tx, ids)
         wanted = {seq for each in standing for seq in (each.seq, each.first)} - locked.keys()
         if not wanted:
             return list({each.seq: locked[each.seq] for each in standing}.values())
-        locked |= {row[0]: _named(row) for row in await tx.fetch_all(LOCK, seqs=sorted(wanted))}
+        locked |= {job.seq: job for job in map(to_locked, await tx.fetch_all(LOCK, seqs=sorted(wanted)))}
     raise Busy("the chains that were named go on too fast; try again")
 
 
-async def lock_again(tx: Tx, job: Named) -> Named:
+async def lock_again(tx: Tx, job: LockedJob) -> LockedJob:
     """Read a job that this transaction has locked as it has left it; raise `JobNotFound` if it has deleted it."""
     rows = await tx.fetch_all(LOCK, seqs=[job.seq])
     if not rows:
-        raise JobNotFound(job.id)
-    return _named(rows[0])
-
-
-def _named(row: Row) -> Named:
-    seq, id_, chain_id, chain_index, task, status, *rest = row
-    return Named(seq, UUID(id_), chain_id, chain_index, task, Status(status), *rest)
+        raise JobNotFound(job.uuid)
+    return to_locked(rows[0])
 
 
 async def _in_order(tx: Tx, ids: Sequence[UUID], answers: dict[int, R]) -> list[R]:
     return [answers[each.seq] for each in await current(tx, ids)]
 
 
-def _refuse(jobs: Sequence[Named], change: Change, advice: str = "") -> None:
+def _refuse(jobs: Sequence[LockedJob], change: Change, advice: str = "") -> None:
     allowed = MOVES[change].sources
     for job in jobs:
         if job.status not in allowed:
-            raise StatusConflict(job.id, job.status, change, allowed, advice)
+            raise StatusConflict(job.uuid, job.status, change, allowed, advice)
 
 
 # what has neither a lane nor dependents has nothing left to do
@@ -184,20 +155,20 @@ def _cancel_answer(status: Status) -> CancelAnswer:
     return CancelAnswer.CANCELLED if status in MOVES[Change.CANCEL].sources else CancelAnswer.ALREADY_TERMINAL
 
 
-async def _cancel_now(tx: Tx, jobs: Sequence[Named], asked: Asked) -> None:
+async def _cancel_now(tx: Tx, jobs: Sequence[LockedJob], asked: Asked) -> None:
     if not jobs:
         return
     seqs = [job.seq for job in jobs]
     versions: dict[int, int] = dict(await tx.fetch_all(CANCEL, seqs=seqs, reason=asked.why))
     await phase_rows.cancel(tx, seqs)
-    closed = await chain_ends.close(tx, [end_of(job, Status.CANCELLED) for job in jobs])
+    closed = await chain_ends.close(tx, [chain_ends.end_of(job, Status.CANCELLED) for job in jobs])
     await chain_ends.unmark(tx, [job.chain_id for job in jobs if job.stale_at is not None])
     await chain_ends.leave_dependents(tx, closed)
     await _announce(tx, jobs, versions, "job:cancelled", Status.CANCELLED, asked)
     await events.append(tx, _freed(jobs, asked) + await deliveries_ended(tx, jobs, Status.CANCELLED, asked))
 
 
-async def hold_targets(tx: Tx, jobs: Sequence[Named]) -> None:
+async def hold_targets(tx: Tx, jobs: Sequence[LockedJob]) -> None:
     """Lock the jobs that deliveries among *jobs* are about; raise `Busy` before anything is written if one is locked.
 
     Here it is not waited for: whoever has it may be waiting for one of *jobs*.
@@ -206,23 +177,18 @@ async def hold_targets(tx: Tx, jobs: Sequence[Named]) -> None:
         raise Busy("somebody holds the job that this webhook is about; try again")
 
 
-async def deliveries_ended(tx: Tx, jobs: Sequence[Named], status: Status, asked: Asked) -> list[events.Fact]:
+async def deliveries_ended(tx: Tx, jobs: Sequence[LockedJob], status: Status, asked: Asked) -> list[events.Fact]:
     """Write down that the deliveries among *jobs* have ended by somebody's hand; give what is to be appended."""
-    ends = [webhooks.End(job.seq, str(job.id), job.lane, status, asked.why) for job in jobs if job.task == DELIVER]
+    ends = [webhooks.End(job.seq, job.id, job.lane, status, asked.why) for job in jobs if job.task == DELIVER]
     return await webhooks.ended(tx, ends)
 
 
-def end_of(job: Named, closed_as: Status) -> chain_ends.End:
-    """Say that the chain of *job*, its current one, closes."""
-    return chain_ends.End(job.seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, closed_as)
-
-
-def _freed(jobs: Iterable[Named], asked: Asked) -> list[events.Fact]:
+def _freed(jobs: Iterable[LockedJob], asked: Asked) -> list[events.Fact]:
     """Say which lanes are no longer halted."""
-    return [lanes.resumed(job.halts, str(job.id), asked.said()) for job in jobs if job.halts]
+    return [lanes.resumed(job.halts, job.id, asked.said()) for job in jobs if job.halts]
 
 
-async def _paused_instead(tx: Tx, running: Sequence[Named]) -> set[str]:
+async def _paused_instead(tx: Tx, running: Sequence[LockedJob]) -> set[str]:
     """Name the tasks whose running jobs are paused when they are to be cancelled."""
     if not running:
         return set()
@@ -230,14 +196,14 @@ async def _paused_instead(tx: Tx, running: Sequence[Named]) -> set[str]:
     return {name for name, policy in rows if json.loads(policy).get("cancel_running") == "pause"}
 
 
-async def _request(tx: Tx, jobs: Sequence[Named], sql: str, name: EventName, asked: Asked) -> None:
+async def _request(tx: Tx, jobs: Sequence[LockedJob], sql: str, name: EventName, asked: Asked) -> None:
     if jobs:
         rows = await tx.fetch_all(sql, seqs=[job.seq for job in jobs], reason=asked.why)
         await _announce(tx, jobs, dict(rows), name, Status.RUNNING, asked)
 
 
 async def _announce(
-    tx: Tx, jobs: Sequence[Named], versions: dict[int, int], name: EventName, status: Status, asked: Asked
+    tx: Tx, jobs: Sequence[LockedJob], versions: dict[int, int], name: EventName, status: Status, asked: Asked
 ) -> None:
     facts = asked.facts()
     done = [job for job in jobs if job.seq in versions]
@@ -265,7 +231,7 @@ async def pause(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[PauseAnswer]:
     if waiting:
         versions: dict[int, int] = dict(await tx.fetch_all(PAUSE, seqs=[job.seq for job in waiting], reason=asked.why))
         await _announce(tx, waiting, versions, "job:paused", Status.PAUSED, asked)
-        halting = [(job.lane, str(job.id)) for job in waiting if job.lane is not None and job.head]
+        halting = [(job.lane, job.id) for job in waiting if job.lane is not None and job.head]
         await events.append(tx, [lanes.halted(lane, id_, asked.why) for lane, id_ in halting])
     await _request(tx, running, REQUEST_PAUSE, "job:pausing", asked)
     answers = {job.seq: PauseAnswer.REQUESTED if job in running else PauseAnswer.PAUSED for job in jobs}
@@ -314,7 +280,7 @@ async def retry(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
     return await _read(tx, ids)
 
 
-async def _open_again(tx: Tx, jobs: Sequence[Named], sql: str, asked: Asked) -> None:
+async def _open_again(tx: Tx, jobs: Sequence[LockedJob], sql: str, asked: Asked) -> None:
     rows = await tx.fetch_all(sql, seqs=[job.seq for job in jobs])
     await chain_ends.reopen(tx, [job.chain_id for job in jobs if job.chain_index > 0])
     attempts = {job.seq: job.attempt for job in jobs}
