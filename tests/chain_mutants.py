@@ -1,4 +1,4 @@
-"""Wrong engines of chains: continuing, blocks, completing without a worker. What a mutant is, `tests/mutants.py` says.
+"""Wrong engines of chains that the simulation catches: continuing, blocks, completing without a worker.
 
 On SQLite nobody writes while a block is open, so what is true when it opens is true at its end: a block that is fenced
 at one of the two only is an equal engine there, and a mutant takes both looks away. Each alone is met on PostgreSQL, in
@@ -25,7 +25,8 @@ from holdfast.store.sqlite import block as sqlite_block
 from holdfast.store.sqlite.connection import WriteConnection
 from holdfast.store.tx import OpenTx, Tx
 from holdfast.worker import fenced, floor
-from tests.mutants import change_sql, here, mutant, without_guard
+from tests.mutant_registry import change_sql, mutant, without_guard
+from tests.mutants import here
 from tests.simulation import chain_scenes, scenes
 from tests.simulation.handlers import WORLD
 

@@ -52,11 +52,17 @@ def found() -> dict[str, list[str]]:
                 path = str(file.relative_to(ROOT))
                 for number in sorted(set(named_by_checks(file))):
                     by_number[number].append(path)
+    for file in sorted((ROOT / LAW).glob("*.py")):
+        for number in sorted(set(named_by_checks(file))):
+            by_number[number] += [path for path in APPLY_THE_LAW if path not in by_number[number]]
     return by_number
 
 
 CHECKING = ("tests/simulation", "tests/store/rules", "tests/torture")
 """Where no test but a checker decides, over all rules at once."""
+LAW = "tests/law"
+"""What holds of every write is said there, once."""
+APPLY_THE_LAW = ("tests/simulation/checker.py", "tests/torture/rules_of_the_law.py")
 OWN = re.compile(r"test_\w+|\w*mutants")
 """What is found otherwise."""
 

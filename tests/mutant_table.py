@@ -1,6 +1,6 @@
 """The table of wrong engines: what each breaks, and which test turns red by it.
 
-`python -m tests.mutants` prints it, as Markdown.
+`python -m tests.mutant_table` prints it, as Markdown.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import tests.chain_mutants  # noqa: F401 - names more of them
 from holdfast.states import MOVES
-from tests.mutants import MUTANTS
+from tests.mutant_registry import DRAWN, RACES, SIMULATED, load
 from tests.simulation.test_scenarios import test_a_scene_ends_well
 from tests.simulation.test_simulation import test_no_rule_is_broken_and_every_job_ends
 from tests.store import test_guards, test_moves
-from tests.store.race_mutants import RACES
 from tests.store.rules import test_rule_machine
 
 TO_COME: dict[str, str] = {}
@@ -31,13 +29,14 @@ class Line(NamedTuple):
 
 def lines() -> Iterator[Line]:
     """Go through all mutants."""
-    for each in MUTANTS:
+    load()
+    for each in SIMULATED:
         by_chance = named(test_no_rule_is_broken_and_every_job_ends)
         red = by_chance if each.scene is None else named(test_a_scene_ends_well, each.scene.name)
         yield Line(each.name, each.breaks, red)
     for race in RACES:
         yield Line(race.name, race.breaks, named(race.test, *race.given.values()))
-    for drawn in test_rule_machine.MUTANTS:
+    for drawn in DRAWN:
         yield Line(drawn.name, drawn.breaks, named(test_rule_machine.test_a_wrong_engine_is_caught, drawn.name))
     yield from guards()
 
@@ -70,3 +69,7 @@ def show() -> str:
     rows = [f"| {each.name} | {each.breaks} | `{each.red}` |" for each in lines()]
     coming = [f"| {name} | {breaks} | its rule has no code yet |" for name, breaks in TO_COME.items()]
     return "\n".join([*head, *rows, *coming])
+
+
+if __name__ == "__main__":
+    print(show())

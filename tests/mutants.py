@@ -1,26 +1,19 @@
-"""Wrong engines: each is ours with one rule taken away, and some test must catch it.
+"""Wrong engines that the simulation catches; chains have theirs in `tests/chain_mutants.py`.
 
-A mutant is a name, the invariant of GUARANTEES that it breaks, and what is put in place of ours. Nothing of it is in
-the package: a test applies it to the modules of this process and takes it back.
-
-A guard in a statement cannot be told from the look that the same transaction took before it, under the row's lock:
-alone it would be an equal engine. Such a guard is taken away together with the look beside it (`and the look before
-it`); alone it is met in `tests/store/test_guards.py`. What only two transactions at once can show, and so PostgreSQL
-alone, is in `tests/store/race_mutants.py`; chains have theirs in `tests/chain_mutants.py`. `python -m tests.mutants`
-prints which test catches which.
+What a mutant is, `tests/mutant_registry.py` says.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.outcomes import Kind, Outcome
-from holdfast.states import MOVES, Change, Move, Status, guard
+from holdfast.states import Change, guard
 from holdfast.store import admission, blockers, jobs, reaping, settling, steering
 from holdfast.store.jobs import Hold, token_of
 from holdfast.store.rows import LockedJob, to_locked
@@ -29,47 +22,9 @@ from holdfast.store.sqlite.connection import WriteConnection
 from holdfast.store.sqlite.lifelock import HeldLock
 from holdfast.store.tx import Row, Tx
 from holdfast.worker import claimer, doubts, hearing, intake, leases, proof, running, upkeep
+from tests.mutant_registry import change_sql, mutant, without_guard
 from tests.simulation import scenes
 from tests.simulation.handlers import WORLD
-from tests.simulation.scenes import Scene
-from tests.simulation.world import FAULTS
-
-Apply = Callable[[pytest.MonkeyPatch], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A wrong engine."""
-
-    name: str
-    breaks: str
-    apply: Apply
-    faults: Sequence[str] = FAULTS
-    """The faults under which it shows soonest; with all of them it shows, too, but later."""
-    scene: Scene | None = None
-    """The scene that catches it; None leaves it to a run of chance, which shows it within a few seeds."""
-
-
-MUTANTS: list[Mutant] = []
-
-
-def mutant(name: str, breaks: str, *faults: str, scene: Scene | None = None) -> Callable[[Apply], Apply]:
-    """Name the function below: it makes the engine wrong."""
-
-    def keep(apply: Apply) -> Apply:
-        MUTANTS.append(Mutant(name, breaks, apply, faults or FAULTS, scene))
-        return apply
-
-    return keep
-
-
-def change_sql(patch: pytest.MonkeyPatch, module: Any, name: str, old: str, new: str, database: str = "sqlite") -> None:
-    """Put *new* in place of *old* in a statement; where each database has a text of its own, in that of *database*."""
-    sql = getattr(module, name)
-    text = sql[database] if isinstance(sql, dict) else sql
-    assert old in text, f"{module.__name__}.{name} no longer says {old!r}"
-    changed = text.replace(old, new)
-    patch.setattr(module, name, {**sql, database: changed} if isinstance(sql, dict) else changed)
 
 
 def here() -> Any:
@@ -477,15 +432,6 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(proof, "take_of_the_dead", credulous)
 
 
-ALL_STATUSES = tuple(Status)
-
-
-def without_guard(patch: pytest.MonkeyPatch, change: Change, module: Any, name: str, yes: str = "1") -> None:
-    """Take a change's rule out of the law, and out of the statement that was made from it; *yes* is true in SQL."""
-    change_sql(patch, module, name, guard(change), yes)
-    patch.setitem(MOVES, change, Move(ALL_STATUSES, MOVES[change].targets))
-
-
 @mutant("guard of pause", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.PAUSE, steering, "PAUSE")
@@ -553,9 +499,3 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, blockers, "BLOCK_AGAIN", guard(Change.BLOCK_AGAIN), "1")
     change_sql(patch, blockers, "LOCK_FAILED", "SELECT seq, status,", "SELECT seq, 'failed',")
-
-
-if __name__ == "__main__":
-    from tests.mutant_table import show
-
-    print(show())

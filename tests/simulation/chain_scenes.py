@@ -8,7 +8,7 @@ from uuid import UUID
 from holdfast.calls import Call
 from holdfast.store import jobs, steering
 from holdfast.worker.context import Context
-from tests.simulation.checker import BY_HAND
+from tests.law.changes import BY_HAND
 from tests.simulation.handlers import Fate, booking, steady
 from tests.simulation.process import Process
 from tests.simulation.scenes import WELL, Stage, scene

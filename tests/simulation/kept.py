@@ -11,7 +11,7 @@ from holdfast.models import DEFAULT_TRIGGERS, DELIVER, Trigger
 from tests.simulation.violations import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.checker import Change
+    from tests.law.changes import Change
     from tests.simulation.world import World
 
 STALE_SECONDS, DELETE_SECONDS = 15.0, 10.0
@@ -75,6 +75,7 @@ class Kept:
         self.internal: set[int] = set()
         self.gone: dict[int, str] = {}
         """The jobs that retention has deleted."""
+        self._newly_gone: list[tuple[int, str]] = []
 
     def look(self, changes: Sequence[Change], events: Sequence[tuple[int, str]]) -> None:
         """Look at what was just committed: *events* are (job, name)."""
@@ -85,6 +86,11 @@ class Kept:
             if each.stale_at is not None and each.old_stale_at is None:
                 self._look_at_mark(each)
         self._look_at_gone()
+
+    def take_gone(self) -> list[tuple[int, str]]:
+        """Give the jobs that were deleted since this was last asked."""
+        gone, self._newly_gone = self._newly_gone, []
+        return gone
 
     # phases
 
@@ -240,6 +246,7 @@ class Kept:
             gone = Gone(*row)
             self._world.reached["deleted"] += 1
             self.gone[gone.seq] = gone.id
+            self._newly_gone.append((gone.seq, gone.id))
             if gone.status not in ENDS or gone.head or gone.gate is not None:
                 raise Violation(f"I-49: {gone} was deleted")
             if gone.stale_at is None or gone.at - gone.stale_at < DELETE_SECONDS * 1000:

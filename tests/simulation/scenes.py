@@ -17,7 +17,7 @@ from uuid import UUID
 from holdfast.errors import HoldfastError
 from holdfast.store import completing, holds, jobs, steering
 from holdfast.worker import claimer
-from tests.simulation.checker import BY_HAND
+from tests.law.changes import BY_HAND
 from tests.simulation.handlers import WORLD, Fate, elsewhere, steady
 from tests.simulation.process import Process
 from tests.simulation.violations import Violation

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-import tests.chain_mutants  # noqa: F401 - names more of them
-from tests.mutants import MUTANTS, Mutant
+from tests.mutant_registry import RACES, SIMULATED, Mutant, Race, load
 from tests.simulation.scenes import MOST_SEEDS as MOST_SEEDS_OF_A_SCENE
 from tests.simulation.scenes import SCENES, play_scene
-from tests.simulation.world import Outcome, play
-from tests.store.race_mutants import RACES, Race
+from tests.simulation.world import FAULTS, Outcome, play
 
 # processes are killed in the middle of everything, and what they leave behind protests
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -34,9 +32,10 @@ KEPT = {
     "delivery in its own transaction",
     "deliveries fanned out again",
 }
+load()
 ALSO_BY_CHANCE = [each for each in RACES if each.name in KEPT]
-STAGED = [each for each in MUTANTS if each.scene is not None]
-BY_CHANCE = [each for each in MUTANTS if each.scene is None]
+STAGED = [each for each in SIMULATED if each.scene is not None]
+BY_CHANCE = [each for each in SIMULATED if each.scene is None]
 
 
 def test_every_scene_catches_somebody() -> None:
@@ -75,7 +74,7 @@ def test_a_wrong_engine_is_caught(mutant: Mutant, folder: Path, template: Path) 
 
     assert caught is not None, f"{mutant.name}: silent for {MOST_SEEDS} seeds, although it breaks {mutant.breaks}"
     assert not any(word in str(caught.violation) for word in OUT_OF_DATE), caught.violation
-    ours = violation_of_ours(caught.seed, mutant.faults, folder, template)
+    ours = violation_of_ours(caught.seed, mutant.faults or FAULTS, folder, template)
     assert ours is None, f"{ours}\n  again: python -m tests.simulation {caught.seed} {SECONDS:g}"
 
 
@@ -94,7 +93,7 @@ def first_caught(mutant: Mutant, folder: Path, template: Path) -> Outcome | None
     for seed in range(MOST_SEEDS):
         with pytest.MonkeyPatch.context() as patch:
             mutant.apply(patch)
-            outcome = play(seed, folder, template, SECONDS, mutant.faults)
+            outcome = play(seed, folder, template, SECONDS, mutant.faults or FAULTS)
         if outcome.violation is not None:
             return outcome
     return None

@@ -22,8 +22,9 @@ from holdfast.store import holds, reaping, settling, steering
 from holdfast.worker import claimer, upkeep
 from holdfast.worker.aborts import AbortReason
 from holdfast.worker.context import Context, RunningJob
+from tests.law.changes import BY_HAND, Change
 from tests.simulation import post
-from tests.simulation.checker import AUDIT, BY_HAND, Change, Checker
+from tests.simulation.checker import AUDIT, Checker
 from tests.simulation.disk import Disk
 from tests.simulation.handlers import ALL, ENDS, LONGEST_CHAIN, LONGEST_LEASE, MISHAPS, TASKS, WORLD, Fate, Run
 from tests.simulation.kept import DELETE_SECONDS, STALE_SECONDS, SUBSCRIBED, SUBSCRIBED_URL, SUBSCRIPTION

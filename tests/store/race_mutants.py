@@ -1,14 +1,13 @@
 """Wrong engines that only PostgreSQL shows: on SQLite one transaction writes at a time, and nobody comes half-way.
 
-Each is ours with one lock, constraint or look taken away, and names the stepped test that it turns red. How a mutant is
-applied and taken back, `tests/mutants.py` says. One without † would show on SQLite, too, but not by chance: to have two
-claims with one number, a store must have lost the first.
+Each is ours with one lock, constraint or look taken away, and names the stepped test that it turns red. What a mutant
+is, `tests/mutant_registry.py` says. One without † would show on SQLite, too, but not by chance: to have two claims with
+one number, a store must have lost the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ from holdfast.store.log import Found, Line
 from holdfast.store.tx import Tx
 from holdfast.worker.phases import Phases
 from tests.chain_mutants import finish_anyway
-from tests.mutants import Apply, change_sql, without_guard
+from tests.mutant_registry import Test, change_sql, race, without_guard
 from tests.store import (
     test_admission,
     test_borrowed,
@@ -55,35 +54,8 @@ from tests.store import (
     test_webhooks,
 )
 
-Test = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Race:
-    """A wrong engine, the stepped test that catches it, and what that test says then."""
-
-    name: str
-    breaks: str
-    apply: Apply
-    test: Test
-    says: str
-    given: Mapping[str, object] = field(default_factory=dict)
-    """The case of the test."""
-
-
-RACES: list[Race] = []
 LATE = "Timeout|deadline|lock timeout|canceling statement"
 """What a test says whose engine waited for somebody."""
-
-
-def race(name: str, breaks: str, test: Test, says: str, **given: object) -> Callable[[Apply], Apply]:
-    """Name the function below: it makes the engine wrong, and *test* says so."""
-
-    def keep(apply: Apply) -> Apply:
-        RACES.append(Race(name, breaks, apply, test, says, given))
-        return apply
-
-    return keep
 
 
 @race("`unique` by select, then insert †", "I-05", test_interleavings_mutants.test_a_key_goes_once, "two chains hold")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,6 +19,7 @@ from holdfast.store import admission, chains, jobs, settling, unique
 from holdfast.store.settling import Settlement
 from holdfast.store.tx import Tx
 from tests.factories import TASKS, a_start, greet
+from tests.mutant_registry import RACES, Race, load
 from tests.store.callers.psycopg import connect_async, connect_blocking
 from tests.store.engine import DONE, GIVE_BACK, WANTS, claim, claim_one, settle
 from tests.store.half import Half
@@ -26,9 +27,6 @@ from tests.store.test_admission import settle_down
 from tests.store.test_chain_races import Actor, next_id, then
 from tests.store.test_interleavings import Interrupted
 from tests.ways import Way
-
-if TYPE_CHECKING:
-    from tests.store.race_mutants import Race
 
 BEFORE_ANYBODY_WAITS_LONG = "SET LOCAL lock_timeout = '300ms'"
 
@@ -155,8 +153,7 @@ async def test_a_plain_block_whose_job_was_taken_meanwhile_is_undone(way_pg: Way
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Name the mutants late: they name tests of this file."""
     if "race" in metafunc.fixturenames:
-        from tests.store.race_mutants import RACES
-
+        load()
         metafunc.parametrize("race", RACES, ids=lambda race: race.name)
 
 

@@ -1,7 +1,7 @@
 """All pairs of a status and a change: the guard lets through just the moves of DESIGN §3, on both databases.
 
-The law is written out here by hand, a second time and from the design, not read from `states.MOVES`: a source that is
-added there or left out makes a pair fail here.
+The law is that of `tests/law/moves.py`, written by hand and from the design, and not read from `states.MOVES`: a
+source that is added there or left out makes a pair fail here.
 """
 
 from __future__ import annotations
@@ -23,72 +23,19 @@ from holdfast.store import blockers, jobs, reaping, settling, steering
 from holdfast.store.jobs import Token, Want
 from holdfast.store.tx import Tx
 from tests.factories import events_of, make_job, now_ms, row_of, seq_of, whole_store
+from tests.law.moves import LAW, PAIRS, STATUSES
 from tests.store import by_hand
 from tests.ways import Way
 
-LAW = {
-    # change                blocked  pending  running  paused  completed  failed  cancelled
-    "claim":               "   .        x        .        .        .         .        .   ",
-    "complete":            "   .        .        x        .        .         .        .   ",
-    "retry later":         "   .        .        x        .        .         .        .   ",
-    "reschedule running":  "   .        .        x        .        .         .        .   ",
-    "give back":           "   .        .        x        .        .         .        .   ",
-    "reap":                "   .        .        x        .        .         .        .   ",
-    "fail":                "   .        .        x        .        .         .        .   ",
-    "pause running":       "   .        .        x        .        .         .        .   ",
-    "cancel running":      "   .        .        x        .        .         .        .   ",
-    "request":             "   .        .        x        .        .         .        .   ",
-    "unblock":             "   x        .        .        .        .         .        .   ",
-    "fail blocked":        "   x        .        .        .        .         .        .   ",
-    "block again":         "   .        .        .        .        .         x        .   ",
-    "pause":               "   x        x        .        .        .         .        .   ",
-    "cancel":              "   x        x        .        x        .         x        .   ",
-    "resume":              "   .        .        .        x        .         .        .   ",
-    "retry":               "   .        .        .        .        .         x        x   ",
-    "reschedule":          "   .        x        .        .        .         .        .   ",
-    "complete outside":    "   x        x        x        x        .         x        .   ",
-    "mark stale":          "   .        .        .        .        x         x        x   ",
-    "delete":              "   x        x        x        x        x         x        x   ",
-}  # fmt: skip
-STATUSES = ("blocked", "pending", "running", "paused", "completed", "failed", "cancelled")
-PAIRS = {
-    (change, status): mark == "x"
-    for change, marks in LAW.items()
-    for status, mark in zip(STATUSES, marks.split(), strict=True)
-}
-TARGETS = {
-    "claim": {"running"},
-    "complete": {"completed"},
-    "retry later": {"pending"},
-    "reschedule running": {"pending"},
-    "give back": {"pending", "paused"},
-    "reap": {"pending", "failed", "paused", "cancelled"},
-    "fail": {"failed"},
-    "pause running": {"paused"},
-    "cancel running": {"cancelled"},
-    "request": {"running"},
-    "unblock": {"pending"},
-    "fail blocked": {"failed"},
-    "block again": {"blocked"},
-    "pause": {"paused"},
-    "cancel": {"cancelled"},
-    "resume": {"pending", "blocked"},
-    "retry": {"pending", "blocked"},
-    "reschedule": {"pending"},
-    "complete outside": {"completed"},
-    "mark stale": {"completed", "failed", "cancelled"},
-    "delete": set(),
-}
-
 
 def test_the_law_by_hand_knows_every_change_and_every_status() -> None:
-    assert set(LAW) == set(TARGETS) == set(Change)
+    assert set(LAW) == set(Change)
     assert set(STATUSES) == set(Status)
 
 
 @pytest.mark.parametrize("change", LAW)
 def test_a_change_leads_where_the_design_says(change: str) -> None:
-    assert set(MOVES[Change(change)].targets) == TARGETS[change]
+    assert set(MOVES[Change(change)].targets) == LAW[change].targets
 
 
 async def move(tx: Tx, job_id: UUID, change: Change) -> int:
@@ -220,7 +167,7 @@ async def test_an_operation_moves_what_the_law_allows_and_leaves_the_rest_as_it_
         await way.call(OPERATIONS[change], seq)
 
     if PAIRS[change, status]:
-        assert (await row_of(way, job_id, "status"))[0] in TARGETS[change]
+        assert (await row_of(way, job_id, "status"))[0] in LAW[change].targets
         assert (await row_of(way, job_id, "version")) == (2,)
         assert await events_of(way, job_id) != []
     else:

@@ -11,7 +11,7 @@ import sqlite3
 
 import psycopg
 
-from tests.simulation.checker import CONSTANT, WATCHED
+from tests.law.changes import CONSTANT, WATCHED
 
 JOB = (*CONSTANT, *WATCHED, "queue", "webhook", "gate", "input")
 WITHOUT_LEASE = [name for name in WATCHED if name != "lease_until"]

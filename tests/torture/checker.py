@@ -1,7 +1,7 @@
 """Decides whether a recorded history keeps what is promised: one pass, and every finding names its invariant.
 
-The law of states and the rows of a change are those of the simulation's checker, which looks at each commit while it is
-made. This one has only what was written down, but of real processes: who asked for what, which handlers ran when in
+What holds of every write to the tables stands in `tests/law`, and the simulation looks by it at each commit while it is
+made. This checker has only what was written down, but of real processes: who asked for what, which handlers ran when in
 which process, what was done to them, and what readers and receivers were given.
 
 The rules stand in `rules_of_…`, a file for each thing that they are about. They see each line of the audit before it is
@@ -13,13 +13,11 @@ from __future__ import annotations
 from holdfast.store.deletes import TOMBSTONE
 from tests.torture.history import History, Line
 from tests.torture.rules import Findings, Known, Rules
-from tests.torture.rules_of_chains import ChainRules
 from tests.torture.rules_of_clients import ClientRules
 from tests.torture.rules_of_endings import EndingRules
 from tests.torture.rules_of_handlers import HandlerRules
-from tests.torture.rules_of_lanes import LaneRules
-from tests.torture.rules_of_states import StateRules
 from tests.torture.rules_of_streams import StreamRules
+from tests.torture.rules_of_the_law import LawRules
 
 
 def check(history: History) -> Findings:
@@ -35,9 +33,7 @@ class Checker:
     def __init__(self, history: History) -> None:
         self.findings = Findings()
         self._known = Known(history)
-        self._states = StateRules(self._known, self.findings)
-        self._lanes = LaneRules(self._known, self.findings)
-        self._chains = ChainRules(self._known, self.findings)
+        self._law = LawRules(self._known, self.findings)
         self._clients = ClientRules(self._known, self.findings)
         self._handlers = HandlerRules(self._known, self.findings)
         self._streams = StreamRules(self._known, self.findings)
@@ -49,7 +45,7 @@ class Checker:
             "job": self._take_job,
             "event": self._take_event,
             "phase": self._handlers.take_phase,
-            "lane": self._lanes.take_lane,
+            "lane": self._law.take_lane,
             "delivery": self._streams.take_delivery,
             "effect": self._handlers.take_effect,
         }
@@ -60,9 +56,7 @@ class Checker:
 
     def _rules(self) -> tuple[Rules, ...]:
         return (
-            self._states,
-            self._lanes,
-            self._chains,
+            self._law,
             self._clients,
             self._handlers,
             self._streams,
@@ -74,17 +68,14 @@ class Checker:
             self._take_delete(line)
             return
         each = line.change
-        self._states.take_job(line, each)
-        self._lanes.take_job(each)
-        self._chains.take_job(line, each)
+        self._law.take_job(line, each)
         self._known.learn_job(line, each)
 
     def _take_delete(self, line: Line) -> None:
         self._clients.take_delete(line)
-        self._lanes.take_delete(line)
-        self._chains.take_delete(line)
+        self._law.take_delete(line)
         self._known.learn_delete(line)
 
     def _take_event(self, line: Line) -> None:
-        self._states.take_event(line)
+        self._law.take_event(line)
         self._known.learn_event(line)

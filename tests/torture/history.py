@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import psycopg
 
 from holdfast.testing import PostgresServer
-from tests.simulation.checker import Change, fields_of_change
+from tests.law.changes import Change, fields_of_change
 from tests.torture.notes import Notes, read
 
 AUDIT = {

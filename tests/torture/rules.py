@@ -6,8 +6,7 @@ import json
 from collections import Counter, defaultdict
 from typing import Any
 
-from tests.simulation.checker import Change
-from tests.torture.changes import is_claim, is_end
+from tests.law.changes import Change, is_claim, is_end
 from tests.torture.history import History, Line
 
 CLOCK_SLACK_MS = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.simulation.checker import is_by_hand
+from tests.law.changes import is_by_hand
 from tests.torture.history import Call, Line
 from tests.torture.rules import Findings, Known, Rules
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.checker import TERMINAL
+from tests.law.moves import TERMINAL
 from tests.torture.rules import Rules
 
 EXITS = (0, 5, 143, -6, -9, -15)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
-from tests.simulation.checker import Change, is_by_hand, show
-from tests.torture.changes import is_left_behind, is_reap
+from tests.law.blocks import BlockRules, Written
+from tests.law.changes import Change, is_by_hand, is_left_behind, is_reap
 from tests.torture.history import Line, deaths_at
 from tests.torture.rules import CLOCK_SLACK_MS, Findings, Known, Rules
 
@@ -20,7 +20,8 @@ class HandlerRules(Rules):
     def __init__(self, known: Known, findings: Findings) -> None:
         super().__init__(known, findings)
         self._phases: dict[tuple[str, str], str] = {}
-        self._effects: list[Line] = []
+        self._effects: list[Written] = []
+        self._blocks = BlockRules(findings.say, findings.reached)
 
     def take_phase(self, line: Line) -> None:
         """I-40: what a phase gave stays as it was."""
@@ -35,14 +36,12 @@ class HandlerRules(Rules):
             self._phases[key] = json.loads(line.new["result"])
 
     def take_effect(self, line: Line) -> None:
-        """I-13: also the first block commits only under its token."""
-        self._effects.append(line)
-        job, attempt = self._known.jobs.get(line.row["job"]), line.row["attempt"]
-        if line.row["what"] == "prepared":
-            self._reached["prepared"] += 1
-            stands = None if job is None else (job.status, job.attempt)
-            if stands != ("running", attempt):
-                self._say("I-13", f"attempt {attempt} of {line.row['job']} has prepared, and it is {stands}")
+        """Look at what a block has written."""
+        written = Written(line.xid, line.row["job"], line.row["attempt"], line.row["what"])
+        self._effects.append(written)
+        job = self._known.jobs.get(written.job)
+        if written.what == "prepared":
+            self._blocks.look_at_prepared(written, None if job is None else (job.status, job.attempt))
 
     def conclude(self) -> None:
         """Look at what handlers have written down, beside what is known of their jobs."""
@@ -51,7 +50,8 @@ class HandlerRules(Rules):
         self._look_at_overlaps(intervals)
         self._look_at_suspects(intervals)
         self._look_at_phases()
-        self._look_at_effects()
+        completions = {job: (line.xid, each) for job, (line, each) in self._known.completions.items()}
+        self._blocks.look_at_writes(self._effects, completions, self._completes_in_block)
 
     def _look_at_runs(self) -> None:
         """I-03, I-15, I-23: an attempt runs once, and because it was claimed."""
@@ -121,24 +121,6 @@ class HandlerRules(Rules):
                 self._say("I-40", f"attempt {line['attempt']} of job {line['job']} runs phase {stored} again")
             if line["what"] == "given" and stored != line["result"]:
                 self._say("I-40", f"{line['result']} was given to job {line['job']}, and {stored} is stored")
-
-    def _look_at_effects(self) -> None:
-        """I-66, I-13: what is written in a block is there exactly if that block has completed its job; once."""
-        done: Counter[str] = Counter()
-        for line in self._effects:
-            job, attempt, what = line.row["job"], line.row["attempt"], line.row["what"]
-            if what != "done":
-                continue
-            done[job] += 1
-            found = self._known.completions.get(job)
-            if found is None or found[1].attempt != attempt or is_by_hand(found[1]) or found[0].xid != line.xid:
-                came = None if found is None else show(found[1])
-                self._say("I-66", f"attempt {attempt} of job {job} has written, and this came of it: {came}")
-        for job, (_, each) in self._known.completions.items():
-            if done[job] > 1:
-                self._say("I-66", f"the writes of job {each.seq} are there {done[job]} times")
-            if self._completes_in_block(each) and not done[job]:
-                self._say("I-66", f"the block of job {each.seq} has completed it, and its writes are gone")
 
     def _completes_in_block(self, each: Change) -> bool:
         left = self._known.inputs[each.id].get("left", 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.models import DELIVER, INTERNAL_QUEUE
-from tests.simulation.checker import BY_HAND
+from tests.law.changes import BY_HAND
 from tests.torture.audit import JOB
 from tests.torture.history import Call, History, Line
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.models import INTERNAL_QUEUE
+from tests import law
 from tests.torture.checker import check
 from tests.torture.history import Call, History, Line
 from tests.torture.rules import Findings
@@ -44,7 +45,7 @@ def found(history: History, what: str, /, **wanted: Any) -> int:
     raise LookupError(wanted)
 
 
-def became(job: int, status: str, old: str | None, **changes: Any) -> Edit:
+def became(job: int, status: str, old: str | None, /, **changes: Any) -> Edit:
     """Have the change of a job from *old* to *status* be another."""
 
     def edit(history: History) -> None:
@@ -299,6 +300,17 @@ MUTANTS = [
     Mutant("P-26", "there was a deadlock", lambda history: setattr(history, "deadlocks", 1)),
     Mutant("I-50", "a worker breaks", harmed(what="exit", role="worker-0", process=1, code=1)),
     Mutant("I-61", "all is not done in time", harmed(what="not done", seconds=99)),
+    Mutant("I-31", "a job that was resumed is still asked to stop",
+           became(9, "completed", "paused", status="pending", cancel_requested_at=1)),
+    Mutant("I-09", "a lease is longer than its task says", claimed(1, lease_ms=1)),
+    Mutant("I-24", "a job fails by its third crash, and not for it",
+           became(7, "pending", "running", status="failed", crashes=3)),
+    Mutant("I-28", "a job is given a place before it is due", otherwise("job", {"seq": 1, "place": 1}, run_at=10**10)),
+    Mutant("I-28", "a chain goes on behind others in its lane", both(
+        completed(5, lane="b", old_place=4), otherwise("job", {"seq": 6}, lane="b", place=5))),
+    Mutant("I-39", "a job fails by a blocker that completed", became(9, "pending", "blocked", status="failed")),
+    Mutant("I-49", "a chain is open, and marked stale", left_job(1, status="pending", stale_at=1)),
+    Mutant("I-12", "an event tells of a job that keeps no history", claimed(1, history=0)),
 ]  # fmt: skip
 
 
@@ -343,7 +355,8 @@ def assertions() -> set[Place]:
     """Find the files and lines at which a rule says that something is wrong."""
     return {
         (file.name, node.lineno)
-        for file in Path(__file__).parent.glob("*.py")
+        for folder in (Path(__file__).parent, Path(law.__file__).parent)
+        for file in folder.glob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_say"
     }

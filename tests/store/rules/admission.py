@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from tests.store.rules.world import OPEN, Grave, Job, World
+from tests.law.moves import OPEN
+from tests.store.rules.world import Grave, Job, World
 
 
 def admit(world: World, queue: str) -> None:

@@ -11,11 +11,10 @@ import pytest
 from holdfast.states import Change
 from holdfast.store import blockers, chain_ends, completing, continuations, deletes, events, settling, steering
 from holdfast.store.tx import Tx
-from tests.mutants import change_sql, without_guard
-from tests.store.rules.mutants import mutant
+from tests.mutant_registry import change_sql, drawn, without_guard
 
 
-@mutant("double successor", "I-36")
+@drawn("double successor", "I-36")
 def _(patch: pytest.MonkeyPatch) -> None:
     insert, sql = continuations.insert, continuations.INSERT
 
@@ -30,22 +29,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(continuations, "insert", insert_twice)
 
 
-@mutant("continuation goes to the end of its lane", "I-28")
+@drawn("continuation goes to the end of its lane", "I-28")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(continuations.Step, "hands_on_its_place", False)
 
 
-@mutant("guard of completing without a worker", "I-11")
+@drawn("guard of completing without a worker", "I-11")
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.COMPLETE_OUTSIDE, completing, "COMPLETE")
 
 
-@mutant("a chain is not closed by its last job", "I-36")
+@drawn("a chain is not closed by its last job", "I-36")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, chain_ends, "CLOSE", "WHERE holdfast_job.id = given.id", "WHERE false AND given.id = ''")
 
 
-@mutant("a chain ends with its first step", "I-36")
+@drawn("a chain ends with its first step", "I-36")
 def _(patch: pytest.MonkeyPatch) -> None:
     closes = settling._closes
     patch.setattr(
@@ -53,29 +52,29 @@ def _(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("retry of a later step leaves its chain closed", "I-36")
+@drawn("retry of a later step leaves its chain closed", "I-36")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, chain_ends, "REOPEN", "closed_as = NULL, closed_at = NULL,", "")
 
 
-@mutant("a continued chain that is retried goes without its key", "I-05")
+@drawn("a continued chain that is retried goes without its key", "I-05")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "KEYS", "unique_key IS NOT NULL", "unique_key IS NOT NULL AND status <> 'completed'")
 
 
-@mutant("the id of an earlier job means that job", "I-76")
+@drawn("the id of an earlier job means that job", "I-76")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "CURRENT", "AND later.chain_index > 0", "AND false")
 
 
-@mutant("a continuation has the queue of its task", "I-36")
+@drawn("a continuation has the queue of its task", "I-36")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(
         patch, continuations, "INSERT", "coalesce(given.queue, before.queue)", "coalesce(given.queue, 'default')"
     )
 
 
-@mutant("a continuation may close a ring", "I-38")
+@drawn("a continuation may close a ring", "I-38")
 def _(patch: pytest.MonkeyPatch) -> None:
     async def find_none(tx: Tx, edges: Any) -> set[str]:
         return set()
@@ -83,12 +82,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blockers, "cyclic", find_none)
 
 
-@mutant("delete leaves the later steps of a chain", "I-58")
+@drawn("delete leaves the later steps of a chain", "I-58")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, deletes, "JOBS", "AND chain_index > 0", "AND false")
 
 
-@mutant("completion without a worker leaves the lane halted", "I-27")
+@drawn("completion without a worker leaves the lane halted", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(
         patch,
@@ -99,6 +98,6 @@ def _(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("who waits for a chain that was completed without a worker is not told", "I-38")
+@drawn("who waits for a chain that was completed without a worker is not told", "I-38")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, completing, "COMPLETE", "OR watched = 1", "")

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 from uuid import UUID
 
+from tests.law.moves import LEGAL
 from tests.store.rules.sides import Seen
 from tests.store.rules.world import Job, World
 
@@ -98,21 +99,31 @@ class Comparison:
 
 
 class Versions:
-    """The versions of jobs, which grow with every event."""
+    """The versions of jobs, which grow with every event, and the moves that the events tell of."""
 
     def __init__(self) -> None:
         self._last: dict[UUID, int] = {}
+        self._statuses: dict[UUID, str] = {}
 
     def compare(self, seen: Seen) -> None:
-        """Hold that versions grow, and that no job is read older than its last event."""
+        """Hold that versions grow, that every move is legal, and that no job is read older than its last event."""
         for id_, events in seen.events.items():
-            for name, _, _, version, _ in events:
+            for name, status, _, version, _, lawful_name in events:
+                self._hold_to_the_law(id_, lawful_name, status)
                 least = self._last.get(id_, 0) + (name != "chain:completed")  # of the version that completed its job
                 assert version >= least, f"{name} of {id_} has version {version}; by the law at least {least}"
                 self._last[id_] = version
         self._last = {id_: last for id_, last in self._last.items() if id_ in seen.jobs}  # an id may come again
+        self._statuses = {id_: status for id_, status in self._statuses.items() if id_ in seen.jobs}
         for id_, last in self._last.items():
             assert seen.jobs[id_].version >= last, f"job {id_} is read older than its last event; by the law {last}"
+
+    def _hold_to_the_law(self, id_: UUID, name: str, status: str) -> None:
+        """I-08: an event tells of a legal move."""
+        if name in LEGAL:
+            old = self._statuses.get(id_)
+            assert (old, status) in LEGAL[name], f"{name} of {id_} tells of {old} -> {status}; by the law it may not"
+            self._statuses[id_] = status
 
 
 def compare_sides(one: Seen, other: Seen) -> None:

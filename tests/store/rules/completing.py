@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from tests.law.moves import sources
 from tests.store.rules import phases
 from tests.store.rules.admission import admit_named
 from tests.store.rules.continuing import Next, follow, is_handed_on, refuse
 from tests.store.rules.steering import leave_to_admission, say_freed, take_keys
 from tests.store.rules.world import Job, Refused, World
-
-COMPLETABLE = ("blocked", "pending", "running", "paused", "failed")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def _complete(world: World, job: Job, step: Step) -> None:
 
 
 def _refuse(world: World, job: Job, next_: Next | None) -> None:
-    if job.status not in COMPLETABLE:
+    if job.status not in sources("complete outside"):
         raise Refused("status_conflict", job.id)
     for mistake in refuse(world, [] if next_ is None else [(job, next_)]).values():
         raise mistake

@@ -12,8 +12,9 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from tests.law.moves import HALTING
 from tests.store.rules.continuing import INHERITED
-from tests.store.rules.world import HALTING, MINUTE, Lane, Token, World
+from tests.store.rules.world import MINUTE, Lane, Token, World
 
 OWN, COMMITTED, ROLLED_BACK = "own connection", "caller commits", "caller rolls back"
 LANES = ("red", "blue")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store import log, trimming
-from tests.mutants import Mutant, change_sql
-from tests.store.race_mutants import RACES
-from tests.store.rules.mutants import MUTANTS, mutant
+from tests.mutant_registry import DRAWN, RACES, Mutant, change_sql, drawn
+from tests.store import race_mutants as race_mutants  # noqa: PLC0414 - it fills RACES
 
 NAMES = (
     "retention ignores blockers",
@@ -16,14 +15,14 @@ NAMES = (
     "a chain that is open again stays marked",
 )
 
-MUTANTS += [Mutant(each.name, each.breaks, each.apply) for each in RACES if each.name in NAMES]
+DRAWN += [Mutant(each.name, each.breaks, each.apply) for each in RACES if each.name in NAMES]
 
 
-@mutant("a reader is given an event again when it comes back", "I-44")
+@drawn("a reader is given an event again when it comes back", "I-44")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, log, "SINCE", "seq > :after", "seq >= :after")
 
 
-@mutant("a reader is not told that the log was cut", "I-44")
+@drawn("a reader is not told that the log was cut", "I-44")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, trimming, "RECORD", "AS text) WHERE", "AS text) WHERE false AND")

@@ -23,6 +23,7 @@ from holdfast.outcomes import judge as really_judge
 from holdfast.store import admission, reaping, settling
 from holdfast.store import jobs as engine
 from holdfast.store.settling import Settlement
+from tests.law.moves import TERMINAL, sources
 from tests.store.rules import completing, keeping, phases, running, steering
 from tests.store.rules.admission import admit
 from tests.store.rules.comparison import Comparison, Versions, compare_sides
@@ -91,7 +92,6 @@ CHANCE = Random(0)
 STEP_MS = 10
 NOBODY = UUID(int=0)
 QUIET = 2**53
-CANCELLABLE = ("blocked", "pending", "running", "paused", "failed")
 
 
 class JobsMachine(RuleBasedStateMachine):
@@ -222,7 +222,7 @@ class JobsMachine(RuleBasedStateMachine):
             self.start(how, [Spec(task, id=id_, key=key)] * (1 + is_doubled))
 
     @precondition(has_room)
-    @rule(how=hows, job=jobs_that_are("completed", "failed", "cancelled"))
+    @rule(how=hows, job=jobs_that_are(*TERMINAL))
     def somebody_starts_a_job_anew(self, how: str, job: str) -> None:
         """Start a new chain as an old one began."""
         made: list[UUID] = []
@@ -463,22 +463,20 @@ class JobsMachine(RuleBasedStateMachine):
 
     # ---- people
 
-    @precondition(some("blocked", "pending", "running", "paused", "failed"))
-    @rule(
-        how=hows, first=jobs_that_are("pending", "blocked", "running", "paused", "failed"), second=anybody, count=counts
-    )
+    @precondition(some(*sources("cancel", "request")))
+    @rule(how=hows, first=jobs_that_are(*sources("cancel", "request")), second=anybody, count=counts)
     def somebody_cancels(self, how: str, first: str, second: str, count: int) -> None:
         """Cancel jobs."""
         self.steer(how, "cancel", [first, second][:count], steering.cancel)
 
-    @precondition(some("pending", "blocked", "running"))
-    @rule(how=hows, first=jobs_that_are("pending", "blocked", "running"), second=anybody, count=counts)
+    @precondition(some(*sources("pause", "request")))
+    @rule(how=hows, first=jobs_that_are(*sources("pause", "request")), second=anybody, count=counts)
     def somebody_pauses(self, how: str, first: str, second: str, count: int) -> None:
         """Pause jobs."""
         self.steer(how, "pause", [first, second][:count], steering.pause)
 
     @precondition(may_be_completed)
-    @rule(how=hows, job=jobs_that_are(*CANCELLABLE), task=other_tasks)
+    @rule(how=hows, job=jobs_that_are(*sources("complete outside")), task=other_tasks)
     def somebody_completes(self, how: str, job: str, task: str | None) -> None:
         """Complete a job without a worker, perhaps taking it for one of another task."""
         id_ = self.ids[job]
@@ -499,7 +497,7 @@ class JobsMachine(RuleBasedStateMachine):
         return self.world.current(id_).task if id_ in self.world.jobs else "print"
 
     @precondition(may_be_completed)
-    @rule(how=hows, job=jobs_that_are(*CANCELLABLE), form=forms, following=nexts)
+    @rule(how=hows, job=jobs_that_are(*sources("complete outside")), form=forms, following=nexts)
     def somebody_takes_a_job_in_the_hand(self, how: str, job: str, form: str, following: dict[str, Any]) -> None:
         """Look at a job; then finish it, or go on and leave the next one, or finish that as well."""
         id_, made = self.ids[job], list[UUID]()
@@ -536,20 +534,20 @@ class JobsMachine(RuleBasedStateMachine):
                 job.finish("by hand")
         return made, seen
 
-    @precondition(some("paused"))
-    @rule(how=hows, job=jobs_that_are("paused"))
+    @precondition(some(*sources("resume")))
+    @rule(how=hows, job=jobs_that_are(*sources("resume")))
     def somebody_resumes(self, how: str, job: str) -> None:
         """Resume a job."""
         self.steer(how, "resume", [job], steering.resume)
 
-    @precondition(some("failed", "cancelled"))
-    @rule(how=hows, first=jobs_that_are("failed", "cancelled"), second=anybody, count=counts)
+    @precondition(some(*sources("retry")))
+    @rule(how=hows, first=jobs_that_are(*sources("retry")), second=anybody, count=counts)
     def somebody_retries(self, how: str, first: str, second: str, count: int) -> None:
         """Retry jobs."""
         self.steer(how, "retry", [first, second][:count], steering.retry)
 
-    @precondition(some("pending"))
-    @rule(how=hows, job=jobs_that_are("pending"), delay=st.sampled_from((None, 0, MINUTE)))
+    @precondition(some(*sources("reschedule")))
+    @rule(how=hows, job=jobs_that_are(*sources("reschedule")), delay=st.sampled_from((None, 0, MINUTE)))
     def somebody_reschedules_or_triggers(self, how: str, job: str, delay: int | None) -> None:
         """Have a job run at another time, or now."""
         verb = lambda world, ids: steering.reschedule(world, ids, delay or 0)  # noqa: E731 - a verb with its time

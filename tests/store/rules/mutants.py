@@ -1,11 +1,11 @@
 """Wrong engines that the rule machine must tell from ours, by the states, answers, order and events of single steps.
 
-They are applied as those of `tests.mutants` are; the simulation has mutants of its own, which need several processes.
+What a mutant is, `tests/mutant_registry.py` says; the simulation has mutants of its own, which need several processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,47 +28,35 @@ from holdfast.store import (
     unique,
 )
 from holdfast.store.tx import Tx
-from tests.mutants import Apply, Mutant, change_sql, without_guard
-
-MUTANTS: list[Mutant] = []
+from tests.mutant_registry import change_sql, drawn, without_guard
 
 
-def mutant(name: str, breaks: str) -> Callable[[Apply], Apply]:
-    """Name the function below: it makes the engine wrong."""
-
-    def keep(apply: Apply) -> Apply:
-        MUTANTS.append(Mutant(name, breaks, apply))
-        return apply
-
-    return keep
-
-
-@mutant("guard of resume", "I-08")
+@drawn("guard of resume", "I-08")
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.RESUME, steering, "RESUME")
 
 
-@mutant("guard of retry", "I-11")
+@drawn("guard of retry", "I-11")
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.RETRY, steering, "RETRY")
 
 
-@mutant("guard of pause", "I-08")
+@drawn("guard of pause", "I-08")
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.PAUSE, steering, "PAUSE")
 
 
-@mutant("guard of cancel", "I-11")
+@drawn("guard of cancel", "I-11")
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.CANCEL, steering, "CANCEL")
 
 
-@mutant("guard of reschedule", "I-08")
+@drawn("guard of reschedule", "I-08")
 def _(patch: pytest.MonkeyPatch) -> None:
     without_guard(patch, Change.RESCHEDULE, steering, "RESCHEDULE")
 
 
-@mutant("a chain that closes keeps its key", "I-05")
+@drawn("a chain that closes keeps its key", "I-05")
 def _(patch: pytest.MonkeyPatch) -> None:
     free = unique.free
 
@@ -78,33 +66,33 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(unique, "free", keep)
 
 
-@mutant("retry opens a chain whose key another holds", "I-05")
+@drawn("retry opens a chain whose key another holds", "I-05")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "KEYS", "unique_key IS NOT NULL", "false")
 
 
-@mutant("attempt number does not grow", "I-10")
+@drawn("attempt number does not grow", "I-10")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, jobs, "CLAIM", "attempt = attempt + 1", "attempt = 1")
 
 
-@mutant("progress without the token", "I-13")
+@drawn("progress without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, jobs, "PROGRESS", jobs.FENCE, "holdfast_job.seq = given.seq")
 
 
-@mutant("renewal without the token", "I-13")
+@drawn("renewal without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, jobs, "RENEW", "AND holdfast_job.nonce = given.nonce", "")
     change_sql(patch, jobs, "RENEW", "AND holdfast_job.attempt = given.attempt", "")
 
 
-@mutant("lane promoted out of order", "I-28")
+@drawn("lane promoted out of order", "I-28")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, lanes, "NEXT", "ORDER BY w.place", "ORDER BY w.place DESC")
 
 
-@mutant("those who come together join their lane in any order", "I-28")
+@drawn("those who come together join their lane in any order", "I-28")
 def _(patch: pytest.MonkeyPatch) -> None:
     join = lanes.join
 
@@ -116,86 +104,86 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lanes, "join", backwards)
 
 
-@mutant("a resumed job goes to the end of its lane", "I-28")
+@drawn("a resumed job goes to the end of its lane", "I-28")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "RESUME", "UPDATE holdfast_job SET", "UPDATE holdfast_job SET head = 0, place = NULL,")
 
 
-@mutant("a paused lane lets its head run", "I-27")
+@drawn("a paused lane lets its head run", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, holds, "PARK", "WHERE lane = :key", "WHERE lane = :key AND false")
 
 
-@mutant("a skipped job keeps its lane", "I-27")
+@drawn("a skipped job keeps its lane", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, holds, "SKIP", "head = 0, place = NULL", "head = head")
 
 
-@mutant("a failed job does not halt its lane", "I-27")
+@drawn("a failed job does not halt its lane", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
     holds_its_lane = lanes.holds_its_lane
     patch.setattr(lanes, "holds_its_lane", lambda status, halts: status != "failed" and holds_its_lane(status, halts))
 
 
-@mutant("claim from a paused queue", "I-27")
+@drawn("claim from a paused queue", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
     for name in ("CLAIM", "PEEK"):
         change_sql(patch, jobs, name, f"AND {jobs.IS_PAUSED} IS NULL", "")
 
 
-@mutant("priority counts for nothing", "I-73")
+@drawn("priority counts for nothing", "I-73")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, rows, "INSERT", f"$now - {rows.PRIORITY_MS} * given.priority", "$now")
 
 
-@mutant("cancel request lost when the handler raised", "I-31")
+@drawn("cancel request lost when the handler raised", "I-31")
 def _(patch: pytest.MonkeyPatch) -> None:
     as_requested = settling.as_requested
     patch.setattr(settling, "as_requested", lambda job, end: end if end.kind is Kind.RETRY else as_requested(job, end))
 
 
-@mutant("cancel asks again each time", "I-31")
+@drawn("cancel asks again each time", "I-31")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "REQUEST_CANCEL", "AND cancel_requested_at IS NULL", "")
 
 
-@mutant("a retried job is still asked to stop", "I-31")
+@drawn("a retried job is still asked to stop", "I-31")
 def _(patch: pytest.MonkeyPatch) -> None:
     for name in ("RESUME", "RETRY"):
         change_sql(patch, steering, name, "cancel_requested_at = NULL, pause_requested_at = NULL,", "")
 
 
-@mutant("cancel leaves phases unfinished", "I-35")
+@drawn("cancel leaves phases unfinished", "I-35")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, phase_rows, "CANCEL", "AND status <> 'completed'", "AND false")
 
 
-@mutant("a run that ends leaves its phase under way", "I-35")
+@drawn("a run that ends leaves its phase under way", "I-35")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, phase_rows, "END", "ELSE given.how END,", "ELSE holdfast_phase.status END,")
 
 
-@mutant("a phase begins without the token", "I-13")
+@drawn("a phase begins without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, phases, "BEGIN", jobs.FENCE, "holdfast_job.seq = given.seq")
 
 
-@mutant("a phase completes without the token", "I-13")
+@drawn("a phase completes without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, phases, "COMPLETE", jobs.FENCE, "holdfast_job.seq = given.seq")
 
 
-@mutant("a job that is to stop begins a phase", "I-31")
+@drawn("a job that is to stop begins a phase", "I-31")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, phases, "BEGIN", "cancel_requested_at IS NULL AND pause_requested_at IS NULL", "true")
 
 
-@mutant("a chain that is retried stays closed", "I-36")
+@drawn("a chain that is retried stays closed", "I-36")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "RETRY", "closed_as = NULL, closed_at = NULL,", "")
 
 
-@mutant("blocker released twice", "I-39")
+@drawn("blocker released twice", "I-39")
 def _(patch: pytest.MonkeyPatch) -> None:
     one_less = blockers._one_less
     patch.setattr(
@@ -203,7 +191,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("who waits for a blocker to be tried again is released by its failure", "I-39")
+@drawn("who waits for a blocker to be tried again is released by its failure", "I-39")
 def _(patch: pytest.MonkeyPatch) -> None:
     link_state = blockers.link_state
     patch.setattr(blockers, "link_state", lambda end, policy: link_state(end, policy.replace("wait", "ignore")))
@@ -211,32 +199,32 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blockers, "_count", lambda seq, ends, policy: count(seq, ends, policy.replace("wait", "ignore")))
 
 
-@mutant("retry of a blocker leaves dependents failed", "I-39")
+@drawn("retry of a blocker leaves dependents failed", "I-39")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, blockers, "FAILED_BY", "state = 'failed'", "state = 'never'")
 
 
-@mutant("retry keeps the used attempts", "I-42")
+@drawn("retry keeps the used attempts", "I-42")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, steering, "RETRY", "used = 0,", "")
 
 
-@mutant("what is given back uses an attempt", "I-42")
+@drawn("what is given back uses an attempt", "I-42")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, settling, "LEAVE", "used = used - given.given_back,", "")
 
 
-@mutant("a lost job forgets its crash", "I-42")
+@drawn("a lost job forgets its crash", "I-42")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, settling, "LEAVE", "crashes = crashes + given.crashed,", "")
 
 
-@mutant("the lease is longer than its task says", "I-25")
+@drawn("the lease is longer than its task says", "I-25")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, reaping, "FIND", "lease_until < $now", "lease_until < $now - 60000")
 
 
-@mutant("an event is appended twice", "I-54")
+@drawn("an event is appended twice", "I-54")
 def _(patch: pytest.MonkeyPatch) -> None:
     append = events.append
 
@@ -247,7 +235,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(events, "append", twice)
 
 
-@mutant("the lane is not told to be halted", "I-54")
+@drawn("the lane is not told to be halted", "I-54")
 def _(patch: pytest.MonkeyPatch) -> None:
     append = events.append
 
@@ -257,17 +245,17 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(events, "append", forget)
 
 
-@mutant("a chain is deleted although a job waits for it", "I-58")
+@drawn("a chain is deleted although a job waits for it", "I-58")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, deletes, "REFERENCES", "ORDER BY", "AND false ORDER BY")
 
 
-@mutant("cascade takes one step only", "I-58")
+@drawn("cascade takes one step only", "I-58")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, deletes, "WAITED_FOR", "WHERE job", "WHERE false AND job")
 
 
-@mutant("a deleted chain keeps its key", "I-58")
+@drawn("a deleted chain keeps its key", "I-58")
 def _(patch: pytest.MonkeyPatch) -> None:
     free = unique.free
 
@@ -277,6 +265,6 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(unique, "free", keep)
 
 
-@mutant("JSON is stored as the database likes it", "I-06")
+@drawn("JSON is stored as the database likes it", "I-06")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, rows, "INSERT", "given.input, given.webhook", "replace(given.input, ':', ': '), given.webhook")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tests.law.moves import HALTING, outcome
 from tests.store.rules import phases
 from tests.store.rules.admission import admit, tell
 from tests.store.rules.continuing import Next, follow, is_handed_on, refuse
-from tests.store.rules.world import HALTING, QUEUES, Job, Refused, Token, World
+from tests.store.rules.world import QUEUES, Job, Refused, Token, World
 
 BACKOFF_MS = 10_000
 SUSPECT, CONVICTED = 2, 3
@@ -155,15 +156,15 @@ def lost(job: Job) -> End:
 
 GOES_ON = ("retry", "reschedule", "give back", "lost")
 LEADS_TO = {
-    "complete": ("completed", "job:completed"),
-    "retry": ("pending", "job:retrying"),
-    "reschedule": ("pending", "job:rescheduled"),
-    "give back": ("pending", "job:rescheduled"),
-    "lost": ("pending", "job:reaped"),
-    "fail": ("failed", "job:failed"),
-    "poison": ("failed", "job:failed"),
-    "pause": ("paused", "job:paused"),
-    "cancel": ("cancelled", "job:cancelled"),
+    "complete": outcome("complete"),
+    "retry": outcome("retry later"),
+    "reschedule": outcome("reschedule running"),
+    "give back": outcome("give back", "pending"),
+    "lost": outcome("reap", "pending"),
+    "fail": outcome("fail"),
+    "poison": outcome("reap", "failed"),
+    "pause": outcome("pause running"),
+    "cancel": outcome("cancel running"),
 }
 GIVEN_BACK = ("give back", "reschedule", "pause")
 """What uses up no attempt, unless the worker was lost."""

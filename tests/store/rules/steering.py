@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from tests.law.moves import HALTING, OPEN, sources
 from tests.store.rules import phases
 from tests.store.rules.admission import admit_named, free_in_vain, is_to_put_back
-from tests.store.rules.world import HALTING, OPEN, POLICIES, Grave, Job, Lane, Refused, World
+from tests.store.rules.world import POLICIES, Grave, Job, Lane, Refused, World
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _cancel(world: World, job: Job) -> None:
 def pause(world: World, ids: Sequence[UUID]) -> list[str]:
     """Pause at once what waits, by request what runs; in its place a job keeps it."""
     jobs = world.named(ids)
-    _refuse(jobs, "pending", "blocked", "running")
+    _refuse(jobs, *sources("pause", "request"))
     answers = {}
     for job in jobs:
         answers[job] = "requested" if job.status == "running" else "paused"
@@ -206,7 +207,7 @@ def pause(world: World, ids: Sequence[UUID]) -> list[str]:
 def resume(world: World, ids: Sequence[UUID]) -> list[str]:
     """Let paused jobs go on in their place, with the attempts that they have used."""
     jobs = world.named(ids)
-    _refuse(jobs, "paused")
+    _refuse(jobs, *sources("resume"))
     for job in jobs:
         say_freed(world, job, job.status)
         _let_go_on(world, job)
@@ -216,7 +217,7 @@ def resume(world: World, ids: Sequence[UUID]) -> list[str]:
 def retry(world: World, ids: Sequence[UUID]) -> list[str]:
     """Run failed or cancelled jobs again with a new budget; their keys must be free."""
     jobs = world.named(ids)
-    _refuse(jobs, "failed", "cancelled")
+    _refuse(jobs, *sources("retry"))
     take_keys(world, jobs)
     for job in jobs:
         say_freed(world, job, job.status)
@@ -269,7 +270,7 @@ def _comes_along(job: Job, blocker: Job) -> bool:
 def reschedule(world: World, ids: Sequence[UUID], delay: int) -> list[str]:
     """Have pending jobs run in *delay* milliseconds; a place in a lane is kept."""
     jobs = world.named(ids)
-    _refuse(jobs, "pending")
+    _refuse(jobs, *sources("reschedule"))
     for job in jobs:
         job.run_at, job.is_ready = world.now + delay, False
         job.wake = job.run_at

@@ -12,11 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.mutants import Mutant
-from tests.store.rules import chain_mutants as chain_mutants  # noqa: PLC0414 - it adds its own to the list
-from tests.store.rules import keeping_mutants as keeping_mutants  # noqa: PLC0414 - and so does it
+from tests.mutant_registry import DRAWN, Mutant, load
 from tests.store.rules.machine import JobsMachine
-from tests.store.rules.mutants import MUTANTS
 from tests.store.rules.sides import Side
 
 QUICK = settings(
@@ -82,7 +79,8 @@ SOON = {
     "retention ignores blockers",
 }
 MOST_EXAMPLES = 1_500
-CASES = [pytest.param(each, id=each.name, marks=() if each.name in SOON else long) for each in MUTANTS]
+load()
+CASES = [pytest.param(each, id=each.name, marks=() if each.name in SOON else long) for each in DRAWN]
 
 
 @pytest.mark.parametrize("mutant", CASES)
@@ -95,4 +93,4 @@ def test_a_wrong_engine_is_caught(mutant: Mutant, sqlite: Side) -> None:
 
 
 def test_the_mutants_that_show_soon_are_mutants() -> None:
-    assert {each.name for each in MUTANTS} >= SOON
+    assert {each.name for each in DRAWN} >= SOON

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-OPEN = ("blocked", "pending", "running", "paused")
-HALTING = ("failed", "paused")
+from tests.law.moves import OPEN
 
 MINUTE = 60_000
 BEGIN = 2_000_000_000_000
