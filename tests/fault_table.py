@@ -1,7 +1,7 @@
 """The table of faults: what goes wrong, the tests that bring it about, and what of it no test here does.
 
-`python -m tests.fault_table` prints it, as Markdown. A test belongs to a fault if its docstring, or that of its module,
-says the fault's number.
+`python -m tests.fault_table` prints it, as Markdown.
+A test belongs to a fault if its docstring, or that of its module, says the fault's number.
 """
 
 from __future__ import annotations

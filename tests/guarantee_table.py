@@ -1,8 +1,8 @@
 """The table of what is guaranteed: each invariant, the layers that test it, and the mutants that would break it.
 
-`python -m tests.guarantee_table` prints it, as Markdown; docs/guarantees.md has it between its marks. A test belongs to
-an invariant if its docstring, or that of its class or module, says the invariant's number; a layer without tests of its
-own for each rule, such as the simulation, belongs to those that its checks name.
+`python -m tests.guarantee_table` prints it, as Markdown; docs/guarantees.md has it between its marks.
+A test belongs to an invariant if its docstring, or that of its class or module, says the invariant's number; a layer
+without tests of its own for each rule, such as the simulation, belongs to those that its checks name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What Holdfast keeps true, in plain words, by the numbers that tests and mutants name.
 
-A test that would turn red if one of these were broken says its number in its docstring; `tests/guarantee_table.py`
-makes the table of docs/guarantees.md of that.
+A test that would turn red if one of these were broken says its number in its docstring.
+`tests/guarantee_table.py` makes the table of docs/guarantees.md of that.
 """
 
 from __future__ import annotations

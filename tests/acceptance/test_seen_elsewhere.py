@@ -1,7 +1,7 @@
 """What went wrong in comparable projects, and must not here: each test carries the number of its line.
 
-Lines that another test shows have their number in the docstring of that one; `tests/test_fault_table.py` finds
-them all.
+Lines that another test shows have their number in the docstring of that one.
+`tests/test_fault_table.py` finds them all.
 """
 
 from __future__ import annotations

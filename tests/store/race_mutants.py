@@ -1,8 +1,8 @@
 """Wrong engines that only PostgreSQL shows: on SQLite one transaction writes at a time, and nobody comes half-way.
 
-Each is ours with one lock, constraint or look taken away, and names the stepped test that it turns red. What a mutant
-is, `tests/mutant_registry.py` says. One without † would show on SQLite, too, but not by chance: to have two claims with
-one number, a store must have lost the first.
+Each is ours with one lock, constraint or look taken away, and names the stepped test that it turns red.
+What a mutant is, `tests/mutant_registry.py` says. One without † would show on SQLite, too, but not by chance:
+to have two claims with one number, a store must have lost the first.
 """
 
 from __future__ import annotations

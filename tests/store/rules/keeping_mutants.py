@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import tests.store.race_mutants  # noqa: F401 - it fills RACES
 from holdfast.store import log, trimming
 from tests.mutant_registry import DRAWN, RACES, Mutant, change_sql, drawn
-from tests.store import race_mutants as race_mutants  # noqa: PLC0414 - it fills RACES
 
 NAMES = (
     "retention ignores blockers",
