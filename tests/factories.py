@@ -1,8 +1,9 @@
 """Makes what tests begin with: tasks, starts, and rows in every state.
 
-A job comes into being by `start` wherever that can make it. Until the engine exists, the states that only it can make
-(running, finished, continued, a lane's head, …) are written with SQL: here, and nowhere else, in rows that satisfy
-every CHECK of the schema. `make_job`, `continue_chain` and the others will turn into calls of operations one by one.
+A test that can begin with `start`, a claim or a verb does so. `make_job` and `continue_chain` write a row with SQL in
+the state that a test asks for, with any column as the test gives it. The rows satisfy every CHECK of the schema.
+No operation makes some of these states (a lease that was over before it began, a pending job that no claim sees), and
+the test of one operation must not need another one to begin. SQL of this kind stands here and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from uuid import UUID, uuid4
 from holdfast import Tasks
 from holdfast.models import Start
 from holdfast.states import OPEN, Status
+from holdfast.store import holds
+from holdfast.store.steering import Asked
 from holdfast.store.tx import Row, Tx
 from tests.ways import Way
 
@@ -90,12 +93,12 @@ async def change_job(way: Way, job_id: UUID, **columns: Any) -> None:
 
 async def pause_queue(way: Way, name: str) -> None:
     """Pause a queue."""
-    await way.call(_execute, "INSERT INTO holdfast_queue (name, paused_at) VALUES (:name, $now)", {"name": name})
+    await way.call(holds.pause_queue, name, None, Asked())
 
 
 async def pause_lane(way: Way, key: str) -> None:
     """Pause a lane."""
-    await way.call(_execute, "INSERT INTO holdfast_lane (key, paused_at) VALUES (:key, $now)", {"key": key})
+    await way.call(holds.pause_lane, key, Asked())
 
 
 async def make_phase(way: Way, job_id: UUID, name: str) -> None:

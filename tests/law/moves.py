@@ -96,3 +96,8 @@ def named(event: str, facts: str | None) -> str:
     if event == "job:resumed" and not is_asked:
         return BLOCKED_AGAIN
     return OUTSIDE if event == "job:completed" and is_asked else event
+
+
+def moves_told_by(event: str) -> set[tuple[str | None, str]]:
+    """Give the moves that an event may tell of if nobody says who asked for it."""
+    return LEGAL[event].union(*(LEGAL[each] for each in (OUTSIDE, BLOCKED_AGAIN) if each.startswith(f"{event} ")))

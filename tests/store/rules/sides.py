@@ -34,7 +34,6 @@ from holdfast.store.rows import COLUMNS, FACTS, STORED, to_job
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.tx import Operation, Store, Tx
 from holdfast.surroundings import Surroundings
-from tests.law.moves import named
 from tests.store.rules.continuing import INHERITED, Next
 from tests.store.rules.keeping import DELETE_MS, STALE_MS, Events
 from tests.store.rules.phases import NAMES, PERCENT, next_phase, result
@@ -202,7 +201,7 @@ class Side:
         for seq, job, name, status, version, attempt, facts in rows["event"]:
             self.last_event = seq
             if job:
-                events[self.seqs[job]].append((name, status, attempt, version, _continued(facts), named(name, facts)))
+                events[self.seqs[job]].append((name, status, attempt, version, _continued(facts)))
             else:
                 others[name, *_about(name, json.loads(facts))] += 1
         phases: dict[UUID, list[str]] = defaultdict(list)
