@@ -1,8 +1,10 @@
-"""Blocks in handlers: your statements and the job's end in one commit, or none of it (I-14, I-65, I-66)."""
+"""Blocks in handlers: your statements and the job's end in one commit, or none of it (I-14, I-65, I-66).
+
+What a child process can show, too, is tested in `tests/worker/runners/test_blocks.py`, in all runners.
+"""
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Any
 
@@ -14,65 +16,6 @@ from tests.worker.colours import Colour, Witness
 
 ONCE = Retry.never()
 PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
-
-
-async def test_statements_output_and_completion_are_one_commit(colour: Colour) -> None:
-    seen: list[Any] = []
-
-    async def charge(ctx: Any, n: int) -> Any:
-        async with ctx.prepare() as tx:
-            await tx.execute(PAY, id=1)
-        async with ctx.complete() as tx:
-            row = await tx.fetch_one("SELECT id, amount FROM bill WHERE id = :id", id=1)
-            seen.append((row[0], row["id"], row.amount))
-            await tx.execute(PAY, id=n)
-            seen.append([each.id for each in await tx.fetch_all("SELECT id FROM bill ORDER BY id")])
-            return tx.finish(f"paid {n}")
-
-    task = colour.task(charge, str)
-    async with colour.hf.worker():
-        chain = await colour.hf.start(task(n=7))
-
-        assert await chain.result(timeout=10) == "paid 7"
-
-    job = await colour.hf.get_job(chain)
-    assert seen == [(1, 1, 1), [1, 7]]
-    assert await colour.bills() == [1, 7]
-    assert (job.status, job.output, job.attempt) == ("completed", "paid 7", 1)
-    assert (await colour.events(chain))[-2:] == ["job:completed", "chain:completed"]
-
-
-async def test_atomic_is_both_in_one(colour: Colour) -> None:
-    async def charge(ctx: Any, n: int) -> Any:
-        async with ctx.atomic() as tx:
-            await tx.execute(PAY, id=n)
-            return tx.finish(n)
-
-    task = colour.task(charge, int)
-    async with colour.hf.worker():
-        chain = await colour.hf.start(task(n=3))
-
-        assert await chain.result(timeout=10) == 3
-
-    assert await colour.bills() == [3]
-
-
-@pytest.mark.parametrize("kind", ["prepare", "complete", "atomic"])
-async def test_what_raises_inside_a_block_undoes_all_of_it(colour: Colour, kind: str) -> None:
-    async def charge(ctx: Any, n: int) -> Any:
-        async with getattr(ctx, kind)() as tx:
-            await tx.execute(PAY, id=n)
-            await tx.start(task(n=9), delay=60)
-            raise OSError("the card was refused")
-
-    task = colour.task(charge, int, retry=ONCE)
-    async with colour.hf.worker():
-        chain = await colour.hf.start(task(n=3))
-        await colour.until_status(chain, "failed")
-
-    assert await colour.bills() == []
-    assert await colour.error(chain) == "OSError: the card was refused"
-    assert len((await colour.hf.list_jobs()).items) == 1
 
 
 async def test_what_prepare_has_committed_stays_when_complete_rolls_back(colour: Colour) -> None:
@@ -102,36 +45,6 @@ async def test_a_handler_may_prepare_and_then_return_its_output(colour: Colour) 
         chain = await colour.hf.start(task(n=1))
 
         assert await chain.result(timeout=10) == 2
-
-
-ORDERS = {
-    "prepare twice": (("prepare", "prepare"), "prepare() was used, and can be used once"),
-    "prepare after complete": (("complete", "prepare"), "the job is completed"),
-    "complete twice": (("complete", "complete"), "the job is completed"),
-    "atomic after prepare": (("prepare", "atomic"), "what follows it is complete()"),
-    "atomic after complete": (("complete", "atomic"), "the job is completed"),
-}
-
-
-@pytest.mark.parametrize("name", ORDERS)
-async def test_a_wrong_order_is_refused_and_says_so(colour: Colour, name: str) -> None:
-    kinds, words = ORDERS[name]
-    witness = Witness()
-
-    async def charge(ctx: Any, n: int) -> None:
-        async with witness.watching():
-            for kind in kinds:
-                async with getattr(ctx, kind)():
-                    pass
-
-    task = colour.task(charge, None, retry=ONCE)
-    async with colour.hf.worker():
-        chain = await colour.hf.start(task())
-        await until(lambda: bool(witness.raised), "the second block was refused")
-        await until(lambda: _has_ended(colour, chain), "the job has ended")
-
-    assert witness.codes == ["misuse"]
-    assert words in str(witness.raised[0])
 
 
 async def _has_ended(colour: Colour, chain: Any) -> bool:
@@ -362,28 +275,6 @@ async def test_the_transaction_is_of_no_use_after_its_block(colour: Colour) -> N
         await colour.until_status(chain, "failed")
 
     assert "inside the block only" in await colour.error(chain)
-
-
-async def test_what_is_raised_after_the_block_is_a_warning_and_undoes_nothing(colour: Colour) -> None:
-    """I-66."""
-
-    async def clumsy(ctx: Any, n: int) -> Any:
-        async with ctx.complete() as tx:
-            await tx.execute(PAY, id=n)
-            tx.finish(n)
-        raise OSError("too late")
-
-    task = colour.task(clumsy, int)
-    async with colour.hf.worker():
-        chain = await colour.hf.start(task(n=4))
-        assert await chain.result(timeout=10) == 4
-        await until(lambda: _warned(colour, chain), "the warning is in the history")
-
-    job = await colour.hf.get_job(chain)
-    facts = json.loads(dict(await colour.facts(chain))["job:warning"])
-    assert (job.status, job.attempt, job.error) == ("completed", 1, None)
-    assert (facts["error"]["type"], facts["error"]["message"]) == ("OSError", "too late")
-    assert await colour.bills() == [4]
 
 
 async def _warned(colour: Colour, chain: Any) -> bool:

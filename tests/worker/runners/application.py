@@ -9,11 +9,11 @@ from tests.worker.runners import (
     test_steps,
     test_stopping,
 )
-from tests.worker.runners.behaviours import TASKS
+from tests.worker.runners.behaviours import IN_CHILDREN, TASKS
 
 POSTGRES = "HOLDFAST_RUNNERS_POSTGRES"
 
 BODIES = (test_blocks, test_claiming, test_ends, test_losing, test_middleware, test_steps, test_stopping)
 """The modules whose bodies register themselves when they are imported."""
-REGISTRIES = (TASKS, test_middleware.LAYERED)
+REGISTRIES = (TASKS, IN_CHILDREN, test_middleware.LAYERED)
 MIDDLEWARE = (test_middleware.by_worker, test_middleware.by_worker_in_thread)

@@ -29,7 +29,9 @@ ONCE = Retry.never()
 SOON = Retry(attempts=3, first=0.01, maximum=0.01, jitter=0)
 
 TASKS = Tasks()
-"""Every behaviour, under a name for each runner: `thread.charge`."""
+"""Every behaviour in the loop and in a thread, under a name for each runner: `thread.charge`."""
+IN_CHILDREN = Tasks()
+"""The same in children, apart: a worker without children must not know them."""
 FACES: dict[str, Holdfast] = {}
 """The application's faces in this process, by database."""
 
@@ -54,7 +56,8 @@ def behaviour(tasks: Tasks = TASKS, **options: Any) -> Callable[[Callable[..., A
     given = {"retry": ONCE, **options}
 
     def register(body: Callable[..., Any]) -> Behaviour:
-        return Behaviour({runner: _register(tasks, runner, body, given) for runner in RUNNERS})
+        homes = {runner: IN_CHILDREN if tasks is TASKS and runner in CHILDREN else tasks for runner in RUNNERS}
+        return Behaviour({runner: _register(home, runner, body, given) for runner, home in homes.items()})
 
     return register
 

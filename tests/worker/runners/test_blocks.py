@@ -14,6 +14,7 @@ from tests.worker.runners.stage import PAY, Runner
 from tests.worker.runners.test_ends import echo, last
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
+over_providers = True
 
 
 @behaviour()
@@ -24,6 +25,8 @@ async def charge(ctx: Any, n: int) -> str:
     async with ctx.complete() as tx:
         row = await tx.fetch_one("SELECT id, amount FROM receipt WHERE id = :id", id=n)
         await tx.execute(PAY, id=-n)
+        both = await tx.fetch_all("SELECT id FROM receipt WHERE id IN (:id, :other) ORDER BY id", id=n, other=-n)
+        note(ctx, row[0], row["id"], row.amount, [each.id for each in both])
         return tx.finish(f"paid {row.id}")  # type: ignore[no-any-return]
 
 
@@ -33,9 +36,10 @@ async def test_statements_output_and_completion_are_one_commit(runner: Runner, n
     assert await runner.output(chain) == f"paid {number}"
 
     job = await runner.hf.get_job(chain)
+    assert runner.notes(chain) == [[number, number, 1, [-number, number]]]
     assert {number, -number} <= await runner.receipts()
     assert (job.status, job.output, job.attempt) == ("completed", f"paid {number}", 1)
-    assert len(await runner.history(chain, "job:completed")) == 1
+    assert len(await runner.history(chain, "job:completed")) == len(await runner.history(chain, "chain:completed")) == 1
 
 
 @behaviour()
@@ -76,8 +80,10 @@ async def test_what_raises_inside_a_block_undoes_all_of_it(runner: Runner, numbe
 
 ORDERS = {
     ("prepare", "prepare"): "prepare() was used, and can be used once",
+    ("complete", "prepare"): "the job is completed",
     ("complete", "complete"): "the job is completed",
     ("prepare", "atomic"): "what follows it is complete()",
+    ("complete", "atomic"): "the job is completed",
 }
 
 
@@ -92,7 +98,7 @@ async def open_each(ctx: Any, kinds: list[str]) -> None:
         note(ctx, "refused", str(error))
 
 
-@pytest.mark.parametrize("kinds", ORDERS, ids=" and ".join)
+@pytest.mark.parametrize("kinds", ORDERS, ids=" then ".join)
 async def test_each_block_is_opened_once_and_in_order(runner: Runner, kinds: tuple[str, str]) -> None:
     chain = await runner.start(open_each, kinds=list(kinds))
 
@@ -179,12 +185,15 @@ async def clumsy(ctx: Any, n: int) -> int:
 
 
 async def test_what_is_raised_after_the_block_is_a_warning_and_undoes_nothing(runner: Runner, number: int) -> None:
+    """I-66."""
     chain = await runner.start(clumsy, n=number)
     assert await runner.output(chain) == number
 
     await runner.until_told(chain, "job:warning")
 
+    job = await runner.hf.get_job(chain)
     (warning,) = await runner.history(chain, "job:warning")
+    assert (job.status, job.attempt, job.error) == ("completed", 1, None)
     assert (warning.facts["error"]["type"], warning.facts["error"]["message"]) == ("OSError", "too late")
     assert number in await runner.receipts()
 

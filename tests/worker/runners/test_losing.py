@@ -1,4 +1,8 @@
-"""A job that is taken away, or asked back, completes in no runner, and what its block wrote is gone (I-32, I-37)."""
+"""A job that is taken away, or asked back, completes in no runner, and what its block wrote is gone (I-32, I-37).
+
+In the loop and in a thread the same losses are in `tests/worker/test_losing.py`, where a worker can be made to learn
+nothing from its leases; here are the children, which are told by their worker.
+"""
 
 from __future__ import annotations
 
@@ -93,11 +97,16 @@ async def lose(runner: Runner, number: int, name: str, *, before: bool) -> None:
         await runner.hf.delete(chain)  # nobody has it, and nobody else is to run it
 
 
+in_children = pytest.mark.parametrize("runner", CHILDREN, indirect=True)
+
+
+@in_children
 @pytest.mark.parametrize("name", LOSSES)
 async def test_a_job_lost_before_the_block_is_opened_is_not_completed(runner: Runner, number: int, name: str) -> None:
     await lose(runner, number, name, before=True)
 
 
+@in_children
 @pytest.mark.parametrize("hf", ["postgres"], indirect=True, scope="package")  # on SQLite an open block is alone
 @pytest.mark.parametrize("name", LOSSES)
 async def test_a_job_lost_while_the_block_is_open_is_not_completed(runner: Runner, number: int, name: str) -> None:
