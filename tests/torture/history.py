@@ -25,7 +25,7 @@ STARTED = re.compile(r"worker_started worker=(\S+) pid=(\d+)")
 LOST_ANSWER = b"COMMIT was sent and its answer was lost"
 FINAL = {
     "job": ("seq", "id", "chain_id", "chain_index", "task", "lane", "status", "gate", "head", "place", "closed_as",
-            "completed_by", "unique_key", "queue", "attempt", "reason"),
+            "completed_by", "unique_key", "queue", "attempt", "reason", "stale_at"),
     "lane": ("key", "paused_at"),
     "unique": ("task", "key", "chain_id", "scope"),
     "blocker": ("job", "position", "chain_id", "state"),

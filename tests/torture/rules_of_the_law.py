@@ -73,7 +73,7 @@ class LawRules(Rules):
         self._chains.look_at_steps(self._changes)
         chains: dict[str, list[Link]] = defaultdict(list)
         for row in self._history.final["job"]:
-            link = Link(row["chain_index"], row["status"], row["closed_as"], row.get("stale_at"))
+            link = Link(row["chain_index"], row["status"], row["closed_as"], row["stale_at"])
             chains[row["chain_id"]].append(link)
         for chain, links in chains.items():
             self._chains.look_at_chain(chain, sorted(links))
