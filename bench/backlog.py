@@ -40,9 +40,10 @@ from bench.places import Places, both
 from bench.report import Comparison, grid, table
 from bench.rounds import spread, take_turns
 from holdfast import Holdfast
-from holdfast.store import admission, jobs
-from holdfast.store.jobs import Want
-from holdfast.store.tx import drive
+from holdfast.database.tx import drive
+from holdfast.store import admission
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import Want
 
 HOUR_MS = 3_600_000
 BATCH = 50
@@ -281,7 +282,7 @@ async def claim(hf: Holdfast, claims: int) -> float:
     seconds = []
     for _ in range(claims):
         started = time.perf_counter()
-        claimed = await hf.store.run(jobs.admit_and_claim, WANTS, BATCH, "bench", f"nonce-{next(nonces)}")
+        claimed = await hf.store.run(claiming.admit_and_claim, WANTS, BATCH, "bench", f"nonce-{next(nonces)}")
         seconds.append(time.perf_counter() - started)
         if len(claimed.jobs) != BATCH:
             raise Unsuited(f"the work was not done: {len(claimed.jobs)} jobs were claimed instead of {BATCH}")
@@ -304,7 +305,7 @@ def pages_of_claim(hf: Holdfast, url: str) -> int:
     hf.sync.start_many([work(text=TEXT) for _ in range(BATCH)])
     with psycopg.connect(url, options="-c plan_cache_mode=force_custom_plan") as connection:
         tx = ExplainingTx(connection, hf.store.dialect)
-        drive(jobs.admit_and_claim(tx, WANTS, BATCH, "bench", f"nonce-{next(nonces)}"))
+        drive(claiming.admit_and_claim(tx, WANTS, BATCH, "bench", f"nonce-{next(nonces)}"))
         connection.rollback()
     return tx.pages
 

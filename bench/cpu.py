@@ -27,7 +27,7 @@ from bench.places import Places, both
 from bench.report import Comparison, table
 from bench.rounds import Entrant, Seconds, take_turns
 from holdfast import Holdfast, WaitTimeout
-from holdfast.tasks import Task
+from holdfast.tasks.task import Task
 
 MILLISECONDS = 1.0
 LOOK_SECONDS = 5.0

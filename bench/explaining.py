@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 
-from holdfast.store.dialect import Dialect
-from holdfast.store.postgres import PostgresTx
+from holdfast.database.dialect import Dialect
+from holdfast.database.postgres import PostgresTx
 
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF, FORMAT JSON) "
 

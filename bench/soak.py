@@ -25,7 +25,7 @@ from bench.places import Places, both
 from bench.report import grid
 from bench.soak_worker import TASKS, nothing, onward, threaded
 from holdfast import Call, Holdfast
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
 
 HEADER = ("worker", "jobs", "jobs/s", "MB/100k", "MB in all", "blocks/job", "descriptors", "threads", "tasks",
           "connections", "-wal MB", "claim p99, last/first", "left over", "")  # fmt: skip

@@ -12,19 +12,22 @@ from typing import Any
 
 import pytest
 
-from holdfast import open_blocks
-from holdfast.completion import BlockState, CompletionBlock
+from holdfast import current_block
+from holdfast.client.completion import BlockState, CompletionBlock
+from holdfast.database.sqlite import block as sqlite_block
+from holdfast.database.sqlite.connection import WriteConnection
+from holdfast.database.tx import OpenTx, Tx
 from holdfast.errors import LeaseLost, UnknownOutcome
 from holdfast.states import Change, guard
-from holdfast.store import blockers, completing, continuations, events, settling
-from holdfast.store.blockers import Moved
-from holdfast.store.jobs import Hold, Token, token_of
+from holdfast.store.chains import blockers, continuations
+from holdfast.store.chains.blockers import Moved
+from holdfast.store.jobs import completing, settling
+from holdfast.store.jobs.claiming import Hold, Token, token_of
+from holdfast.store.jobs.settling import Settlement
+from holdfast.store.log import events
 from holdfast.store.rows import LOCKED, to_locked
-from holdfast.store.settling import Settlement
-from holdfast.store.sqlite import block as sqlite_block
-from holdfast.store.sqlite.connection import WriteConnection
-from holdfast.store.tx import OpenTx, Tx
-from holdfast.worker import fenced, floor
+from holdfast.worker.attempts import attempt_block
+from holdfast.worker.claiming import scan_position
 from tests.mutant_registry import change_sql, mutant, without_guard
 from tests.mutants import here
 from tests.simulation import chain_scenes, scenes
@@ -138,20 +141,20 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=chain_scenes.a_job_is_taken_before_its_block_opens,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    write = fenced.TokenFence.write
+    write = attempt_block.TokenFence.write
     patch.setattr(settling, "check", say_held)
 
-    async def keep(self: fenced.TokenFence, open_tx: OpenTx) -> None:
+    async def keep(self: attempt_block.TokenFence, open_tx: OpenTx) -> None:
         try:
             await write(self, open_tx)
         except LeaseLost:
             await open_tx.commit()
             raise
 
-    async def let_it_be(self: fenced.TokenFence, open_tx: OpenTx, error: LeaseLost) -> None: ...
+    async def let_it_be(self: attempt_block.TokenFence, open_tx: OpenTx, error: LeaseLost) -> None: ...
 
-    patch.setattr(fenced.TokenFence, "_refuse_own_doing", let_it_be)
-    patch.setattr(fenced.TokenFence, "write", keep)
+    patch.setattr(attempt_block.TokenFence, "_refuse_own_doing", let_it_be)
+    patch.setattr(attempt_block.TokenFence, "write", keep)
 
 
 @mutant("user's writes commit before the completion", "I-66", scene=chain_scenes.a_process_dies_in_its_block)
@@ -175,7 +178,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         fence = self._fence
         if error is None or fence.open_tx is None:
             return await leave(self, error)
-        open_blocks.leave(fence.mark)
+        current_block.leave(fence.mark)
         await fence.open_tx.commit()
         fence.state = BlockState.ROLLED_BACK
         return None
@@ -189,10 +192,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=chain_scenes.a_block_whose_answer_is_lost_is_read_back,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def believe(self: fenced.TokenFence, error: UnknownOutcome) -> None:
+    async def believe(self: attempt_block.TokenFence, error: UnknownOutcome) -> None:
         raise error
 
-    patch.setattr(fenced.TokenFence, "resolve", believe)
+    patch.setattr(attempt_block.TokenFence, "resolve", believe)
 
 
 @mutant(
@@ -206,12 +209,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("claim's floor never lowered", "I-72", scene=chain_scenes.what_is_urgent_sorts_below_the_floor)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def raise_only(self: floor.Floor, place: Any, sent: float, claimed: Any, most: int) -> None:
+    def raise_only(self: scan_position.Floor, place: Any, sent: float, claimed: Any, most: int) -> None:
         if claimed:
             self._place = max(self._place, (claimed[-1].sort_key, claimed[-1].token.seq))
 
-    patch.setattr(floor.Floor, "place", lambda self: self._place)
-    patch.setattr(floor.Floor, "note", raise_only)
+    patch.setattr(scan_position.Floor, "place", lambda self: self._place)
+    patch.setattr(scan_position.Floor, "note", raise_only)
 
 
 @mutant("hold-off begun anew by each connection", "I-22", scene=chain_scenes.connections_are_replaced_every_second)

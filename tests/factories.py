@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from holdfast import Tasks
+from holdfast.database.tx import Row, Tx
 from holdfast.models import Start
 from holdfast.states import OPEN, Status
 from holdfast.store import holds
-from holdfast.store.steering import Asked
-from holdfast.store.tx import Row, Tx
+from holdfast.store.jobs.steering import Asked
 from tests.ways import Way
 
 TASKS = Tasks()

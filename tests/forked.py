@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast import crashpoints
+from holdfast import fault_points
 
 TAKE_IN_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 COMMAND = str(Path(sys.executable).with_name("holdfast"))
@@ -197,7 +197,9 @@ def _dress(request: dict[str, Any], streams: list[int]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # nothing has been written to it yet
         sys.stdout.reconfigure(line_buffering=os.isatty(1) or bool(os.environ.get("PYTHONUNBUFFERED")))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    crashpoints.arm(request["environment"].get(crashpoints.VARIABLE))  # which a new process does as it imports Holdfast
+    fault_points.arm(
+        request["environment"].get(fault_points.VARIABLE)
+    )  # which a new process does as it imports Holdfast
 
 
 def perform(program: dict[str, Any], environment: dict[str, str]) -> None:

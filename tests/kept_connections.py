@@ -19,11 +19,11 @@ import psycopg
 from psycopg import conninfo
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
-from holdfast.store.postgres.deadline import Deadline
-from holdfast.store.postgres.doors import AsyncDoors, BlockingDoors
-from holdfast.store.postgres.line import Line
-from holdfast.store.postgres.pool import Lent, Pool
-from holdfast.store.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
+from holdfast.database.postgres.async_connection import Line
+from holdfast.database.postgres.connectors import AsyncDoors, BlockingDoors
+from holdfast.database.postgres.deadline import Deadline
+from holdfast.database.postgres.pool import Lent, Pool
+from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 
 MOST = 8  # of one kind; a test with more of them makes the others itself
 

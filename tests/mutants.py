@@ -12,16 +12,21 @@ from typing import Any
 
 import pytest
 
+from holdfast.database.sqlite.connection import WriteConnection
+from holdfast.database.sqlite.liveness_lock import HeldLock
+from holdfast.database.tx import Row, Tx
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Change, guard
-from holdfast.store import admission, blockers, jobs, reaping, settling, steering
-from holdfast.store.jobs import Hold, token_of
+from holdfast.store import admission
+from holdfast.store.chains import blockers
+from holdfast.store.jobs import claiming, reaping, settling, steering
+from holdfast.store.jobs.claiming import Hold, token_of
+from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.store.rows import LockedJob, to_locked
-from holdfast.store.settling import Settled, Settlement
-from holdfast.store.sqlite.connection import WriteConnection
-from holdfast.store.sqlite.lifelock import HeldLock
-from holdfast.store.tx import Row, Tx
-from holdfast.worker import claimer, doubts, hearing, intake, leases, proof, running, upkeep
+from holdfast.worker import leases
+from holdfast.worker.attempts import active
+from holdfast.worker.claiming import claimer, dispatcher, unknown_claims, wakeups
+from holdfast.worker.upkeep import liveness_lock, reaper
 from tests.mutant_registry import change_sql, mutant, without_guard
 from tests.simulation import scenes
 from tests.simulation.handlers import WORLD
@@ -41,7 +46,7 @@ def worker_here() -> str:
 
 @mutant("lease set after the claim, not in it", "I-09")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, jobs, "CLAIM", "lease_until = $now + lease.ms", "lease_until = $now")
+    change_sql(patch, claiming, "CLAIM", "lease_until = $now + lease.ms", "lease_until = $now")
 
 
 @mutant("attempt number goes back on resume", "I-10", scene=scenes.a_job_that_failed_by_its_blocker_is_given_up)
@@ -52,12 +57,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("nonce is not new with each claim", "I-10")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, jobs, "CLAIM", "nonce = :nonce", "nonce = coalesce(nonce, :nonce)")
+    change_sql(patch, claiming, "CLAIM", "nonce = :nonce", "nonce = coalesce(nonce, :nonce)")
 
 
 @mutant("lane promoted in a second transaction", "I-12")
 def _(patch: pytest.MonkeyPatch) -> None:
-    promote, take = settling.lanes.promote, jobs.admit_and_claim
+    promote, take = settling.lanes.promote, claiming.admit_and_claim
     owed: dict[Any, set[str]] = {}
 
     async def put_off(tx: Tx, keys: Any, mine: Any) -> set[str]:
@@ -76,7 +81,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     original = settling.leave
     patch.setattr(settling, "leave", leave)
-    patch.setattr(jobs, "admit_and_claim", pay)
+    patch.setattr(claiming, "admit_and_claim", pay)
 
 
 @mutant("event in its own transaction", "I-12")
@@ -124,7 +129,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("expired, unreaped lease treated as lost", "I-14")
 def _(patch: pytest.MonkeyPatch) -> None:
-    look = jobs.look
+    look = claiming.look
     change_sql(patch, settling, "HOLD", "= 'running'", "= 'running' AND lease_until >= $now")
 
     async def pessimist(tx: Tx, tokens: Any) -> dict[Any, Hold]:
@@ -193,20 +198,20 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "renewal stops when a cancel arrives", "I-21", scene=scenes.a_cancelled_handler_that_will_not_stop_keeps_its_lease
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    abort = running.Running.abort
+    abort = active.Running.abort
 
-    def forget(self: running.Running, reasons: Any) -> None:
+    def forget(self: active.Running, reasons: Any) -> None:
         abort(self, reasons)
         for token in reasons:
             here().worker._leases.drop(token)
 
-    patch.setattr(running.Running, "abort", forget)
+    patch.setattr(active.Running, "abort", forget)
 
 
 @mutant("reaper without hold-off", "I-22", scene=scenes.an_outage_outlasts_the_leases)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(upkeep.Upkeep, "_quiet_ms", lambda self, now: upkeep.NO_OUTAGE)
-    patch.setattr(upkeep.Upkeep, "_expected_ms", lambda self, now: None)
+    patch.setattr(reaper.Upkeep, "_quiet_ms", lambda self, now: reaper.NO_OUTAGE)
+    patch.setattr(reaper.Upkeep, "_expected_ms", lambda self, now: None)
 
 
 @mutant("reaper does not write while no lease is over", "I-22", scene=scenes.a_write_lock_outlasts_the_leases)
@@ -220,7 +225,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=scenes.a_lost_attempt_ends_while_its_worker_runs_the_job_anew,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(intake.Intake, "_put_off", lambda self, job, _: self._start(job))
+    patch.setattr(dispatcher.Intake, "_put_off", lambda self, job, _: self._start(job))
 
 
 @mutant("crashes not counted", "I-24")
@@ -230,7 +235,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("suspects run beside others", "I-24", scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(intake.Intake, "_must_be_alone", lambda self, job: False)
+    patch.setattr(dispatcher.Intake, "_must_be_alone", lambda self, job: False)
 
 
 @mutant(
@@ -239,14 +244,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    begin = intake.Intake.begin
+    begin = dispatcher.Intake.begin
 
-    def crowd(self: intake.Intake, claimed: Any) -> None:
+    def crowd(self: dispatcher.Intake, claimed: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(intake.Intake, "_runs_suspect", False)
+            inner.setattr(dispatcher.Intake, "_runs_suspect", False)
             begin(self, claimed)
 
-    patch.setattr(intake.Intake, "begin", crowd)
+    patch.setattr(dispatcher.Intake, "begin", crowd)
 
 
 @mutant("reap forgets a requested cancel", "I-25", scene=scenes.a_process_dies_of_a_job_that_is_to_be_cancelled)
@@ -303,7 +308,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return outcome if outcome.kind in forgets else as_requested(job, outcome)
 
     patch.setattr(settling, "as_requested", forget)
-    change_sql(patch, jobs, "CLAIM", "nonce = :nonce", "nonce = :nonce, cancel_requested_at = NULL")
+    change_sql(patch, claiming, "CLAIM", "nonce = :nonce", "nonce = :nonce, cancel_requested_at = NULL")
 
 
 @mutant("resume leaves an old request standing", "I-31")
@@ -351,15 +356,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("the hint is the only wake-up", "I-45", scene=scenes.the_poll_finds_what_no_hint_told)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hearing.Hearing, "seconds", lambda self: 3600.0)
+    patch.setattr(wakeups.Hearing, "seconds", lambda self: 3600.0)
 
 
 @mutant("lost COMMIT answer counted as failure", "I-55", scene=scenes.a_claim_whose_answer_is_lost_is_read_back)
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def believe(self: doubts.Doubts, begin: Any) -> None:
+    async def believe(self: unknown_claims.Doubts, begin: Any) -> None:
         self._open.clear()
 
-    patch.setattr(doubts.Doubts, "resolve", believe)
+    patch.setattr(unknown_claims.Doubts, "resolve", believe)
 
 
 @mutant(
@@ -368,15 +373,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=scenes.a_claim_whose_answer_is_lost_is_read_back,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    resolve = doubts.Doubts.resolve
+    resolve = unknown_claims.Doubts.resolve
 
-    async def forget(self: doubts.Doubts, begin: Any) -> None:
+    async def forget(self: unknown_claims.Doubts, begin: Any) -> None:
         ended = here().worker._ended
         taken, ended._settlements = ended._settlements, []
         await resolve(self, begin)
         ended.add(*taken)
 
-    patch.setattr(doubts.Doubts, "resolve", forget)
+    patch.setattr(unknown_claims.Doubts, "resolve", forget)
 
 
 @mutant("nonce cleared when settled", "I-55")
@@ -421,15 +426,17 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("missing lock file taken for a dead worker", "I-69")
 def _(patch: pytest.MonkeyPatch) -> None:
-    take_of_the_dead = proof.take_of_the_dead
+    take_of_the_dead = liveness_lock.take_of_the_dead
 
     def credulous(path: str, device: int, inode: int) -> HeldLock | None:
         found = take_of_the_dead(path, device, inode)
         if found is None and not importlib.import_module("os").path.exists(path):
-            return importlib.import_module("holdfast.store.sqlite.lifelock").take(path, model=WORLD[0].disk.path)
+            return importlib.import_module("holdfast.database.sqlite.liveness_lock").take(
+                path, model=WORLD[0].disk.path
+            )
         return found
 
-    patch.setattr(proof, "take_of_the_dead", credulous)
+    patch.setattr(liveness_lock, "take_of_the_dead", credulous)
 
 
 @mutant("guard of pause", "I-08", scene=scenes.people_ask_for_what_must_not_be)
@@ -459,9 +466,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("guard of claim, and the look before it", "I-08", scene=scenes.people_ask_for_what_must_not_be)
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, jobs, "CLAIM", guard(Change.CLAIM), "1")
-    change_sql(patch, jobs, "CLAIM", "ready.gate = 'ready'", "ready.sort_key IS NOT NULL")
-    change_sql(patch, jobs, "PEEK", "gate = 'ready'", "sort_key IS NOT NULL")
+    change_sql(patch, claiming, "CLAIM", guard(Change.CLAIM), "1")
+    change_sql(patch, claiming, "CLAIM", "ready.gate = 'ready'", "ready.sort_key IS NOT NULL")
+    change_sql(patch, claiming, "PEEK", "gate = 'ready'", "sort_key IS NOT NULL")
 
 
 @mutant("guard of settling, and the look before it", "I-08")

@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.store import hints
-from holdfast.worker import hearing
+from holdfast.database import hints
+from holdfast.worker.claiming import wakeups
 from tests.debian import Program, ProgramUnavailable, describe, find
 from tests.pgbouncer import PGBOUNCER, PgBouncer, running_pgbouncer
 
@@ -112,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell every Holdfast of this run that there is a pooler, and have it poll often."""
     if config.getoption("pooled"):
         os.environ["HOLDFAST_TRANSACTION_POOLER"] = "1"
-        for each in (hints.Rest, hearing.Hearing):
+        for each in (hints.Rest, wakeups.Hearing):
             each.__init__ = polling_often(each.__init__)  # type: ignore[method-assign]
 
 

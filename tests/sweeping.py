@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from holdfast.store.dialect import TABLES
-from holdfast.store.trimming import TRIMMED, TRIMMED_BY
+from holdfast.database.dialect import TABLES
+from holdfast.store.log.pruning import TRIMMED, TRIMMED_BY
 
 KEPT = frozenset({"meta", "jobs"})
 MOST_BYTES = 256 * 1024

@@ -36,18 +36,18 @@ import holdfast
 import holdfast.errors
 import holdfast.parts
 from holdfast import Holdfast
-from holdfast.calls import CHECKS, StartOptions
 from holdfast.cli import commands
+from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
+from holdfast.client.webhook_handles import WebhooksHandle
 from holdfast.errors import HoldfastError
-from holdfast.listeners import Listeners
-from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
+from holdfast.events.listeners import Listeners
 from holdfast.models import EventName
-from holdfast.pipelines import Pipeliner
 from holdfast.settings import Settings
 from holdfast.states import MOVES, State, Status
-from holdfast.tasks import TaskOptions
-from holdfast.webhook_body import webhook_schema
-from holdfast.webhook_handles import WebhooksHandle
+from holdfast.tasks.calls import CHECKS, StartOptions
+from holdfast.tasks.pipelines import Pipeliner
+from holdfast.tasks.task import TaskOptions
+from holdfast.wire.webhook_body import webhook_schema
 from tests import django_project, fault_table, forked, guarantee_table
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.crashpoints import VARIABLE
+from holdfast.fault_points import VARIABLE
 from tests import forked
 
 PROGRAM = """
@@ -76,7 +76,7 @@ def test_a_warning_is_an_error_only_if_that_was_asked_for(program: list[str], wo
 @pytest.mark.parametrize(("trap", "code"), [("renew.after", -signal.SIGKILL), ("renew.before", 0), ("", 0)])
 def test_a_crash_point_is_set_for_one_program_and_no_other(tmp_path: Path, trap: str, code: int) -> None:
     """A new process sets it while it imports Holdfast, which has been done in what forks."""
-    (tmp_path / "program.py").write_text("from holdfast.crashpoints import reach\nreach('renew.after')")
+    (tmp_path / "program.py").write_text("from holdfast.fault_points import reach\nreach('renew.after')")
 
     told = forked.run([sys.executable, tmp_path / "program.py"], env={**os.environ, VARIABLE: trap})
 

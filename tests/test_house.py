@@ -14,10 +14,10 @@ import pytest
 
 import holdfast
 from holdfast.app import Holdfast
-from holdfast.lane_handles import BlockingLaneHandle, BlockingQueueHandle, LaneHandle, QueueHandle
+from holdfast.client.lane_handles import BlockingLaneHandle, BlockingQueueHandle, LaneHandle, QueueHandle
+from holdfast.client.webhook_handles import BlockingWebhooksHandle, WebhooksHandle
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.sync import BlockingHoldfast
-from holdfast.webhook_handles import BlockingWebhooksHandle, WebhooksHandle
 
 SOURCE = Path(holdfast.__file__).parent
 

@@ -18,10 +18,10 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Tasks
+from holdfast.database.dialect import channel
+from holdfast.database.postgres import listener
+from holdfast.database.postgres.block import has_spoken
 from holdfast.errors import TransactionBroken, TransactionTimeout, Unavailable
-from holdfast.store.dialect import channel
-from holdfast.store.postgres import listener
-from holdfast.store.postgres.block import has_spoken
 from holdfast.testing.postgres import URL_VARIABLE
 from tests.conditions import until
 from tests.conftest import SCHEMA

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast import Holdfast
-from holdfast.store.tx import Database, Operation
+from holdfast.database.tx import Database, Operation
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,8 +1,10 @@
 """Holdfast: background jobs that commit with your data."""
 
 from holdfast.app import Holdfast
-from holdfast.calls import Call
-from holdfast.completing import Completing
+from holdfast.client.chain_handle import Chain
+from holdfast.client.outside_completion import Completing
+from holdfast.client.transactions import Transaction
+from holdfast.database.statements import Record
 from holdfast.errors import (
     BlockerCycle,
     Busy,
@@ -59,15 +61,13 @@ from holdfast.models import (
     Unique,
 )
 from holdfast.outcomes import Fail, Pause, Reschedule, Retry
-from holdfast.results import Chain
 from holdfast.retention import Retained, Retention, RetentionCount
 from holdfast.settings import Settings
 from holdfast.states import State, Status
-from holdfast.store.statements import Record
-from holdfast.tasks import Task, Tasks
-from holdfast.transactions import Transaction
-from holdfast.worker.context import Blocker, Context
-from holdfast.worker.fenced import CompletingTransaction
+from holdfast.tasks.calls import Call
+from holdfast.tasks.task import Task, Tasks
+from holdfast.worker.attempts.attempt_block import CompletingTransaction
+from holdfast.worker.attempts.context import Blocker, Context
 from holdfast.worker.health import Health
 
 __version__ = "0.1.0"

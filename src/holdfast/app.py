@@ -10,45 +10,45 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast import models, open_blocks
-from holdfast.calls import Call, StartOptions, check_any
-from holdfast.completing import Completing, RowLockFence
-from holdfast.completion import AsyncBlock
-from holdfast.delivery import has_extra, make_delivery
+from holdfast import current_block, models
+from holdfast.client.chain_handle import Chain, Seconds
+from holdfast.client.completion import AsyncBlock
+from holdfast.client.lane_handles import LaneHandle, QueueHandle
+from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
+from holdfast.client.outside_completion import Completing, RowLockFence
+from holdfast.client.providers import HasUrl, Opener, address_of, as_provider
+from holdfast.client.starter import Starting
+from holdfast.client.transactions import BlockTransaction
+from holdfast.client.verbs import NOW, Targets, Verbs, asked_by, when_of
+from holdfast.client.waiter import Until, Waiter
+from holdfast.client.webhook_handles import WebhooksHandle
+from holdfast.database import migrations
+from holdfast.database.borrowed import Lender
+from holdfast.database.stores import make_lease_store, make_store
+from holdfast.database.tx import Runner, Store
 from holdfast.errors import Misuse
-from holdfast.event_filters import EventOptions, event_filter
-from holdfast.feed import Feed, Follower
+from holdfast.events.feed import Feed, Follower
+from holdfast.events.filters import EventOptions, event_filter
+from holdfast.events.job_watch import JobWatch
+from holdfast.events.listeners import Listeners
+from holdfast.events.sse_stream import Asked, EventStream
 from holdfast.ids import Many, T, Target, target_id
-from holdfast.lane_handles import LaneHandle, QueueHandle
-from holdfast.listeners import Listeners
-from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
-from holdfast.providers import HasUrl, Opener, address_of, as_provider
-from holdfast.results import Chain, Seconds
 from holdfast.retention import Retained
+from holdfast.runtime import Surroundings
 from holdfast.settings import Settings, SettingsOptions
-from holdfast.starting import Starting
-from holdfast.store import migrations
-from holdfast.store.borrowed import Lender
-from holdfast.store.stores import make_lease_store, make_store
-from holdfast.store.tx import Runner, Store
-from holdfast.streams import Asked, EventStream
-from holdfast.surroundings import Surroundings
 from holdfast.sync import BlockingHoldfast
-from holdfast.tasks import Task, Tasks
-from holdfast.transactions import BlockTransaction
-from holdfast.verbs import NOW, Targets, Verbs, asked_by, when_of
-from holdfast.waiting import Until, Waiter
-from holdfast.watching import JobWatch
-from holdfast.webhook_handles import WebhooksHandle
+from holdfast.tasks.calls import Call, StartOptions, check_any
+from holdfast.tasks.task import Task, Tasks
 from holdfast.webhooks.answers import Posts
-from holdfast.worker.children.launch import Launch
-from holdfast.worker.engine import Engine
-from holdfast.worker.hooks import AsyncHooks
+from holdfast.worker.children.bootstrap import Launch
+from holdfast.worker.children.engine import Engine
 from holdfast.worker.leases import MARGIN_SECONDS, margin
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
-from holdfast.worker.proof import make_proof
-from holdfast.worker.retention import RetentionPass, usual_times
+from holdfast.worker.upkeep.hooks import AsyncHooks
+from holdfast.worker.upkeep.liveness_lock import make_proof
+from holdfast.worker.upkeep.retention import RetentionPass, usual_times
+from holdfast.worker.webhook_task import has_extra, make_delivery
 from holdfast.worker.worker import Worker
 
 R = TypeVar("R")
@@ -202,7 +202,7 @@ class Holdfast:
         Workers do this by themselves, unless the setting `retention` is off. With *dry_run* nothing is changed: it
         tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
         """
-        open_blocks.refuse_alone("hf.retain")
+        current_block.refuse_alone("hf.retain")
         await self._starting.record_tasks(self.store)
         return await self._retention.run(dry_run=dry_run)
 

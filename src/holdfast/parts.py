@@ -13,16 +13,16 @@ retention_pass  what has ended, marked and deleted: `await retention_pass(hf, st
 
 from __future__ import annotations
 
-from holdfast import sse
 from holdfast.app import Holdfast
-from holdfast.feed import Feed, Follower
+from holdfast.events.feed import Feed, Follower
 from holdfast.outcomes import Retry
 from holdfast.retention import Retained, Times
-from holdfast.surroundings import Surroundings
-from holdfast.webhook_body import WebhookBody, webhook_schema
+from holdfast.runtime import Surroundings
 from holdfast.webhooks.signing import new_secret, sign, verify_webhook
-from holdfast.worker.hooks import AsyncHooks
-from holdfast.worker.retention import RetentionPass
+from holdfast.wire import sse_frames as sse
+from holdfast.wire.webhook_body import WebhookBody, webhook_schema
+from holdfast.worker.upkeep.hooks import AsyncHooks
+from holdfast.worker.upkeep.retention import RetentionPass
 
 __all__ = [
     "Feed",

@@ -11,41 +11,41 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast import models, open_blocks
-from holdfast.calls import Call, StartOptions, check_any
-from holdfast.completing import BlockingCompleting as Completing
-from holdfast.completing import RowLockFence
-from holdfast.completion import BlockingBlock
-from holdfast.event_filters import EventOptions, event_filter
-from holdfast.feed import BlockingFollower, Feed
-from holdfast.following import BlockingStream
+from holdfast import current_block, models
+from holdfast.client.chain_handle import BlockingChain as Chain
+from holdfast.client.chain_handle import Seconds
+from holdfast.client.completion import BlockingBlock
+from holdfast.client.lane_handles import BlockingLaneHandle, BlockingQueueHandle
+from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
+from holdfast.client.outside_completion import BlockingCompleting as Completing
+from holdfast.client.outside_completion import RowLockFence
+from holdfast.client.providers import Opener
+from holdfast.client.starter import Starting
+from holdfast.client.transactions import BlockingTransaction as Transaction
+from holdfast.client.transactions import BlockTransaction
+from holdfast.client.verbs import NOW, Targets, Verbs, asked_by, when_of
+from holdfast.client.waiter import Until, Waiter
+from holdfast.client.webhook_handles import BlockingWebhooksHandle
+from holdfast.database import migrations
+from holdfast.database.borrowed import Lender
+from holdfast.database.tx import Blocking, Runner, Store, drive
+from holdfast.events.feed import BlockingFollower, Feed
+from holdfast.events.filters import EventOptions, event_filter
+from holdfast.events.follower import BlockingStream
+from holdfast.events.job_watch import JobWatch
+from holdfast.events.listeners import Listeners
+from holdfast.events.sse_stream import Asked, EventStream
 from holdfast.ids import Many, T, Target, target_id
-from holdfast.lane_handles import BlockingLaneHandle, BlockingQueueHandle
-from holdfast.listeners import Listeners
-from holdfast.lists import ChainListOptions, JobListOptions, PageOptions
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
-from holdfast.providers import Opener
-from holdfast.results import BlockingChain as Chain
-from holdfast.results import Seconds
 from holdfast.retention import Retained
-from holdfast.starting import Starting
-from holdfast.store import migrations
-from holdfast.store.borrowed import Lender
-from holdfast.store.tx import Blocking, Runner, Store, drive
-from holdfast.streams import Asked, EventStream
-from holdfast.surroundings import Surroundings
-from holdfast.tasks import Task
-from holdfast.transactions import BlockingTransaction as Transaction
-from holdfast.transactions import BlockTransaction
-from holdfast.verbs import NOW, Targets, Verbs, asked_by, when_of
-from holdfast.waiting import Until, Waiter
-from holdfast.watching import JobWatch
-from holdfast.webhook_handles import BlockingWebhooksHandle
-from holdfast.worker.attempt import in_thread as middleware
-from holdfast.worker.context import BlockingContext as Context
-from holdfast.worker.fenced import BlockingCompletingTransaction as CompletingTransaction
-from holdfast.worker.hooks import BlockingHooks
-from holdfast.worker.retention import RetentionPass, usual_times
+from holdfast.runtime import Surroundings
+from holdfast.tasks.calls import Call, StartOptions, check_any
+from holdfast.tasks.task import Task
+from holdfast.worker.attempts.attempt import in_thread as middleware
+from holdfast.worker.attempts.attempt_block import BlockingCompletingTransaction as CompletingTransaction
+from holdfast.worker.attempts.context import BlockingContext as Context
+from holdfast.worker.upkeep.hooks import BlockingHooks
+from holdfast.worker.upkeep.retention import RetentionPass, usual_times
 
 __all__ = [
     "BlockingHoldfast",
@@ -140,7 +140,7 @@ class BlockingHoldfast:
         Workers do this by themselves, unless the setting `retention` is off. With *dry_run* nothing is changed: it
         tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
         """
-        open_blocks.refuse_alone("hf.retain")
+        current_block.refuse_alone("hf.retain")
         drive(self._starting.record_tasks(self._blocking))
         return drive(self._retention.run(dry_run=dry_run))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import Holdfast, Tasks
 from holdfast.outcomes import Retry
-from holdfast.worker.context import BlockingContext
+from holdfast.worker.attempts.context import BlockingContext
 from tests.acceptance.jobs_of_tests import LEASE, noted
 
 TASKS = Tasks()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast import Context, Holdfast, Job, Retention, Tasks
 from holdfast.outcomes import Pause, Reschedule, Retry
-from holdfast.worker.context import BlockingContext
+from holdfast.worker.attempts.context import BlockingContext
 
 LEASE = 2.0
 PLACE = "HOLDFAST_TEST_PLACE"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from holdfast import Holdfast
-from holdfast.crashpoints import VARIABLE
 from holdfast.errors import Busy
+from holdfast.fault_points import VARIABLE
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, WorkerProcess
 

@@ -20,13 +20,13 @@ from typing import Any
 import psycopg
 
 from holdfast import Context, Holdfast, Tasks
+from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Pause, Reschedule, Retry
-from holdfast.store import jobs
-from holdfast.store.tx import Tx
-from holdfast.surroundings import Surroundings
+from holdfast.runtime import Surroundings
+from holdfast.store.jobs import claiming
 from holdfast.webhooks.answers import Answer
-from holdfast.worker.context import BlockingContext
+from holdfast.worker.attempts.context import BlockingContext
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.jobs_of_tests import TASKS as JOBS
 from tests.acceptance.paying.surroundings import CREATE
@@ -282,7 +282,7 @@ def one_id(hf: Holdfast) -> None:
 def held_by_nobody(hf: Holdfast) -> None:
     """Have a job whose worker is gone, and nobody can prove it; its lease is over."""
     hf.sync.start(ends(how="done"))
-    hf.store.run_sync(jobs.claim, [jobs.Want("default", "ends", 1000)], 1, "gone", "0" * 16)
+    hf.store.run_sync(claiming.claim, [claiming.Want("default", "ends", 1000)], 1, "gone", "0" * 16)
     hf.store.run_sync(_execute, "UPDATE holdfast_job SET lease_until = 1")
 
 

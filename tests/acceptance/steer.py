@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from holdfast import Holdfast
+from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import admission
-from holdfast.store.tx import Tx
 from tests.acceptance.jobs_of_tests import kept, quick
 from tests.acceptance.produce import job_id
 

@@ -11,7 +11,7 @@ import time
 
 from holdfast import Context, Holdfast, Tasks
 from holdfast.outcomes import Retry
-from holdfast.worker.context import BlockingContext
+from holdfast.worker.attempts.context import BlockingContext
 from tests.acceptance.jobs_of_tests import note, noted
 
 LEASE = 4.0

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.crashpoints import IN_TRANSACTIONS, OUTSIDE, Trap
 from holdfast.errors import InvalidSettings
+from holdfast.fault_points import IN_TRANSACTIONS, OUTSIDE, Trap
 from tests.acceptance import test_media_pipeline, test_webhooks
 from tests.acceptance.crash_cases import IN_CHILDREN, cases, places
 from tests.acceptance.jobs_in_children import in_child
@@ -220,7 +220,7 @@ def test_a_cut_shuts_what_leads_out_of_the_process_and_nothing_else() -> None:
 
 CUT = """
 import socket
-from holdfast.crashpoints import cut_connections
+from holdfast.fault_points import cut_connections
 
 listener = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(listener.getsockname())

@@ -21,11 +21,11 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Tasks
+from holdfast.database.postgres import pool
 from holdfast.errors import StoreError, Unavailable
-from holdfast.store import jobs
-from holdfast.store.jobs import Want
-from holdfast.store.postgres import pool
-from holdfast.worker import upkeep
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import Want
+from holdfast.worker.upkeep import reaper
 from tests.acceptance.hall import (
     GATE_KEY,
     Crowd,
@@ -375,14 +375,14 @@ async def test_connections_that_are_replaced_all_the_time_hold_up_neither_recove
 ) -> None:
     """F-54, I-22, I-25: no call finds an old connection, LISTEN is cut each second; a dead worker's job still moves."""
     monkeypatch.setattr(pool, "LIFETIME_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "PERIOD_SECONDS", 0.5)
+    monkeypatch.setattr(reaper, "PERIOD_SECONDS", 0.5)
     hall = Hall(LEASE)
     hall.gate.set()
     hf = new_holdfast("postgres", tasks=[hall.tasks])
     async with hf:
         lost = await hf.start(hall.waits())
         claims = await hf.store.run(
-            jobs.admit_and_claim, [Want("default", "waits", round(LEASE * 1000))], 1, "dead", "nonce"
+            claiming.admit_and_claim, [Want("default", "waits", round(LEASE * 1000))], 1, "dead", "nonce"
         )
         assert [each.id for each in claims.jobs] == [str(lost.id)]
         async with hf.worker(poll=30):
@@ -466,7 +466,7 @@ async def test_an_outage_shorter_than_the_longest_margin_robs_no_short_lease(
     new_holdfast: NewHoldfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-31, I-22: the margin of a lease of 1 s is a sixth of it, so 3 s are an outage for its reaper."""
-    monkeypatch.setattr(upkeep, "PERIOD_SECONDS", 0.05)
+    monkeypatch.setattr(reaper, "PERIOD_SECONDS", 0.05)
     hall = Hall(1.0)
     faces = [new_holdfast("sqlite", tasks=[hall.tasks], deadline_seconds=0.3) for _ in range(2)]
     async with faces[0], faces[1], faces[0].worker(poll=0.1), faces[1].worker(poll=0.1):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import jobs
-from holdfast.store.jobs import Want
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import Want
 from holdfast.testing import PostgresUnavailable
-from holdfast.worker import upkeep
+from holdfast.worker.upkeep import reaper
 from tests.acceptance.hall import Hall, messages, rows, until_counts, until_past
 from tests.acceptance.jobs_of_tests import LEASE, gated, quick
 from tests.acceptance.processes import until as wait_until
@@ -40,7 +40,7 @@ def clocked_server() -> Iterator[ClockedServer]:
 
 async def claim_as_dead(hf: Holdfast) -> None:
     """Claim what there is for a worker that does not exist, with a lease of a second."""
-    claims = await hf.store.run(jobs.admit_and_claim, [Want("lost", "waits", 1000)], 1, "dead", "nonce")
+    claims = await hf.store.run(claiming.admit_and_claim, [Want("lost", "waits", 1000)], 1, "dead", "nonce")
     assert len(claims.jobs) == 1
 
 
@@ -58,7 +58,7 @@ async def test_a_database_whose_clock_jumps_loses_and_doubles_nothing(
 
     What stood in a lane when the clock was put back is due when that time has come again, or when it is triggered.
     """
-    monkeypatch.setattr(upkeep, "PERIOD_SECONDS", 0.5)
+    monkeypatch.setattr(reaper, "PERIOD_SECONDS", 0.5)
     hall = Hall(lease=6.0)
     faces = [Holdfast(clocked_server.url, tasks=[hall.tasks], retention=False) for _ in range(2)]
     await faces[0].migrate()
@@ -66,7 +66,7 @@ async def test_a_database_whose_clock_jumps_loses_and_doubles_nothing(
         async with faces[1].worker(poll=0.1, queues=["default"]):
             chains = await hf.start_many([hall.waits().options(lane=f"lane-{n % 2}") for n in range(4)])
             await until(lambda: len(hall.begun) == 2, "the lanes run")
-            await until_past(2 * upkeep.PERIOD_SECONDS)  # who has not looked at the clock yet, sees no jump
+            await until_past(2 * reaper.PERIOD_SECONDS)  # who has not looked at the clock yet, sees no jump
             for jump in jumps:
                 told = messages(caplog).count("database_clock_jumped")
                 clocked_server.set_clock(jump)

@@ -17,7 +17,8 @@ import pytest
 from holdfast import Context, Holdfast, Tasks
 from holdfast.errors import StoreError
 from holdfast.outcomes import Retry
-from holdfast.worker import doubts, upkeep
+from holdfast.worker.claiming import unknown_claims
+from holdfast.worker.upkeep import reaper
 from tests.acceptance.hall import Hall, NewHoldfast, reaped, rows, until_counts, until_past
 from tests.conditions import until
 from tests.conftest import SCHEMA
@@ -157,7 +158,7 @@ async def test_a_slow_network_costs_time_and_no_lease(
     name: str, proxy: FaultProxy, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-14."""
-    monkeypatch.setattr(upkeep, "PERIOD_SECONDS", 0.5)
+    monkeypatch.setattr(reaper, "PERIOD_SECONDS", 0.5)
     lease = 9.0
     hall = Hall(lease)
     beside = new_holdfast("postgres", tasks=[hall.tasks])
@@ -183,7 +184,7 @@ async def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
     what: Any, proxy: FaultProxy, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-15, F-16, I-55: whatever was being sent, and also if it was COMMIT and its answer is lost."""
-    monkeypatch.setattr(doubts, "DOUBT_SECONDS", 1.0)  # what was cut is not under way any more
+    monkeypatch.setattr(unknown_claims, "DOUBT_SECONDS", 1.0)  # what was cut is not under way any more
     count = 100
     tasks = Tasks()
     ran: Counter[int] = Counter()

@@ -12,8 +12,8 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, UsageError
 from holdfast.outcomes import Retry
-from holdfast.store import events
-from holdfast.store.events import Fact
+from holdfast.store.log import events
+from holdfast.store.log.events import Fact
 from tests.acceptance.hall import NewHoldfast, rows, until_counts
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import migrations
-from holdfast.store.migrations import Step, code_number
+from holdfast.database import migrations
+from holdfast.database.migrations import Step, code_number
 from tests.acceptance.jobs_of_tests import TASKS, gated, goes_on, in_blocks, lane_step, quick
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Chain, CursorExpired, Holdfast
 from holdfast.errors import JobNotFound, Unavailable
-from holdfast.feed import Follower
+from holdfast.events.feed import Follower
 from holdfast.testing import PostgresServer, PostgresUnavailable, postgres, temporary_postgres
 from tests.acceptance.hall import Crowd, Hall, rows, until_counts
 from tests.conditions import until

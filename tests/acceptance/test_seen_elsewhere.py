@@ -20,13 +20,13 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Tasks
+from holdfast.database.postgres import connectors
 from holdfast.errors import Conflict, NotFound, StoreError, UniqueConflict
 from holdfast.outcomes import Retry
-from holdfast.store import jobs, reaping
-from holdfast.store.jobs import Want
-from holdfast.store.postgres import doors
+from holdfast.store.jobs import claiming, reaping
+from holdfast.store.jobs.claiming import Want
 from holdfast.testing import NotOurServer, PostgresServer
-from holdfast.worker import upkeep
+from holdfast.worker.upkeep import reaper as upkeep
 from tests.acceptance.hall import (
     GATE_KEY,
     Hall,
@@ -74,7 +74,7 @@ async def write(hf: Holdfast, sql: str, **values: object) -> None:
 
 async def claim_as_dead(hf: Holdfast, count: int = 1) -> None:
     """Claim jobs for a worker that does not exist, and let their leases be over."""
-    claims = await hf.store.run(jobs.admit_and_claim, [Want("default", "waits", 1)], count, "dead", "nonce")
+    claims = await hf.store.run(claiming.admit_and_claim, [Want("default", "waits", 1)], count, "dead", "nonce")
     assert len(claims.jobs) == count
     await write(hf, "UPDATE holdfast_job SET lease_until = $now - 1 WHERE worker = 'dead'")
 
@@ -104,7 +104,7 @@ def test_a_thousand_connections_that_fail_leave_no_descriptor_behind(
 ) -> None:
     """P-04, I-51."""
     url = empty_url if fails == "what follows it" else f"{empty_url}_nowhere"
-    monkeypatch.setattr(doors, "OLDEST_SERVER", 10**9)
+    monkeypatch.setattr(connectors, "OLDEST_SERVER", 10**9)
     store = Holdfast(url).store
     fail_to_open(store)
     before = descriptors()
@@ -291,14 +291,14 @@ async def test_a_thousand_leases_are_renewed_before_half_of_them_is_over(
     lease = 3.0
     hall = Hall(lease)
     sent: list[float] = []
-    renew = jobs.renew
+    renew = claiming.renew
 
     async def renewed(tx: Any, tokens: Any) -> Any:
         if len(tokens) >= 1000:
             sent.append(time.monotonic())
         return await renew(tx, tokens)
 
-    monkeypatch.setattr(jobs, "renew", renewed)
+    monkeypatch.setattr(claiming, "renew", renewed)
 
     @hall.tasks.task(name="busy")
     async def busy() -> None:
@@ -332,7 +332,7 @@ async def test_a_reaper_at_full_speed_takes_no_fresh_lease(hall: tuple[Holdfast,
 
     reaper = asyncio.create_task(reap())
     for number in range(40):
-        await hf.store.run(jobs.admit_and_claim, [Want("default", "waits", 30_000)], 5, "alive", f"nonce-{number}")
+        await hf.store.run(claiming.admit_and_claim, [Want("default", "waits", 30_000)], 5, "alive", f"nonce-{number}")
     is_over = True
     await reaper
 

@@ -14,9 +14,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from holdfast.crashpoints import VARIABLE
+from holdfast.database.tx import Tx
 from holdfast.errors import Busy
-from holdfast.store.tx import Tx
+from holdfast.fault_points import VARIABLE
 from tests.acceptance.conftest import SCHEMA
 from tests.acceptance.jobs_of_tests import LEASE, gated, pays, quick
 from tests.acceptance.play import tables

@@ -35,12 +35,12 @@ from typing import Any, NoReturn
 
 import psycopg
 
-from holdfast import Holdfast, crashpoints
-from holdfast.crashpoints import CrashPoint
+from holdfast import Holdfast, fault_points
+from holdfast.database.sqlite.connection import WriteConnection
+from holdfast.database.tx import Tx
 from holdfast.errors import Busy, StoreError
-from holdfast.store.sqlite.connection import WriteConnection
-from holdfast.store.tx import Tx
-from holdfast.worker import upkeep
+from holdfast.fault_points import CrashPoint
+from holdfast.worker.upkeep import reaper
 from tests.acceptance import scenarios
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.processes import until
@@ -103,7 +103,7 @@ class Walk:
         os.environ[PLACE] = str(self.files)
         for name in scenario.needs:
             import_module(name)
-        upkeep.PERIOD_SECONDS = 0.1
+        reaper.PERIOD_SECONDS = 0.1
 
     def set_up(self) -> None:
         """Prepare the scenario, and keep it."""
@@ -200,16 +200,16 @@ class Walk:
         self._restore_rows(hf)
         if not self.scenario.is_empty:
             (self.directory / "before.json").write_text(self._tables(hf))
-        record: list[crashpoints.Record] = []
+        record: list[fault_points.Record] = []
 
         def begin() -> None:
             if not record:
-                record.append(crashpoints.record())
+                record.append(fault_points.record())
 
         self._begin_by(begin)
         self.scenario.act(hf)
         passed = record[0].passed
-        crashpoints.arm(None)
+        fault_points.arm(None)
         assert self.scenario.is_done(hf), "it is not done"
         points = _numbered(passed) if self.scenario.each_pass else list(dict.fromkeys(passed))
         (self.directory / "record.json").write_text(json.dumps({"points": points, "end": summary(hf)}))
@@ -223,9 +223,9 @@ class Walk:
         def begin() -> None:
             if not armed:
                 armed.append(True)
-                crashpoints.arm(trap)
+                fault_points.arm(trap)
 
-        logging.getLogger("holdfast.crashpoints").addHandler(Flag(reached))
+        logging.getLogger("holdfast.fault_points").addHandler(Flag(reached))
         if ":stop" in trap:  # the server cuts a transaction that has stood still for twice the deadline
             hf = self.scenario.make({**self.settings, "deadline_seconds": 0.5})
         self._begin_by(begin)
@@ -233,7 +233,7 @@ class Walk:
             self.scenario.act(hf)
         except (CrashPoint, StoreError):
             traceback.print_exc()
-        crashpoints.arm(None)
+        fault_points.arm(None)
         if ":stop" in trap:
             hf = self.scenario.make(self.settings)
         if not self.scenario.is_done(hf):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from holdfast.cli.reporting import HealthFile, Reporting
-from holdfast.cli.reports import ProcessReport, Report, is_stuck, problems, summary
-from holdfast.cli.systemd import Notifier
-from holdfast.cli.worker_process import Line
 from holdfast.errors import Misuse
+from holdfast.supervisor.health import ProcessReport, Report, is_stuck, problems, summary
+from holdfast.supervisor.health_file import HealthFile, Reporting
+from holdfast.supervisor.systemd import Notifier
+from holdfast.supervisor.worker_process import Line
 from holdfast.worker.health import Health
 from tests.cli.test_worker import holdfast
 from tests.listening_systemd import listening_systemd

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast.cli.restarts import HEALTHY_SECONDS, MOST_SECONDS, Restarts
-from holdfast.cli.supervising import worst
-from holdfast.cli.worker_process import how_it_ended
+from holdfast.supervisor.backoff import HEALTHY_SECONDS, MOST_SECONDS, Restarts
+from holdfast.supervisor.supervisor import worst
+from holdfast.supervisor.worker_process import how_it_ended
 from tests import forked
 from tests.acceptance.processes import is_running, until
 from tests.cli import small_workers

@@ -20,8 +20,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import main
+from holdfast.runtime import wall_ms
 from holdfast.settings import secret_key
-from holdfast.surroundings import wall_ms
 from holdfast.webhooks import sign
 from tests import forked
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.serving import SPARE_SECONDS, woken_by_signals
-from holdfast.worker.ending import LAST_SECONDS
+from holdfast.supervisor.run import SPARE_SECONDS, woken_by_signals
+from holdfast.worker.shutdown import LAST_SECONDS
 from tests import forked
 
 

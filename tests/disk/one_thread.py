@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.surroundings import Surroundings, Threads
+from holdfast.runtime import Surroundings, Threads
 
 R = TypeVar("R")
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from holdfast import Context, Holdfast, Retention, Tasks
+from holdfast.database.sqlite import log_length
+from holdfast.database.tx import Tx
 from holdfast.outcomes import Retry
-from holdfast.store.sqlite import log_length
-from holdfast.store.tx import Tx
 from tests.disk.one_thread import one_thread
 
 TASKS = Tasks()

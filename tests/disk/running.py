@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
 from tests import forked
 from tests.conditions import until
 from tests.disk.program import create, new_holdfast

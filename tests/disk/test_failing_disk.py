@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.sqlite.filelock import FileLock
+from holdfast.database.sqlite.filelock import FileLock
 from tests import forked
 from tests.acceptance.jobs_of_tests import gated, quick
 from tests.acceptance.processes import until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.surroundings import Pool, Threads
+from holdfast.runtime import Pool, Threads
 from tests import forked
 from tests.acceptance.jobs_of_tests import gated_thread, in_blocks, quick
 from tests.acceptance.scene import Scene, scene

@@ -11,10 +11,10 @@ from typing import TypeAlias
 import pytest
 
 from holdfast import Busy, Holdfast
-from holdfast.store.sqlite import SqliteStore, log_length
-from holdfast.store.sqlite.filelock import FileLock
-from holdfast.store.tx import Tx
-from holdfast.worker import upkeep
+from holdfast.database.sqlite import SqliteStore, log_length
+from holdfast.database.sqlite.filelock import FileLock
+from holdfast.database.tx import Tx
+from holdfast.worker.upkeep import reaper
 from tests.acceptance.processes import until as wait_until
 from tests.conditions import until
 from tests.store.notes import add, is_sound, new_store, numbers
@@ -145,7 +145,7 @@ def test_a_store_that_is_closed_does_not_come_back_for_its_log(store: SqliteStor
 
 
 async def test_a_worker_looks_after_it(new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "PERIOD_SECONDS", 0.05)
+    monkeypatch.setattr(reaper, "PERIOD_SECONDS", 0.05)
     hf = new_holdfast("sqlite")
     log = Path(f"{hf.settings.database}-wal")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store import hints
+from holdfast.database import hints
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from holdfast import Holdfast
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
 from tests.ways import Way
 
 PATIENCE_SECONDS = 20.0

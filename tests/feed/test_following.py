@@ -12,16 +12,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import CursorExpired, Holdfast, InvalidCursor, InvalidInput, Misuse, log_pages
-from holdfast import feed as feeds
-from holdfast.cursors import Position, read_cursor
+from holdfast import CursorExpired, Holdfast, InvalidCursor, InvalidInput, Misuse
+from holdfast.database.dialect import READERS_ONLY, channel
+from holdfast.database.hints import Hints, Rest
+from holdfast.database.postgres.listener import NoListener
 from holdfast.errors import StoreError, Unavailable
+from holdfast.events import feed as feeds
+from holdfast.events import page_cache
 from holdfast.models import JobEvent
-from holdfast.store import log
-from holdfast.store.dialect import READERS_ONLY, channel
-from holdfast.store.hints import Hints, Rest
-from holdfast.store.postgres.listener import NoListener
-from holdfast.surroundings import Surroundings
+from holdfast.runtime import Surroundings
+from holdfast.store.log import reading
+from holdfast.wire.cursors import Position, read_cursor
 from tests.conditions import until
 from tests.factories import TASKS, add, greet
 from tests.feed.streams import InColour, become_another, events, is_at_rest
@@ -144,7 +145,7 @@ async def test_a_stream_that_was_not_entered_has_no_place_yet(way: Way) -> None:
 async def test_streams_that_join_while_much_happens_miss_nothing_and_double_nothing(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_pages, "PAGE", 7)
+    monkeypatch.setattr(page_cache, "PAGE", 7)
     monkeypatch.setattr(feeds, "BUFFER", 10)
     cursor = await way.face.cursor()
     stop = asyncio.Event()
@@ -180,7 +181,7 @@ async def test_streams_that_join_while_much_happens_miss_nothing_and_double_noth
 async def test_a_stream_that_is_too_slow_reads_by_itself_what_it_has_missed(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_pages, "PAGE", 4)
+    monkeypatch.setattr(page_cache, "PAGE", 4)
     monkeypatch.setattr(feeds, "BUFFER", 5)
     follower = way.hf._feed.follow()
     async with follower:
@@ -205,7 +206,7 @@ async def test_however_many_follow_the_log_is_read_once(way: Way, monkeypatch: p
         await each.join(way.hf.store)
     await until(lambda: is_at_rest(way.hf), "the feed is at rest")
     reads: list[int] = []
-    since, tell = log.since, log.tell
+    since, tell = reading.since, reading.tell
 
     async def counting_since(tx: Any, cursor: Any, most: int) -> Any:
         reads.append(most)
@@ -215,8 +216,8 @@ async def test_however_many_follow_the_log_is_read_once(way: Way, monkeypatch: p
         reads.append(len(found.lines))
         return await tell(tx, found)
 
-    monkeypatch.setattr(log, "since", counting_since)
-    monkeypatch.setattr(log, "tell", counting_tell)
+    monkeypatch.setattr(reading, "since", counting_since)
+    monkeypatch.setattr(reading, "tell", counting_tell)
     await way.face.start(greet(name="Ada"))
 
     for each in followers:
@@ -247,7 +248,7 @@ async def test_to_close_ends_every_stream_and_leaves_nothing_behind(
 async def test_a_feed_that_nobody_follows_any_more_strikes_itself_off(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.lookout.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.events.poller.LINGER_SECONDS", 0.05)
     async with events(way):
         await until(lambda: is_at_rest(way.hf), "the feed is at rest")
 
@@ -287,7 +288,7 @@ async def test_a_store_that_is_away_for_a_while_is_told_once_and_ends_no_stream(
     way: Way, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """F-18."""
-    since = log.since
+    since = reading.since
     is_away = False
     tries: list[int] = []
 
@@ -297,8 +298,8 @@ async def test_a_store_that_is_away_for_a_while_is_told_once_and_ends_no_stream(
             raise Unavailable("the database cannot be reached; try again")
         return await since(tx, cursor, most)
 
-    monkeypatch.setattr(log, "since", sometimes)
-    monkeypatch.setattr("holdfast.lookout.TROUBLE_SECONDS", 0.02)
+    monkeypatch.setattr(reading, "since", sometimes)
+    monkeypatch.setattr("holdfast.events.poller.TROUBLE_SECONDS", 0.02)
     with caplog.at_level(logging.WARNING, "holdfast"):
         async with events(way) as followed:
             is_away = True
@@ -312,7 +313,7 @@ async def test_a_store_that_is_away_for_a_while_is_told_once_and_ends_no_stream(
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name == "holdfast.lookout"]
+    return [each.getMessage() for each in caplog.records if each.name == "holdfast.events.poller"]
 
 
 async def has_noticed(way: Way) -> bool:
@@ -330,7 +331,7 @@ async def test_a_log_that_cannot_be_read_at_all_is_told_to_who_follows(
 
     async with events(way) as followed:
         await until(lambda: is_at_rest(way.hf), "the feed is at rest")
-        monkeypatch.setattr(log, "since", broken)
+        monkeypatch.setattr(reading, "since", broken)
 
         with pytest.raises(StoreError, match="broke off: ZeroDivisionError"):
             await follow_on(way, followed)
@@ -362,7 +363,7 @@ async def test_a_feed_that_sleeps_hears_at_once_of_all_that_another_process_does
 async def test_without_a_hint_the_poll_finds_what_happened(
     database: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.lookout.Rest", partial(Rest, poll=0.2))
+    monkeypatch.setattr("holdfast.events.poller.Rest", partial(Rest, poll=0.2))
     deaf = Surroundings(file_mark=lambda path: None, has_file_alarms=False)
     follows = new_holdfast(database, tasks=[TASKS], surroundings=deaf, transaction_pooler=True)
     works = new_holdfast(database, tasks=[TASKS])

@@ -11,14 +11,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast, log_pages
-from holdfast import feed as feeds
-from holdfast.feed import Feed, Follower
+from holdfast import Holdfast
+from holdfast.database.postgres import AsyncPostgresTx
+from holdfast.database.tx import Runner, Store
+from holdfast.events import feed as feeds
+from holdfast.events import page_cache
+from holdfast.events.feed import Feed, Follower
 from holdfast.models import Event
-from holdfast.store import chains, log
-from holdfast.store.postgres import AsyncPostgresTx
-from holdfast.store.tx import Runner, Store
-from holdfast.surroundings import Surroundings
+from holdfast.runtime import Surroundings
+from holdfast.store.chains import creation
+from holdfast.store.log import reading
 from tests.factories import TASKS, a_start, greet
 
 NewHoldfast = Callable[..., Holdfast]
@@ -150,7 +152,7 @@ async def test_a_cursor_from_the_feed_resumes_behind_what_was_read_by_itself(new
         first = feed.follow()
         await first.join(hf.store)
         cursor = await hf.cursor()
-        await chains.start(AsyncPostgresTx(connection, hf.store.dialect), [a_start(input='"late"')])
+        await creation.start(AsyncPostgresTx(connection, hf.store.dialect), [a_start(input='"late"')])
         await hf.start_many([greet(name="Ada"), greet(name="Bob")])
         follower = feed.follow(cursor)
         read = names(await everything(follower, hf.store))
@@ -170,7 +172,7 @@ async def test_a_cursor_from_the_feed_resumes_behind_what_was_read_by_itself(new
 async def test_lines_that_were_read_before_one_joined_are_not_taken_for_the_last(
     hf: Holdfast, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_pages, "PAGE", 1)
+    monkeypatch.setattr(page_cache, "PAGE", 1)
     cursor = await hf.cursor()
     await hf.start_many([greet(name=name) for name in "abc"])
     earlier = feed.follow(cursor)
@@ -189,9 +191,9 @@ async def test_who_has_much_to_catch_up_on_sorts_it_once(
     new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On PostgreSQL a read costs as much as all that is new."""
-    monkeypatch.setattr(log_pages, "PAGE", 2)
+    monkeypatch.setattr(page_cache, "PAGE", 2)
     reads: list[Any] = []
-    since = log.since
+    since = reading.since
 
     async def counting(tx: Any, cursor: Any, most: int) -> Any:
         reads.append(cursor)
@@ -202,7 +204,7 @@ async def test_who_has_much_to_catch_up_on_sorts_it_once(
     async with hf:
         cursor = await hf.cursor()
         await hf.start_many([greet(name="Ada")] * 40)
-        monkeypatch.setattr(log, "since", counting)
+        monkeypatch.setattr(reading, "since", counting)
         follower = feed.follow(cursor)
 
         assert len(await everything(follower, hf.store)) == 40
@@ -216,7 +218,7 @@ async def test_who_has_much_to_catch_up_on_sorts_it_once(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages and small buffers."""
-    monkeypatch.setattr(log_pages, "PAGE", 4)
+    monkeypatch.setattr(page_cache, "PAGE", 4)
     monkeypatch.setattr(feeds, "BUFFER", 10)
     monkeypatch.setattr(feeds, "BRISK", 3)
 

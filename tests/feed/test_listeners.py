@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Event, Holdfast, InvalidInput, JobEvent, listeners
+from holdfast import Event, Holdfast, InvalidInput, JobEvent
 from holdfast.errors import Unavailable
-from holdfast.feed import Follower
-from holdfast.store import log
-from holdfast.typed import Typed
+from holdfast.events import listeners
+from holdfast.events.feed import Follower
+from holdfast.store.log import reading
+from holdfast.tasks.decoder import Typed
 from tests.conditions import until
 from tests.factories import TASKS, greet
 from tests.feed.streams import become_another, is_at_rest
@@ -267,7 +268,7 @@ async def test_a_call_that_does_not_end_holds_up_a_close_for_a_while_only(
         await until(lambda: begun.is_set() and begun_too.is_set(), "both are called")
 
     assert cancelled.is_set()
-    said = sorted(each.getMessage() for each in caplog.records if each.name == "holdfast.listeners")
+    said = sorted(each.getMessage() for each in caplog.records if each.name == "holdfast.events.listeners")
     assert said == ["listener_cancelled", "listener_still_runs"]
     go_on.set()
     await until(lambda: "holdfast-listener" not in new_threads(), "it ends by itself")
@@ -302,7 +303,7 @@ async def test_calls_that_do_not_end_hold_up_a_close_together_as_long_as_one(
     await hf.close()
 
     assert time.monotonic() - began < 3  # one after the other they would have taken 5 seconds, or for ever
-    said = sorted(each.getMessage() for each in caplog.records if each.name == "holdfast.listeners")
+    said = sorted(each.getMessage() for each in caplog.records if each.name == "holdfast.events.listeners")
     assert said == ["listener_cancelled", *["listener_still_runs"] * 11]
     go_on.set()
     await until(lambda: "holdfast-listener" not in new_threads(), "they end by themselves")
@@ -377,7 +378,7 @@ def missed(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 async def test_a_store_that_is_away_for_a_while_ends_no_listener(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    since = log.since
+    since = reading.since
     is_away = False
 
     async def sometimes(tx: Any, cursor: Any, most: int) -> Any:
@@ -385,8 +386,8 @@ async def test_a_store_that_is_away_for_a_while_ends_no_listener(hf: Holdfast, m
             raise Unavailable("the database cannot be reached; try again")
         return await since(tx, cursor, most)
 
-    monkeypatch.setattr(log, "since", sometimes)
-    monkeypatch.setattr("holdfast.lookout.TROUBLE_SECONDS", 0.02)
+    monkeypatch.setattr(reading, "since", sometimes)
+    monkeypatch.setattr("holdfast.events.poller.TROUBLE_SECONDS", 0.02)
     hf.on("job:enqueued")(lambda event: called.append(event.job.input.name))
     async with hf:
         is_away = True
@@ -402,14 +403,14 @@ async def test_an_open_that_fails_leaves_no_listener_behind_that_the_next_one_do
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: set[str] = set()
-    now, is_away = log.now, True
+    now, is_away = reading.now, True
 
     async def sometimes(tx: Any) -> Any:
         if is_away:
             raise Unavailable("the database cannot be reached; try again")
         return await now(tx)
 
-    monkeypatch.setattr(log, "now", sometimes)
+    monkeypatch.setattr(reading, "now", sometimes)
     hf.on("job:enqueued")(lambda event: called.add("plainly"))
 
     @hf.on("job:enqueued")

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import Holdfast, JobNotFound, watching
+from holdfast import Holdfast, JobNotFound
+from holdfast.events import job_watch
 from tests.conditions import until
 from tests.factories import change_job, greet, make_job
 from tests.feed.streams import become_another, is_at_rest, watch
@@ -78,7 +79,7 @@ async def test_a_failover_is_not_noticed(way: Way) -> None:
 
 
 async def test_a_job_without_history_is_looked_at_now_and_then(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(job_watch, "POLL_SECONDS", 0.02)
     job_id = await make_job(way, history=0)
     async with watch(way, job_id) as watched:
         assert (await watched.next()).state == "pending"

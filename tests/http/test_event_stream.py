@@ -11,16 +11,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Holdfast, streams
-from holdfast.cursors import SeqCursor, Snapshot, SnapshotCursor
+from holdfast import Holdfast
+from holdfast.client.verbs import asked_by
+from holdfast.database.tx import Tx
 from holdfast.errors import CursorExpired, InvalidId, InvalidInput, StoreError
-from holdfast.feed import BUFFER, Follower
+from holdfast.events import sse_stream
+from holdfast.events.feed import BUFFER, Follower
 from holdfast.models import Event
-from holdfast.store import chains, holds, trimming
-from holdfast.store.log import Told
-from holdfast.store.tx import Tx
-from holdfast.verbs import asked_by
-from holdfast.wire import event_object
+from holdfast.store import holds
+from holdfast.store.chains import creation
+from holdfast.store.log import pruning
+from holdfast.store.log.reading import Told
+from holdfast.wire.cursors import SeqCursor, Snapshot, SnapshotCursor
+from holdfast.wire.job_json import event_object
 from tests.conditions import until
 from tests.factories import a_start, add, continue_chain, greet, make_job
 from tests.http.listening import Listening, listening
@@ -149,7 +152,7 @@ async def test_the_engines_own_jobs_stay_out_of_it(way: Way) -> None:
 
 
 async def _start_internal(tx: Tx) -> None:
-    await chains.start(tx, [a_start(queue="holdfast.internal")])
+    await creation.start(tx, [a_start(queue="holdfast.internal")])
 
 
 # resuming
@@ -220,7 +223,7 @@ async def test_an_id_whose_events_were_removed_gives_a_reset_and_a_snapshot(way:
     gone, job_id = await start(way), await start(way)
     await way.face.cancel(gone)
     await way.face.delete(gone)
-    assert await way.call(trimming.trim, 0) > 0
+    assert await way.call(pruning.trim, 0) > 0
 
     async with listening(way, last_event_id=mark) as reader:
         reset, snapshot = await reader.take(2)
@@ -350,7 +353,7 @@ async def test_a_job_that_is_not_there_has_an_empty_snapshot(way: Way) -> None:
 
 
 async def test_a_snapshot_has_the_newest_jobs_up_to_a_number(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "SNAPSHOT_JOBS", 3)
+    monkeypatch.setattr(sse_stream, "SNAPSHOT_JOBS", 3)
     started = [await start(way) for _ in range(4)]
 
     async with listening(way) as reader:
@@ -361,7 +364,7 @@ async def test_a_snapshot_has_the_newest_jobs_up_to_a_number(way: Way, monkeypat
 
 
 async def test_a_snapshot_has_room_for_so_many_bytes(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "SNAPSHOT_BYTES", 5_000)
+    monkeypatch.setattr(sse_stream, "SNAPSHOT_BYTES", 5_000)
     started = [await start(way, "x" * 3_000) for _ in range(4)]
 
     async with listening(way) as reader:
@@ -372,7 +375,7 @@ async def test_a_snapshot_has_room_for_so_many_bytes(way: Way, monkeypatch: pyte
 
 
 async def test_a_long_input_is_left_out_and_that_is_said(way: Way) -> None:
-    long = await start(way, "x" * streams.JOB_BYTES)
+    long = await start(way, "x" * sse_stream.JOB_BYTES)
 
     async with listening(way) as reader:
         snapshot = await reader.next()
@@ -393,7 +396,7 @@ async def test_a_piece_is_not_much_longer_than_its_bound(way: Way) -> None:
         while sum(piece.count(b"event: ") for piece in pieces) < 150:
             pieces.append(await reader.piece() or b"")
 
-    assert max(map(len, pieces)) < streams.PIECE_BYTES + 4_000
+    assert max(map(len, pieces)) < sse_stream.PIECE_BYTES + 4_000
 
 
 async def test_a_reader_that_was_too_slow_for_its_buffer_misses_nothing(way: Way) -> None:
@@ -418,7 +421,7 @@ async def test_an_event_is_written_once_for_all_streams(way: Way, monkeypatch: p
         written.append(event.name)
         return event_object(event)
 
-    monkeypatch.setattr(streams, "event_object", write)
+    monkeypatch.setattr(sse_stream, "event_object", write)
 
     async with listening(way) as one, listening(way) as two, listening(way) as three:
         for reader in (one, two, three):

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
-from holdfast.event_filters import EventOptions
+from holdfast.events.filters import EventOptions
 from holdfast.http import Events, events_app
 from holdfast.http import sse as endpoint
 from holdfast.http.sse import EventsOptions

@@ -20,9 +20,9 @@ from alembic import command
 from alembic.config import Config
 
 from holdfast import Holdfast, InvalidSettings, Misuse
+from holdfast.database import migrations
+from holdfast.database.migrations import Step, code_number, steps
 from holdfast.integrations import alembic
-from holdfast.store import migrations
-from holdfast.store.migrations import Step, code_number, steps
 from tests.factories import TASKS, greet
 
 ENVIRONMENT = '''

@@ -16,9 +16,9 @@ from django.test import override_settings
 
 import holdfast.integrations.django.migrations as ours
 from holdfast import Holdfast
-from holdfast.store import migrations
-from holdfast.store.dialect import TABLES
-from holdfast.store.tx import Database
+from holdfast.database import migrations
+from holdfast.database.dialect import TABLES
+from holdfast.database.tx import Database
 from tests import django_project
 from tests.integrations.django_site import rows
 

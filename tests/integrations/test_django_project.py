@@ -10,10 +10,10 @@ from django.test import override_settings
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Holdfast, InvalidSettings, Misuse
+from holdfast.database.tx import Row, Tx
 from holdfast.integrations.django import holdfast
 from holdfast.integrations.django.addresses import address_of
 from holdfast.integrations.django.tables import table
-from holdfast.store.tx import Row, Tx
 from tests import django_project
 from tests.integrations.django_site import forget, greet, on_postgres, on_sqlite
 

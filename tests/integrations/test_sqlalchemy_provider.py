@@ -35,9 +35,9 @@ from holdfast import (
     Unavailable,
     WrongConnection,
 )
+from holdfast.database.borrowed import Borrowed
+from holdfast.database.tx import drive
 from holdfast.integrations.sqlalchemy import SQLAlchemy
-from holdfast.store.borrowed import Borrowed
-from holdfast.store.tx import drive
 from tests.conditions import until
 from tests.fault_proxy import FaultProxy
 from tests.store.open_blocks import add_bill, make_table

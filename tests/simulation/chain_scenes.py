@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from holdfast.calls import Call
-from holdfast.store import jobs, steering
-from holdfast.worker.context import Context
+from holdfast.store.jobs import claiming, steering
+from holdfast.tasks.calls import Call
+from holdfast.worker.attempts.context import Context
 from tests.law.changes import BY_HAND
 from tests.simulation.handlers import Fate, booking, steady
 from tests.simulation.process import Process
@@ -37,7 +37,7 @@ def begin(stage: Stage, call: Any, *fates: Fate, **options: Any) -> tuple[Proces
     (process,) = stage.give_birth(1)
     job = stage.start(call, *fates, **options)
     stage.wait_until(lambda: stage.runs(job), "the job runs", 10)
-    process.denied |= {jobs.renew, jobs.look}
+    process.denied |= {claiming.renew, claiming.look}
     return process, job
 
 

@@ -23,7 +23,7 @@ from tests.simulation.kept import Kept
 from tests.simulation.violations import Violation
 
 if TYPE_CHECKING:
-    from holdfast.store.jobs import Token
+    from holdfast.store.jobs.claiming import Token
     from tests.simulation.process import Process
     from tests.simulation.world import World
 

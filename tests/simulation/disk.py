@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from holdfast.store.sqlite.file import DatabaseFile
-from holdfast.store.sqlite.guarded import GuardedConnection
+from holdfast.database.sqlite.file import DatabaseFile
+from holdfast.database.sqlite.guarded import GuardedConnection
 from tests.simulation.virtual import Fibre, Killed, Machine, VirtualLoop
 
 BUSY_SLICE = 0.5

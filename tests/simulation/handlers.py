@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast import Tasks, Transaction
-from holdfast.calls import Call
 from holdfast.outcomes import Fail, Pause, Reschedule, Retry
-from holdfast.worker.context import Context
+from holdfast.tasks.calls import Call
+from holdfast.worker.attempts.context import Context
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

@@ -8,15 +8,17 @@ from random import Random
 from typing import Any, cast
 
 from holdfast import Holdfast
+from holdfast.database.dialect import SqliteDialect
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.writer import Writer
+from holdfast.database.tx import ListOperation, Operation, P, R, T
 from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome
+from holdfast.runtime import Shell, Surroundings, Threads
 from holdfast.settings import Settings
-from holdfast.store import chains, completing, holds, steering
-from holdfast.store.dialect import SqliteDialect
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.writer import Writer
-from holdfast.store.tx import ListOperation, Operation, P, R, T
-from holdfast.surroundings import Shell, Surroundings, Threads
-from holdfast.tasks import Tasks
+from holdfast.store import holds
+from holdfast.store.chains import creation
+from holdfast.store.jobs import completing, steering
+from holdfast.tasks.task import Tasks
 from holdfast.worker.worker import Worker
 from tests.simulation.disk import Disk, VirtualFile, VirtualFileLock
 from tests.simulation.post import PostOffice, VirtualPoster
@@ -90,10 +92,10 @@ class VirtualStore(SqliteStore):
         except StoreError:
             raise
         except Exception as error:
-            asked = (steering.at_once, holds.skip, chains.start, completing.complete_at_once)
+            asked = (steering.at_once, holds.skip, creation.start, completing.complete_at_once)
             if operation not in asked or not isinstance(error, HoldfastError):
                 self._disk.machine.errors.append(f"I-64: {operation.__name__} raised {error!r}")
-            elif operation is chains.start and not isinstance(error, NotFound):
+            elif operation is creation.start and not isinstance(error, NotFound):
                 self._disk.machine.errors.append(f"I-64: a start raised {error!r}")
             raise
 

@@ -15,8 +15,9 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.errors import HoldfastError
-from holdfast.store import completing, holds, jobs, steering
-from holdfast.worker import claimer
+from holdfast.store import holds
+from holdfast.store.jobs import claiming, completing, steering
+from holdfast.worker.claiming import claimer
 from tests.law.changes import BY_HAND
 from tests.simulation.handlers import WORLD, Fate, elsewhere, steady
 from tests.simulation.process import Process
@@ -176,7 +177,7 @@ def a_lost_attempt_ends_while_its_worker_runs_the_job_anew(stage: Stage) -> None
     (robbed,) = stage.give_birth(2)
     job = stage.start(steady(n=1), Fate("deaf", 10), Fate("well", 8), Fate("well", 8), Fate("well", 8))
     stage.wait_until(lambda: stage.runs(job), "the job runs", 10)
-    robbed.denied.add(jobs.renew)
+    robbed.denied.add(claiming.renew)
     stage.wait_until(lambda: stage.world.reached["reaped"] > 0, "the neighbour reaps it", 20)
     stage.wait_until(lambda: len(stage.world.begun) > 2, "the robbed worker runs it anew", 30)
     robbed.denied.clear()
@@ -224,7 +225,7 @@ def a_worker_that_cannot_renew_stops_its_handlers(stage: Stage) -> None:
     job = stage.start(steady(n=1), Fate("well", 30), WELL)
     stage.wait_until(lambda: stage.runs(job), "the job runs", 10)
     stage.give_birth(1)
-    robbed.denied |= {jobs.renew, claimer.exchange}
+    robbed.denied |= {claiming.renew, claimer.exchange}
     stage.wait_until(lambda: stage.runs(job, 2), "the neighbour runs it", 30)
 
 
@@ -246,7 +247,7 @@ def a_renewal_that_fails_once_is_tried_again(stage: Stage) -> None:
     job = stage.start(steady(n=1), Fate("well", 20))
     stage.wait_until(lambda: stage.runs(job), "the job runs", 10)
     stage.give_birth(1)
-    process.denied.add(jobs.renew)
+    process.denied.add(claiming.renew)
     stage.wait(2.5)
     process.denied.clear()
     stage.wait_for_end("the job completes", job)
@@ -279,7 +280,7 @@ def a_claim_whose_answer_is_lost_is_read_back(stage: Stage) -> None:
     second = stage.start(steady(n=2), WELL, delay=1)
     stage.world.disk.weather.lost_answers = 1.0
     stage.wait_until(lambda: stage.status(second) == "running", "the second is claimed", 10)
-    process.denied.add(jobs.claimed_by)  # nor can it be read back, until the first job has ended
+    process.denied.add(claiming.claimed_by)  # nor can it be read back, until the first job has ended
     stage.world.disk.weather.lost_answers = 0.0
     stage.wait(4)
     process.denied.clear()
@@ -386,7 +387,7 @@ def an_outage_outlasts_the_leases(stage: Stage) -> None:
     stage.give_birth(1)
     stage.wait(6)
     stage.ask(stage.world.have_outage(14))
-    owner.denied.add(jobs.renew)
+    owner.denied.add(claiming.renew)
     stage.wait(19)
     owner.denied.clear()
     stage.wait_for_end("the job completes", job)

@@ -11,10 +11,10 @@ import asyncio
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cursors import read_cursor
 from holdfast.errors import CursorExpired, HoldfastError
 from holdfast.models import INTERNAL_QUEUE, Event, JobEvent
-from holdfast.store.events import NO_JOB
+from holdfast.store.log.events import NO_JOB
+from holdfast.wire.cursors import read_cursor
 from tests.simulation.handlers import TASKS
 from tests.simulation.process import Process
 from tests.simulation.violations import Violation

@@ -14,14 +14,17 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from holdfast import Call, delivery
+from holdfast import Call
 from holdfast.errors import HoldfastError, JobNotFound, LeaseLost, TransactionTimeout, UnknownOutcome
 from holdfast.ids import IdMaker
 from holdfast.models import DELIVER, Asked
-from holdfast.store import holds, reaping, settling, steering
-from holdfast.worker import claimer, upkeep
-from holdfast.worker.aborts import AbortReason
-from holdfast.worker.context import Context, RunningJob
+from holdfast.store import holds
+from holdfast.store.jobs import reaping, settling, steering
+from holdfast.worker import webhook_task
+from holdfast.worker.attempts.aborts import AbortReason
+from holdfast.worker.attempts.context import Context, RunningJob
+from holdfast.worker.claiming import claimer
+from holdfast.worker.upkeep import reaper
 from tests.law.changes import BY_HAND, Change
 from tests.simulation import post
 from tests.simulation.checker import AUDIT, Checker
@@ -35,11 +38,11 @@ from tests.simulation.violations import Violation
 from tests.simulation.virtual import Machine
 
 SAFETY_SECONDS = 240.0
-LIVENESS_SECONDS = 3 * max(LONGEST_LEASE, delivery.LEASE_SECONDS) + 10
+LIVENESS_SECONDS = 3 * max(LONGEST_LEASE, webhook_task.LEASE_SECONDS) + 10
 READING_SECONDS = 20.0
 EPOCH_MS = 1_700_000_000_000
 POLL_SECONDS = 4.0
-PERIOD_SECONDS = 1.1 * upkeep.PERIOD_SECONDS
+PERIOD_SECONDS = 1.1 * reaper.PERIOD_SECONDS
 IS_OPEN = "status NOT IN ('completed', 'failed', 'cancelled')"
 LANES = ("a", "b", "c")
 KEYS = ("k", "l")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from holdfast.database.tx import Tx
 from holdfast.models import Asked, Continuation, Job
-from holdfast.store import completing, reads
-from holdfast.store.tx import Tx
+from holdfast.store import reads
+from holdfast.store.jobs import completing
 
 NOBODY = Asked()
 

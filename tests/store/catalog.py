@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import psycopg
 
-from holdfast.store.dialect import PostgresDialect, SqliteDialect
-from holdfast.store.postgres.tx import PostgresTx
-from holdfast.store.sqlite.tx import SqliteTx
-from holdfast.store.tx import Database, Row, Tx
+from holdfast.database.dialect import PostgresDialect, SqliteDialect
+from holdfast.database.postgres.tx import PostgresTx
+from holdfast.database.sqlite.tx import SqliteTx
+from holdfast.database.tx import Database, Row, Tx
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.database.postgres import PostgresStore
+from holdfast.runtime import Surroundings
 from holdfast.settings import Settings
-from holdfast.store.postgres import PostgresStore
-from holdfast.surroundings import Surroundings
 from tests.factories import TASKS
 from tests.fault_proxy import FaultProxy
 from tests.store.half import Half

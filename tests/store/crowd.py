@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from uuid import UUID
 
-from holdfast.store.tx import Tx, drive
+from holdfast.database.tx import Tx, drive
 
 MIXED = 100_000
 IN_FRONT = 100_000

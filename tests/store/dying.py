@@ -16,11 +16,11 @@ from typing import Any
 
 import psycopg
 
-from holdfast.store import migrations
-from holdfast.store.dialect import PostgresDialect, SqliteDialect
-from holdfast.store.postgres import PostgresTx
-from holdfast.store.sqlite import SqliteTx
-from holdfast.store.tx import Row, Tx, drive
+from holdfast.database import migrations
+from holdfast.database.dialect import PostgresDialect, SqliteDialect
+from holdfast.database.postgres import PostgresTx
+from holdfast.database.sqlite import SqliteTx
+from holdfast.database.tx import Row, Tx, drive
 
 TABLES = {
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE name LIKE 'holdfast_%'",

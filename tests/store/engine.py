@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from holdfast.database.tx import Tx
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import admission, jobs, settling
-from holdfast.store.jobs import Claimed, Token, Want
-from holdfast.store.settling import Settled, Settlement
-from holdfast.store.tx import Tx
+from holdfast.store import admission
+from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs.claiming import Claimed, Token, Want
+from holdfast.store.jobs.settling import Settled, Settlement
 from tests.ways import Way
 
 LEASE_MS = 30_000
@@ -26,7 +27,7 @@ DONE = Outcome(Kind.COMPLETE, output='"Hello"')
 
 async def claim(way: Way, most: int = 10, nonce: str = "nonce-1", wants: Sequence[Want] = WANTS) -> list[Claimed]:
     """Admit and claim, as a worker does."""
-    return (await way.call(jobs.admit_and_claim, wants, most, "worker-1", nonce)).jobs
+    return (await way.call(claiming.admit_and_claim, wants, most, "worker-1", nonce)).jobs
 
 
 async def claim_all(way: Way, nonce: str = "nonce-1") -> list[Claimed]:

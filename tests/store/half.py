@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.store.postgres import AsyncPostgresTx
+from holdfast.database.postgres import AsyncPostgresTx
 from tests import pooled
 from tests.ways import Way
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from holdfast.cursors import Cursor, read_cursor
 from holdfast.models import Event
-from holdfast.store import log
-from holdfast.store.log import Told
+from holdfast.store.log import reading
+from holdfast.store.log.reading import Told
+from holdfast.wire.cursors import Cursor, read_cursor
 from tests.ways import Way
 
 
@@ -27,7 +27,7 @@ class LogReader:
     @classmethod
     async def from_now(cls, way: Way, most: int = 100) -> LogReader:
         """Begin behind all that is committed."""
-        return cls(way, await way.read(log.now), most)
+        return cls(way, await way.read(reading.now), most)
 
     @classmethod
     def behind(cls, way: Way, cursor: str, most: int = 100) -> LogReader:
@@ -38,9 +38,9 @@ class LogReader:
         """Read until there is no more."""
         every: list[Told] = []
         while True:
-            found = await self._way.read(log.since, self.cursor, self._most)
+            found = await self._way.read(reading.since, self.cursor, self._most)
             assert len(found.lines) <= self._most
-            every += await self._way.read(log.tell, found)
+            every += await self._way.read(reading.tell, found)
             self.cursor = found.cursor
             if found.is_last:
                 return every

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.tx import Tx
 from holdfast.settings import Settings
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tx import Tx
 
 
 def new_store(path: Path, deadline_seconds: float = 5.0) -> SqliteStore:

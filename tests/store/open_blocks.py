@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.store.tx import First, OpenTx, Store, Tx
+from holdfast.database.tx import First, OpenTx, Store, Tx
 from tests.ways import Way
 
 LEASE = 30.0

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import psycopg
 
-from holdfast.store.borrowed.asyncpg import number
-from holdfast.store.dialect import PostgresDialect, SqliteDialect, Statement
+from holdfast.database.borrowed.asyncpg import number
+from holdfast.database.dialect import PostgresDialect, SqliteDialect, Statement
 from tests.store.crowd import Regime
 
 PlanKind: TypeAlias = Literal["custom", "generic"]

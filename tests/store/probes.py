@@ -7,40 +7,28 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from holdfast.database.tx import Database, Row, Tx, drive
 from holdfast.models import ChainFilter, JobFilter, Start
 from holdfast.states import State, Status
 from holdfast.store import (
     admission,
     arrivals,
-    blockers,
-    chain_ends,
-    chains,
-    completing,
-    continuations,
-    deletes,
     deliveries,
-    dependents,
-    events,
-    glances,
     holds,
-    jobs,
     lanes,
-    log,
     phase_rows,
     phases,
+    polls,
     reads,
-    reaping,
     retention,
     rows,
-    settling,
-    steering,
     task_rows,
-    trimming,
     unique,
-    webhooks,
 )
+from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
+from holdfast.store.jobs import claiming, completing, reaping, settling, steering
+from holdfast.store.log import events, fan_out, pruning, reading
 from holdfast.store.reads import Paging
-from holdfast.store.tx import Database, Row, Tx, drive
 from tests.store.crowd import CYCLE, MIXED, job_id
 from tests.store.plans import JOB_CHAIN, JOB_ID, JOB_PKEY, Probe
 
@@ -98,11 +86,11 @@ def start_probes() -> Iterator[Probe]:
     twin = Start(id=job_id(MIXED // 2), task="task-1", input="{}", queue="default")
     sql, given = asked(partial(rows.insert, starts=[new, twin]))
     held = {"given": [(*key, str(job_id(HOLDER))) for key in KEYS], "scopes": ["open", "any"]}
-    yield on_borrowed("chains.UNDO", chains.UNDO, {"seqs": SEQS}, JOB_PKEY)
-    yield on_borrowed("chains.OWN_KEYS", chains.OWN_KEYS, {"ids": IDS}, JOB_ID, UNIQUE)
+    yield on_borrowed("chains.UNDO", creation.UNDO, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("chains.OWN_KEYS", creation.OWN_KEYS, {"ids": IDS}, JOB_ID, UNIQUE)
     yield on_borrowed("unique.FORGET", unique.FORGET, {"given": held["given"]}, UNIQUE, JOB_ID)
     yield on_borrowed("unique.HELD_BY", unique.HELD_BY, {"given": held["given"]}, UNIQUE)
-    yield on_borrowed("chains.EXISTING", chains.EXISTING, {"ids": IDS}, JOB_ID)
+    yield on_borrowed("chains.EXISTING", creation.EXISTING, {"ids": IDS}, JOB_ID)
     yield on_borrowed("blockers.CHAINS", blockers.CHAINS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("rows.INSERT", sql, given, JOB_ID, conflict=JOB_ID)
     yield on_borrowed("unique.TAKE", unique.TAKE, {"given": wishes}, UNIQUE)
@@ -204,29 +192,34 @@ TOKENS = [(each, 1, "nonce") for each in SEQS]
 def claim_probes() -> Iterator[Probe]:
     """Give what admission and claim run, among due jobs of a task that nobody knows and of a queue that is paused."""
     wanted = [(queue, f"task-{n}") for queue in ("default", "mails", "paused") for n in range(10)]
-    floor = {"floor_key": jobs.LOWEST[0], "floor_seq": jobs.LOWEST[1]}
+    floor = {"floor_key": claiming.LOWEST[0], "floor_seq": claiming.LOWEST[1]}
     claim = {**floor, "nonce": "n", "worker": "w", "lease": [(f"task-{n}", 30_000) for n in range(10)]}
     shares = [(*each, 10) for each in wanted]
     one = {"queue": "default", "task": "task-1", "most": 10}
     queue = {"queue": "default", "most": 50}
     yield on_ours(
-        "jobs.PEEK", jobs.PEEK["postgres"], {"given": wanted, **floor, "most": 50}, READY, reads=1600, only="postgres"
+        "jobs.PEEK",
+        claiming.PEEK["postgres"],
+        {"given": wanted, **floor, "most": 50},
+        READY,
+        reads=1600,
+        only="postgres",
     )
     yield on_ours(
         "jobs.CLAIM",
-        events._with_events(jobs.CLAIM["postgres"], tuple(jobs.STARTED)),
+        events._with_events(claiming.CLAIM["postgres"], tuple(claiming.STARTED)),
         {"given": shares, **claim, "facts": None},
         READY,
         JOB_PKEY,
         reads=1000,
         only="postgres",
     )
-    yield on_ours("jobs.PEEK", jobs.PEEK["sqlite"], {**one, **floor}, READY, is_ordered=True, only="sqlite")
-    yield on_ours("jobs.CLAIM", jobs.CLAIM["sqlite"], {**one, **claim}, READY, JOB_PKEY, reads=600, only="sqlite")
-    yield on_ours("jobs.NEXT_ARRIVAL", jobs.NEXT_ARRIVAL, {"given": [("default",), ("mails",)]}, ARRIVAL)
+    yield on_ours("jobs.PEEK", claiming.PEEK["sqlite"], {**one, **floor}, READY, is_ordered=True, only="sqlite")
+    yield on_ours("jobs.CLAIM", claiming.CLAIM["sqlite"], {**one, **claim}, READY, JOB_PKEY, reads=600, only="sqlite")
+    yield on_ours("jobs.NEXT_ARRIVAL", claiming.NEXT_ARRIVAL, {"given": [("default",), ("mails",)]}, ARRIVAL)
     yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
     waiting = {"queue": "default", "task": "task-1", "milliseconds": 10_000}
-    yield on_ours("glances.WAITS", glances.WAITS, waiting, READY, is_ordered=True)
+    yield on_ours("glances.WAITS", polls.WAITS, waiting, READY, is_ordered=True)
     yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
     yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)
@@ -293,9 +286,9 @@ def run_probes() -> Iterator[Probe]:
     yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
     yield on_borrowed("settling.LEAVE", settling.LEAVE, {"given": leaving}, JOB_PKEY)
     yield on_borrowed("chain_ends.CLOSE", chain_ends.CLOSE, {"given": closing}, JOB_ID)
-    yield on_ours("jobs.LOOK", jobs.LOOK, {"seqs": SEQS}, JOB_PKEY)
-    yield on_ours("jobs.RENEW", jobs.RENEW, {"given": TOKENS}, JOB_PKEY)
-    yield on_borrowed("jobs.PROGRESS", jobs.PROGRESS, reports, JOB_PKEY)
+    yield on_ours("jobs.LOOK", claiming.LOOK, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("jobs.RENEW", claiming.RENEW, {"given": TOKENS}, JOB_PKEY)
+    yield on_borrowed("jobs.PROGRESS", claiming.PROGRESS, reports, JOB_PKEY)
     yield from phase_probes()
     expired = {"quiet_ms": 2**53, "spared": SEQS[:3], "most": 50}
     for database in ("sqlite", "postgres"):
@@ -338,7 +331,7 @@ def steering_probes() -> Iterator[Probe]:
     yield on_borrowed("steering.KEYS", steering.KEYS, {"ids": CHAINS}, JOB_ID)
     yield on_borrowed("steering.RESCHEDULE", steering.RESCHEDULE, {"seqs": SEQS, "run_at": 0, "delay": 0}, JOB_PKEY)
     yield on_borrowed("chain_ends.REOPEN", chain_ends.REOPEN, {"ids": CHAINS}, JOB_ID)
-    yield on_borrowed("chains.FIRSTS", chains.FIRSTS, {"ids": IDS}, JOB_ID)
+    yield on_borrowed("chains.FIRSTS", creation.FIRSTS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("reads.JOBS", reads.JOBS, {"ids": IDS}, JOB_ID, JOB_CHAIN, PHASE)
     yield on_borrowed("dependents.BEHIND", dependents.BEHIND, {"ids": CHAINS}, LINKS_TO, JOB_PKEY, JOB_ID)
     yield on_borrowed("dependents.WANTED_BACK", dependents.WANTED_BACK, {"seqs": SEQS}, BLOCKER, JOB_PKEY, JOB_ID)
@@ -379,14 +372,14 @@ def webhook_probes() -> Iterator[Probe]:
     facts = [(seq, "job:failed", "failed", 2, 1, None) for seq in SEQS]
     append = events.APPEND["$hint_sleepers"]
     yield on_borrowed("events.APPEND", append, {"given": facts}, JOB_PKEY)
-    yield on_borrowed("webhooks.WANTED", webhooks.WANTED, {"given": told}, JOB_PKEY)
-    yield on_borrowed("webhooks.JOBS", webhooks.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
-    yield on_borrowed("webhooks.RECORD", webhooks.RECORD, {"given": recorded})
-    yield on_borrowed("webhooks.TARGETS", webhooks.TARGETS, {"jobs": SEQS}, DELIVERY)
-    yield on_borrowed("webhooks.LOCK_TARGETS", webhooks.LOCK_TARGETS, {"seqs": SEQS}, JOB_PKEY)
-    yield on_borrowed("webhooks.EXIST", webhooks.EXIST, {"seqs": SEQS}, JOB_PKEY)
-    yield on_borrowed("webhooks.MARK", webhooks.MARK, {"given": [(seq, 1) for seq in SEQS]}, JOB_PKEY)
-    yield on_ours("webhooks.OVERTAKING", webhooks.OVERTAKING, {"jobs": SEQS}, DELIVERY, ABOUT, JOB_PKEY)
+    yield on_borrowed("webhooks.WANTED", fan_out.WANTED, {"given": told}, JOB_PKEY)
+    yield on_borrowed("webhooks.JOBS", fan_out.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_borrowed("webhooks.RECORD", fan_out.RECORD, {"given": recorded})
+    yield on_borrowed("webhooks.TARGETS", fan_out.TARGETS, {"jobs": SEQS}, DELIVERY)
+    yield on_borrowed("webhooks.LOCK_TARGETS", fan_out.LOCK_TARGETS, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("webhooks.EXIST", fan_out.EXIST, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("webhooks.MARK", fan_out.MARK, {"given": [(seq, 1) for seq in SEQS]}, JOB_PKEY)
+    yield on_ours("webhooks.OVERTAKING", fan_out.OVERTAKING, {"jobs": SEQS}, DELIVERY, ABOUT, JOB_PKEY)
     about = {"job": job_id(MIXED // 2), "subscription": None, "paging": Paging(limit=10)}
     found = [(MIXED // 2,)]
     sql, values = asked(partial(deliveries.list_deliveries, **about), found)
@@ -403,17 +396,17 @@ def log_probes() -> Iterator[Probe]:
     timeline = {"job": SEQS[0], "after": 0, "most": 50}
     job_events = {"postgres": "holdfast_event_pkey", "sqlite": "holdfast_event_job"}
     for database, index in job_events.items():
-        sql = log.TIMELINE[database]
+        sql = reading.TIMELINE[database]
         yield on_ours(f"events of a job, {database}", sql, timeline, index, is_ordered=True, only=database)
-    yield on_ours("log.JOBS", log.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
-    yield on_ours("log.HAS_HISTORY", log.HAS_HISTORY, {"id": IDS[0]}, JOB_ID)
+    yield on_ours("log.JOBS", reading.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_ours("log.HAS_HISTORY", reading.HAS_HISTORY, {"id": IDS[0]}, JOB_ID)
     unseen = {"xmax": 2**40, "in_progress": [2**40 - 3, 2**40 - 2], "after": 0, "most": 50}
     whole, page = {"end": 2**63 - 1, "left_out": []}, {"end": 2**40 + 9, "left_out": [2**40 + 1]}
     for name, upper in (("new events", whole), ("new events of a page", page)):
-        yield on_ours(name, log.SINCE["postgres"], unseen | upper, "holdfast_event_xid", only="postgres")
+        yield on_ours(name, reading.SINCE["postgres"], unseen | upper, "holdfast_event_xid", only="postgres")
     since = {"after": MIXED - 10, "most": 50}
     yield on_ours(
-        "new events by seq", log.SINCE["sqlite"], since, "holdfast_event_pkey", only="sqlite", is_ordered=True
+        "new events by seq", reading.SINCE["sqlite"], since, "holdfast_event_pkey", only="sqlite", is_ordered=True
     )
 
 
@@ -451,10 +444,10 @@ def trimming_probes() -> Iterator[Probe]:
     """Give what trimming the log runs."""
     for database, index in EVENTS_OF.items():
         old = {"age": 0, "most": 50}
-        yield on_ours("trimming.OLD", trimming.OLD, old, index, is_ordered=True, only=database)
-        yield on_ours("trimming.REMOVE", trimming.REMOVE[database], {"seqs": SEQS}, index, only=database)
-        yield on_ours("trimming.JOBS", trimming.JOBS, {"after": MIXED // 2, "most": 50}, index, JOB_PKEY, only=database)
-        yield on_ours("trimming.FORGET", trimming.FORGET, {"jobs": SEQS}, index, only=database)
+        yield on_ours("trimming.OLD", pruning.OLD, old, index, is_ordered=True, only=database)
+        yield on_ours("trimming.REMOVE", pruning.REMOVE[database], {"seqs": SEQS}, index, only=database)
+        yield on_ours("trimming.JOBS", pruning.JOBS, {"after": MIXED // 2, "most": 50}, index, JOB_PKEY, only=database)
+        yield on_ours("trimming.FORGET", pruning.FORGET, {"jobs": SEQS}, index, only=database)
 
 
 def probes(database: str) -> list[Probe]:

@@ -12,31 +12,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.cursors import Position, SeqCursor
+from holdfast.database.hints import Horizon
+from holdfast.database.tx import Tx
 from holdfast.states import Change, Status, guard
-from holdfast.store import (
-    admission,
-    blockers,
-    chain_ends,
-    completing,
-    continuations,
-    deletes,
-    jobs,
-    lanes,
-    log,
-    phases,
-    reaping,
-    retention,
-    rows,
-    settling,
-    unique,
-    webhooks,
-)
-from holdfast.store.blockers import Moved
-from holdfast.store.hints import Horizon
-from holdfast.store.log import Found, Line
-from holdfast.store.tx import Tx
-from holdfast.worker.phases import Phases
+from holdfast.store import admission, lanes, phases, retention, rows, unique
+from holdfast.store.chains import blockers, chain_ends, continuations, deletes
+from holdfast.store.chains.blockers import Moved
+from holdfast.store.jobs import claiming, completing, reaping, settling
+from holdfast.store.log import fan_out, reading
+from holdfast.store.log.reading import Found, Line
+from holdfast.wire.cursors import Position, SeqCursor
+from holdfast.worker.attempts.phases import Phases
 from tests.chain_mutants import finish_anyway
 from tests.mutant_registry import Test, change_sql, race, without_guard
 from tests.store import (
@@ -85,9 +71,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     free = """ready.gate IN ('ready', 'lane') AND NOT EXISTS (SELECT 1 FROM holdfast_job AS other
         WHERE other.lane = ready.lane AND other.status = 'running')"""
-    change_sql(patch, jobs, "CLAIM", "ready.gate = 'ready'", free, "postgres")
-    change_sql(patch, jobs, "CLAIM", guard(Change.CLAIM), "holdfast_job.status = 'pending'", "postgres")
-    change_sql(patch, jobs, "PEEK", "gate = 'ready'", "gate IN ('ready', 'lane')", "postgres")
+    change_sql(patch, claiming, "CLAIM", "ready.gate = 'ready'", free, "postgres")
+    change_sql(patch, claiming, "CLAIM", guard(Change.CLAIM), "holdfast_job.status = 'pending'", "postgres")
+    change_sql(patch, claiming, "PEEK", "gate = 'ready'", "gate IN ('ready', 'lane')", "postgres")
 
 
 @race(
@@ -184,7 +170,7 @@ def waits(name: str, breaks: str, module: Any, sql: str, test: Test) -> None:
 waits(
     "renewal waits for locked rows †",
     "I-63",
-    jobs,
+    claiming,
     "RENEW",
     test_renew.test_one_locked_row_of_fifty_costs_the_others_nothing,
 )
@@ -199,7 +185,7 @@ waits(
 waits(
     "claim waits for locked rows †",
     "I-63",
-    jobs,
+    claiming,
     "CLAIM",
     test_claim.test_a_row_that_a_stranger_has_locked_is_passed_over,
 )
@@ -322,7 +308,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "DID NOT RAISE",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, settling, "COMPLETE_BLOCK", jobs.FENCE, "holdfast_job.seq = given.seq")
+    change_sql(patch, settling, "COMPLETE_BLOCK", claiming.FENCE, "holdfast_job.seq = given.seq")
 
 
 def continue_anyway(patch: pytest.MonkeyPatch) -> None:
@@ -373,7 +359,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "CHECK", f"{settling.CHECK} $locked")
 
 
-NEW_BY_SEQ = f"""SELECT {log.LINE} FROM holdfast_event WHERE seq > :after ORDER BY seq LIMIT :most"""
+NEW_BY_SEQ = f"""SELECT {reading.LINE} FROM holdfast_event WHERE seq > :after ORDER BY seq LIMIT :most"""
 LAST_SEQ = """SELECT coalesce(max(seq), 0) FROM holdfast_event"""
 
 
@@ -394,8 +380,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
         end = cursor.behind(lines[-1].position) if lines else cursor
         return Found(lines, cursor, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
 
-    patch.setattr(log, "now", now)
-    patch.setattr(log, "since", since)
+    patch.setattr(reading, "now", now)
+    patch.setattr(reading, "since", since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +398,7 @@ class XidCursor:
 
 
 NEW_BY_XID = f"""
-    SELECT {log.LINE} FROM holdfast_event
+    SELECT {reading.LINE} FROM holdfast_event
     WHERE xid < $oldest AND (xid > :xid OR (xid = :xid AND seq > :seq))
     ORDER BY xid, seq LIMIT :most"""
 
@@ -431,8 +417,8 @@ def below_xmin(patch: pytest.MonkeyPatch) -> None:
         page: Any = cursor
         return Found(lines, page, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
 
-    patch.setattr(log, "now", now)
-    patch.setattr(log, "since", since)
+    patch.setattr(reading, "now", now)
+    patch.setattr(reading, "since", since)
 
 
 @race(
@@ -571,13 +557,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
         owed.extend(facts)
         return []
 
-    patch.setattr(webhooks, "fan_out", put_off)
+    patch.setattr(fan_out, "fan_out", put_off)
 
 
 @race("deliveries fanned out again", "I-70", test_webhooks.test_there_is_no_delivery_of_a_delivery, "assert|unpack")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(webhooks, "WANTED", webhooks.WANTED.replace("holdfast_job.queue <> 'holdfast.internal'", "true"))
-    patch.setattr(webhooks, "SILENT", None)
+    patch.setattr(fan_out, "WANTED", fan_out.WANTED.replace("holdfast_job.queue <> 'holdfast.internal'", "true"))
+    patch.setattr(fan_out, "SILENT", None)
 
 
 @race(
@@ -587,14 +573,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "unpack",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    changed = webhooks.WANTED.replace("holdfast_job.webhook IS NULL AND asking.disabled_at", "asking.disabled_at")
-    wish = webhooks._wish
+    changed = fan_out.WANTED.replace("holdfast_job.webhook IS NULL AND asking.disabled_at", "asking.disabled_at")
+    wish = fan_out._wish
 
     def both(fact: Any, row: Any) -> Any:
         return wish(fact, row if row[4] is None else (*row[:3], None, *row[4:]))
 
-    patch.setattr(webhooks, "WANTED", changed)
-    patch.setattr(webhooks, "_wish", both)
+    patch.setattr(fan_out, "WANTED", changed)
+    patch.setattr(fan_out, "_wish", both)
 
 
 @race(
@@ -607,7 +593,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     async def nobody(tx: Tx, joining: Any) -> set[int]:
         return set()
 
-    patch.setattr(webhooks, "overtaking", nobody)
+    patch.setattr(fan_out, "overtaking", nobody)
 
 
 @race(
@@ -617,8 +603,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "unpack",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    start = webhooks.Parcel.start
-    patch.setattr(webhooks.Parcel, "start", lambda *given: replace(start(*given), lane=None))
+    start = fan_out.Parcel.start
+    patch.setattr(fan_out.Parcel, "start", lambda *given: replace(start(*given), lane=None))
 
 
 @race(
@@ -628,12 +614,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "unpack",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    start = webhooks.Parcel.start
+    start = fan_out.Parcel.start
 
     def in_one_lane(parcel: Any, *given: Any) -> Any:
-        return replace(start(parcel, *given), lane=f"{webhooks.LANE}{parcel.target}")
+        return replace(start(parcel, *given), lane=f"{fan_out.LANE}{parcel.target}")
 
-    patch.setattr(webhooks.Parcel, "start", in_one_lane)
+    patch.setattr(fan_out.Parcel, "start", in_one_lane)
 
 
 @race(
@@ -643,12 +629,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "assert|" + LATE,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, webhooks, "LOCK_TARGETS", "$skip_locked", "$locked")
+    change_sql(patch, fan_out, "LOCK_TARGETS", "$skip_locked", "$locked")
 
 
 @race("a delivery marks a tombstone", "I-47", test_webhooks.test_a_deleted_job_that_held_its_lane_is_borne, "assert")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, webhooks, "MARK", "coalesce(holdfast_job.closed_as, '') <> 'deleted'", "true")
+    change_sql(patch, fan_out, "MARK", "coalesce(holdfast_job.closed_as, '') <> 'deleted'", "true")
     patch.setattr(deletes, "FORGET", deletes.FORGET[:3])
 
 
@@ -656,7 +642,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "a receiver that is gone is told on", "I-47", test_webhooks.test_a_receiver_that_is_gone_is_told_no_more, "assert"
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, webhooks, "DISABLE", "held.disabled_at IS NULL", "false")
+    change_sql(patch, fan_out, "DISABLE", "held.disabled_at IS NULL", "false")
 
 
 @race(

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.tx import ListOperation, Operation, P, R, T, Tx, repeatable
+from holdfast.database.postgres import PostgresStore
+from holdfast.database.tx import ListOperation, Operation, P, R, T, Tx, repeatable
 
 SCHEMA = "samples"
 CREATE_TABLE = """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.store import migrations
-from holdfast.store.tx import Tx, drive
+from holdfast.database import migrations
+from holdfast.database.tx import Tx, drive
 
 
 def take_steps(tx: Tx, last: int | None = None) -> None:

@@ -13,9 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.store import admission, jobs, settling
-from holdfast.store.settling import Settlement
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
+from holdfast.store import admission
+from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs.settling import Settlement
 from tests.conditions import until
 from tests.factories import add, events_of, greet, row_of
 from tests.store.engine import (
@@ -110,7 +111,7 @@ async def test_a_stranger_in_another_queue_may_share_the_lane(way: Way) -> None:
 
     assert [job.id for job in await claim_all(way)] == [str(first.id)]
     await way.call(settling.settle, [])
-    await settle(way, (jobs.Token(1, 1, "nonce-1"), DONE))
+    await settle(way, (claiming.Token(1, 1, "nonce-1"), DONE))
     assert (await claim_one(way)).id == str(second.id)
 
 
@@ -118,7 +119,7 @@ async def test_a_stranger_in_another_queue_may_share_the_lane(way: Way) -> None:
 
 
 async def claim_in(half: Half, nonce: str, most: int = 10) -> list[UUID]:
-    claims = await half.run(jobs.admit_and_claim, WANTS, most, f"worker-{nonce}", nonce)
+    claims = await half.run(claiming.admit_and_claim, WANTS, most, f"worker-{nonce}", nonce)
     return [UUID(job.id) for job in claims.jobs]
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres.address import PLANS_SECONDS
-from holdfast.store.postgres.beginning import MOST_PREPARED
-from holdfast.store.tx import First, OpenTx, Tx
-from holdfast.surroundings import Surroundings
+from holdfast.database.postgres import PostgresStore
+from holdfast.database.postgres.address import PLANS_SECONDS
+from holdfast.database.postgres.beginning import MOST_PREPARED
+from holdfast.database.tx import First, OpenTx, Tx
+from holdfast.runtime import Surroundings
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE

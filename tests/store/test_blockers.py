@@ -10,10 +10,12 @@ import psycopg
 import pytest
 
 from holdfast import Chain, Holdfast
+from holdfast.database.tx import Tx
 from holdfast.models import Asked
 from holdfast.outcomes import Outcome
-from holdfast.store import blockers, dependents, steering, unique
-from holdfast.store.tx import Tx
+from holdfast.store import unique
+from holdfast.store.chains import blockers, dependents
+from holdfast.store.jobs import steering
 from tests.factories import TASKS, continue_chain, events_of, greet, row_of
 from tests.store.engine import CANCEL, DONE, FAIL, RETRY, admit, claim, claim_all, claim_one, come_due, run, settle
 from tests.ways import Way

@@ -10,7 +10,9 @@ import pytest
 from holdfast import ChainNotFound, JobNotFound, Status
 from holdfast.models import BlockerEnd, Continuation
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import blockers, jobs, reads
+from holdfast.store import reads
+from holdfast.store.chains import blockers
+from holdfast.store.jobs import claiming
 from holdfast.store.reads import Paging
 from tests.factories import a_start, counted, greet
 from tests.store.engine import DONE, FAIL, WANTS, admit, claim_all, claim_one, come_due, run, settle
@@ -92,7 +94,7 @@ async def test_a_claim_whose_answer_was_lost_is_read_back_with_the_blockers(way:
     await run(way, says("from a"))
     job = await claim_one(way, "lost")
 
-    (found,) = await way.read(jobs.claimed_by, "worker-1", "lost")
+    (found,) = await way.read(claiming.claimed_by, "worker-1", "lost")
 
     assert (found, [each.output for each in found.blockers]) == (job, ['"from a"'])
 
@@ -100,7 +102,7 @@ async def test_a_claim_whose_answer_was_lost_is_read_back_with_the_blockers(way:
 async def test_whoever_waited_for_nobody_pays_nothing_for_it(way: Way) -> None:
     await way.face.start_many([greet(name=str(n)) for n in range(3)])
 
-    statements = await way.call(counted, jobs.claim, WANTS, 3, "worker-1", "nonce-1")
+    statements = await way.call(counted, claiming.claim, WANTS, 3, "worker-1", "nonce-1")
 
     assert blockers.LINKS not in statements
 
@@ -111,7 +113,7 @@ async def test_the_ends_of_all_are_read_by_two_statements(way: Way) -> None:
     await run(way, DONE)
     await admit(way)
 
-    statements = await way.call(counted, jobs.claim, WANTS, 50, "worker-1", "nonce-2")
+    statements = await way.call(counted, claiming.claim, WANTS, 50, "worker-1", "nonce-2")
 
     assert (statements.count(blockers.LINKS), statements.count(reads.CHAINS_BY_ID)) == (1, 1)
 

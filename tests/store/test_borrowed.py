@@ -33,10 +33,10 @@ from holdfast import (
     WrongConnection,
     WrongTask,
 )
-from holdfast.store import hints
-from holdfast.store.borrowed import Borrowed
-from holdfast.store.dialect import TABLES
-from holdfast.store.tx import Tx
+from holdfast.database import hints
+from holdfast.database.borrowed import Borrowed
+from holdfast.database.dialect import TABLES
+from holdfast.database.tx import Tx
 from tests.conditions import until
 from tests.factories import TASKS, add, block, events_of, greet, make_job, whole_store
 from tests.fault_proxy import FaultProxy

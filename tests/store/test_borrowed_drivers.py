@@ -18,8 +18,8 @@ import pytest
 from psycopg2 import extensions, extras
 
 from holdfast import Busy, Holdfast, TransactionRequired, Unavailable, WrongConnection
-from holdfast.store.borrowed import drivers
-from holdfast.store.borrowed.asyncpg import number
+from holdfast.database.borrowed import drivers
+from holdfast.database.borrowed.asyncpg import number
 from tests.conditions import until
 from tests.factories import TASKS, events_of, greet, whole_store
 from tests.store.callers import STACKS, Caller, Stack

@@ -15,13 +15,15 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, StatusConflict, Unique
+from holdfast.database.postgres import AsyncPostgresTx
+from holdfast.database.tx import Operation
 from holdfast.errors import LeaseLost
 from holdfast.models import Continuation
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import admission, blockers, chains, completing, deletes, jobs, settling
-from holdfast.store.postgres import AsyncPostgresTx
-from holdfast.store.settling import Settlement
-from holdfast.store.tx import Operation
+from holdfast.store import admission
+from holdfast.store.chains import blockers, creation, deletes
+from holdfast.store.jobs import claiming, completing, settling
+from holdfast.store.jobs.settling import Settlement
 from tests.conditions import until
 from tests.factories import TASKS, a_start, events_of, greet
 from tests.store import by_hand
@@ -339,7 +341,7 @@ async def test_a_renewal_is_not_held_up_by_an_open_block(way: Way, actor: Any) -
     worker = await actor()
     await worker.do(settling.check, job.token)
 
-    renewed = await asyncio.wait_for(way.call(jobs.renew, [job.token]), 5)
+    renewed = await asyncio.wait_for(way.call(claiming.renew, [job.token]), 5)
 
     assert renewed == {job.token: "held"}
 
@@ -399,8 +401,8 @@ async def test_whoever_waits_for_a_key_that_is_handed_over_meets_who_has_it_then
     old = await way.face.start(greet(name="old"), unique="same")
     heir = a_start(unique=Unique("same"))
     handler, third = await actor(), await actor()
-    await handler.do(chains.start, [heir], from_chain=old.id)
-    await third.wait_for_others(chains.start, [a_start(unique=Unique("same"))])
+    await handler.do(creation.start, [heir], from_chain=old.id)
+    await third.wait_for_others(creation.start, [a_start(unique=Unique("same"))])
 
     await (handler.commit() if ending == "commit" else handler.rollback())
     (met,) = await third.answer()

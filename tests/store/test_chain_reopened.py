@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.models import Asked, Continuation
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import completing, steering
+from holdfast.store.jobs import completing, steering
 from tests.factories import a_start, greet
 from tests.store.engine import FAIL, admit, claim_one, run, settle
 from tests.ways import Way

@@ -11,8 +11,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.models import Asked
-from holdfast.store import admission, holds, jobs
-from holdfast.store.jobs import Want
+from holdfast.store import admission, holds
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import Want
 from tests.factories import TASKS, add, counted, events_of, greet, make_job, row_of, seq_of
 from tests.store.engine import RETRY, WANTS, claim, claim_all, claim_one, come_due, expire, settle
 from tests.ways import Way
@@ -110,7 +111,7 @@ async def test_what_is_not_due_is_not_claimed_until_it_is(way: Way) -> None:
 async def test_a_claim_says_when_the_next_arrival_is_due(way: Way) -> None:
     await way.face.start(greet(name="later"), delay=60)
 
-    claims = await way.call(jobs.admit_and_claim, WANTS, 10, "worker-1", "n")
+    claims = await way.call(claiming.admit_and_claim, WANTS, 10, "worker-1", "n")
 
     assert claims.next_ms is not None
     assert 50_000 < claims.next_ms <= 60_000
@@ -119,13 +120,13 @@ async def test_a_claim_says_when_the_next_arrival_is_due(way: Way) -> None:
 async def test_a_claim_that_is_full_says_that_there_may_be_more(way: Way) -> None:
     await way.face.start_many([greet(name="x") for _ in range(3)])
 
-    full = await way.call(jobs.admit_and_claim, WANTS, 3, "worker-1", "n")
-    empty = await way.call(jobs.admit_and_claim, WANTS, 3, "worker-1", "n")
+    full = await way.call(claiming.admit_and_claim, WANTS, 3, "worker-1", "n")
+    empty = await way.call(claiming.admit_and_claim, WANTS, 3, "worker-1", "n")
 
     assert (full.more, empty.more, empty.next_ms) == (True, False, None)
 
 
-def floor_at(job: jobs.Claimed) -> jobs.Place:
+def floor_at(job: claiming.Claimed) -> claiming.Place:
     """Give the place behind which a claim looks that comes after *job*."""
     return job.sort_key, job.token.seq
 
@@ -136,7 +137,7 @@ async def test_a_claim_that_finds_enough_behind_its_floor_admits_nobody(way: Way
     (job,) = await claim(way, most=1)
     await come_due(way)
 
-    claims = await way.call(jobs.admit_and_claim, WANTS, 1, "worker-1", "n", floor_at(job))
+    claims = await way.call(claiming.admit_and_claim, WANTS, 1, "worker-1", "n", floor_at(job))
 
     assert (job.id, [each.id for each in claims.jobs], claims.more) == (str(first.id), [str(second.id)], True)
     assert await row_of(way, late.id, "gate") == ("arrival",)
@@ -148,7 +149,7 @@ async def test_a_claim_behind_its_floor_goes_on_with_an_admission_that_has_left_
     (job,) = await claim(way, most=1)
     await come_due(way)
 
-    claims = await way.call(jobs.admit_and_claim, WANTS, 1, "worker-1", "n", floor_at(job), is_crowded=True)
+    claims = await way.call(claiming.admit_and_claim, WANTS, 1, "worker-1", "n", floor_at(job), is_crowded=True)
 
     assert ([each.id for each in claims.jobs], claims.more, claims.is_crowded) == ([str(second.id)], True, False)
     assert await row_of(way, late.id, "gate") == ("ready",)
@@ -159,7 +160,7 @@ async def test_a_claim_says_that_an_admission_has_left_some(way: Way, monkeypatc
     await way.face.start(greet(name="late"), delay=60)
     await come_due(way)
 
-    assert (await way.call(jobs.admit_and_claim, WANTS, 5, "worker-1", "n")).is_crowded
+    assert (await way.call(claiming.admit_and_claim, WANTS, 5, "worker-1", "n")).is_crowded
 
 
 async def test_a_claim_that_does_not_admits_and_looks_below_it_at_once(way: Way) -> None:
@@ -169,7 +170,7 @@ async def test_a_claim_that_does_not_admits_and_looks_below_it_at_once(way: Way)
     await come_due(way)
     urgent = await way.face.start(greet(name="urgent"), priority=100)
 
-    claims = await way.call(jobs.admit_and_claim, WANTS, 10, "worker-1", "n", floor_at(job))
+    claims = await way.call(claiming.admit_and_claim, WANTS, 10, "worker-1", "n", floor_at(job))
 
     assert [each.id for each in claims.jobs] == [str(each.id) for each in (second, urgent, late)]
     assert {each.token.nonce for each in claims.jobs} == {"n"}
@@ -233,7 +234,7 @@ async def test_what_a_lost_answer_claimed_is_read_back_by_its_nonce(way: Way) ->
     claimed = await claim(way, most=2, nonce="lost")
     await claim(way, nonce="other")
 
-    found = await way.read(jobs.claimed_by, "worker-1", "lost")
+    found = await way.read(claiming.claimed_by, "worker-1", "lost")
 
     assert sorted(job.token.seq for job in found) == sorted(job.token.seq for job in claimed)
 
@@ -246,7 +247,7 @@ async def test_admission_and_claim_take_the_same_statements_for_1_10_and_100(way
             (greet(name="x"), add(a=1, b=2), greet(name="y").options(lane=f"lane-{count}-{n}")) for n in range(count)
         ]
         await way.face.start_many([call for each in calls for call in each])
-        statements = await way.call(counted, jobs.admit_and_claim, WANTS, 1000, "worker-1", "n")
+        statements = await way.call(counted, claiming.admit_and_claim, WANTS, 1000, "worker-1", "n")
         counts[count] = len(statements)
 
     assert len(set(counts.values())) == 1, counts

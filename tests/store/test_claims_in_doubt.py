@@ -9,8 +9,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import Busy, UnknownOutcome
-from holdfast.store import admission, jobs
-from holdfast.store.jobs import Want
+from holdfast.store import admission
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import Want
 
 WANTS = [Want("default", "later", 30_000)]
 
@@ -44,10 +45,10 @@ async def test_a_claim_is_in_doubt_if_the_statement_behind_it_fails(hf: Holdfast
         waiting = await start_one_that_has_waited(hf)
         await stranger.execute(f'LOCK TABLE "{hf.settings.schema_name}".holdfast_blocker')
         with pytest.raises(UnknownOutcome):
-            await hf.store.run(jobs.claim, WANTS, 1, "worker-1", "nonce-1")
+            await hf.store.run(claiming.claim, WANTS, 1, "worker-1", "nonce-1")
         await stranger.rollback()
 
-        (found,) = await hf.store.read(jobs.claimed_by, "worker-1", "nonce-1")
+        (found,) = await hf.store.read(claiming.claimed_by, "worker-1", "nonce-1")
         assert found.id == waiting
 
 
@@ -56,7 +57,7 @@ async def test_a_claim_that_fails_by_its_first_statement_has_not_happened(hf: Ho
         await start_one_that_has_waited(hf)
         await stranger.execute(f'LOCK TABLE "{hf.settings.schema_name}".holdfast_job')
         with pytest.raises(Busy):
-            await hf.store.run(jobs.claim, WANTS, 1, "worker-1", "nonce-1")
+            await hf.store.run(claiming.claim, WANTS, 1, "worker-1", "nonce-1")
         await stranger.rollback()
 
-        assert await hf.store.read(jobs.claimed_by, "worker-1", "nonce-1") == []
+        assert await hf.store.read(claiming.claimed_by, "worker-1", "nonce-1") == []

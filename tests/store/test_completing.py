@@ -9,11 +9,14 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import BlockerCycle, ChainNotFound, JobNotFound, StatusConflict, Unique, UniqueConflict
+from holdfast.database.tx import Tx
 from holdfast.models import Asked, Continuation, Job
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import chains, completing, deletes, events, holds, jobs, steering
-from holdfast.store.completing import Current
-from holdfast.store.tx import Tx
+from holdfast.store import holds
+from holdfast.store.chains import creation, deletes
+from holdfast.store.jobs import claiming, completing, steering
+from holdfast.store.jobs.completing import Current
+from holdfast.store.log import events
 from tests.factories import a_start, counted, events_of, greet, make_job, make_phase, row_of, whole_store
 from tests.store import by_hand
 from tests.store.engine import DONE, FAIL, admit, claim_all, claim_one, come_due, facts_of, lane_rows, run, settle
@@ -142,8 +145,8 @@ async def test_a_worker_whose_job_was_completed_learns_it(way: Way) -> None:
 
     await complete(way, chain.id)
 
-    assert await way.read(jobs.look, [job.token]) == {job.token: jobs.Hold.COMPLETED}
-    assert (await settle(way, (job.token, FAIL))).lost == {job.token: jobs.Hold.COMPLETED}
+    assert await way.read(claiming.look, [job.token]) == {job.token: claiming.Hold.COMPLETED}
+    assert (await settle(way, (job.token, FAIL))).lost == {job.token: claiming.Hold.COMPLETED}
     assert (await way.face.get_chain(chain.id)).output == "by hand"
 
 
@@ -449,4 +452,4 @@ async def test_a_start_that_was_given_its_key_from_the_chain_is_kept_when_that_i
 
 
 async def _heir(tx: Tx, chain_id: UUID) -> Any:
-    return await chains.start(tx, [a_start(unique=Unique("ada"))], from_chain=chain_id)
+    return await creation.start(tx, [a_start(unique=Unique("ada"))], from_chain=chain_id)

@@ -12,10 +12,11 @@ from holdfast import BlockerCycle, ChainNotFound, State, Status
 from holdfast.errors import LeaseLost
 from holdfast.models import Asked, Continuation, JobFilter
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import holds, reads, settling
-from holdfast.store.jobs import Want
+from holdfast.store import holds, reads
+from holdfast.store.jobs import settling
+from holdfast.store.jobs.claiming import Want
+from holdfast.store.jobs.settling import Settlement
 from holdfast.store.reads import Paging
-from holdfast.store.settling import Settlement
 from tests.factories import a_start, counted, events_of, greet, row_of
 from tests.store.engine import (
     DONE,

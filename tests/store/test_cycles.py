@@ -8,12 +8,13 @@ from uuid import UUID
 import pytest
 
 from holdfast import BlockerCycle, Chain
+from holdfast.database.tx import Row, Tx
 from holdfast.models import Continuation
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import blockers, settling
-from holdfast.store.jobs import Claimed
-from holdfast.store.settling import Settled, Settlement
-from holdfast.store.tx import Row, Tx
+from holdfast.store.chains import blockers
+from holdfast.store.jobs import settling
+from holdfast.store.jobs.claiming import Claimed
+from holdfast.store.jobs.settling import Settled, Settlement
 from tests.factories import a_start, counted, events_of, greet
 from tests.store.engine import DONE, FAIL, admit, claim_all, drain, settle
 from tests.ways import Way

@@ -9,9 +9,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import ChainNotFound, JobNotFound, Status, StillReferenced
+from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE, Asked
-from holdfast.store import deletes, events, steering
-from holdfast.store.tx import Tx
+from holdfast.store.chains import deletes
+from holdfast.store.jobs import steering
+from holdfast.store.log import events
 from tests.factories import (
     block,
     continue_chain,

@@ -12,10 +12,10 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from holdfast.database.postgres.deadline import Deadline
+from holdfast.database.postgres.group import MOST_FLIGHTS, MOST_ITEMS, BlockingGroup, Part
+from holdfast.database.tx import Tx, repeatable
 from holdfast.errors import Busy, Unavailable, UnknownOutcome, WrongTask
-from holdfast.store.postgres.deadline import Deadline
-from holdfast.store.postgres.group import MOST_FLIGHTS, MOST_ITEMS, BlockingGroup, Part
-from holdfast.store.tx import Tx, repeatable
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.samples import Caller, Item, Stranger, add_items, until

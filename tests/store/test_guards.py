@@ -20,14 +20,16 @@ from typing import Any
 import pytest
 
 from holdfast import Status, store
+from holdfast.database.tx import Tx
 from holdfast.errors import StoreError
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import MOVES, Change
-from holdfast.store import blockers, completing, jobs, retention, settling, steering
-from holdfast.store.jobs import Want, token_of
+from holdfast.store import retention
+from holdfast.store.chains import blockers
+from holdfast.store.jobs import claiming, completing, settling, steering
+from holdfast.store.jobs.claiming import Want, token_of
+from holdfast.store.jobs.settling import Settlement
 from holdfast.store.rows import LOCKED, to_locked
-from holdfast.store.settling import Settlement
-from holdfast.store.tx import Tx
 from tests import mutant_registry
 from tests.factories import make_job, seq_of
 from tests.store import test_moves
@@ -113,7 +115,7 @@ Act = Callable[[Tx, int], Any]
 async def claim(tx: Tx, seq: int) -> None:
     """Claim a row that stands among the ready ones, whatever its status."""
     await tx.execute("UPDATE holdfast_job SET gate = 'ready', sort_key = 1 WHERE seq = :seq", seq=seq)
-    await jobs.claim(tx, [Want("default", "greet", 1000)], 10, "worker-2", "nonce-2")
+    await claiming.claim(tx, [Want("default", "greet", 1000)], 10, "worker-2", "nonce-2")
 
 
 async def leave(tx: Tx, seq: int, kind: Kind) -> None:
@@ -166,7 +168,7 @@ async def mark_stale(tx: Tx, seq: int) -> None:
 
 
 STATEMENTS: dict[str, tuple[Change, ModuleType, str, Act]] = {
-    "claim": (Change.CLAIM, jobs, "CLAIM", claim),
+    "claim": (Change.CLAIM, claiming, "CLAIM", claim),
     "complete": (Change.COMPLETE, settling, "COMPLETE", complete),
     "complete in a block": (Change.COMPLETE, settling, "COMPLETE_BLOCK", complete_block),
     "leave": (Change.FAIL, settling, "LEAVE", partial(leave, kind=Kind.FAIL)),

@@ -11,11 +11,12 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Tasks
+from holdfast.database.dialect import channel
 from holdfast.outcomes import Outcome
-from holdfast.store import events, jobs, settling
-from holdfast.store.dialect import channel
-from holdfast.store.jobs import Claimed, Report, Want
-from holdfast.store.settling import Settlement
+from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs.claiming import Claimed, Report, Want
+from holdfast.store.jobs.settling import Settlement
+from holdfast.store.log import events
 from tests.conftest import SCHEMA
 from tests.factories import TASKS, counted, events_of, greet, row_of, seq_of
 from tests.store.engine import DONE, FAIL, LEASE_MS, RETRY, settle
@@ -44,7 +45,7 @@ def way(way: Way) -> Way:
 
 async def claim(way: Way) -> Claimed:
     """Claim the one job that may run."""
-    (job,) = (await way.call(jobs.admit_and_claim, WANTS, 10, "worker-1", "nonce-1")).jobs
+    (job,) = (await way.call(claiming.admit_and_claim, WANTS, 10, "worker-1", "nonce-1")).jobs
     return job
 
 
@@ -58,7 +59,7 @@ async def logged(way: Way) -> int:
 async def test_a_job_without_history_writes_no_rows_in_the_log(way: Way, outcome: Outcome) -> None:
     chain = await way.face.start(quiet(n=1), unique="x")
     job = await claim(way)
-    await way.call(jobs.progress, [Report(job.token, 50, None)])
+    await way.call(claiming.progress, [Report(job.token, 50, None)])
 
     await settle(way, (job.token, outcome))
     await way.face.cancel(chain)
@@ -79,7 +80,7 @@ async def test_neither_does_the_short_way(way: Way) -> None:
 
 async def test_in_one_batch_only_those_with_a_history_are_written_down(way: Way) -> None:
     noted, _ = await way.face.start_many([greet(name="Ada"), quiet(n=1)])
-    claimed = (await way.call(jobs.admit_and_claim, WANTS, 10, "worker-1", "nonce-1")).jobs
+    claimed = (await way.call(claiming.admit_and_claim, WANTS, 10, "worker-1", "nonce-1")).jobs
 
     await settle(way, *[(job.token, FAIL) for job in claimed])
 
@@ -102,7 +103,7 @@ async def statements_of(way: Way, call: Any) -> tuple[int, int]:
     taken: list[Claimed] = []
 
     async def take(tx: Any) -> None:
-        taken.extend(await jobs.claim(tx, WANTS, 10, "worker-1", "nonce-1"))
+        taken.extend(await claiming.claim(tx, WANTS, 10, "worker-1", "nonce-1"))
 
     claimed = await way.call(counted, take)
     ended = await way.call(counted, settling.settle, [Settlement(taken[0].token, DONE, is_plain=True)])

@@ -15,9 +15,10 @@ import psycopg
 import pytest
 
 from holdfast import Busy, Chain, ChainNotFound, Holdfast, Unique, WrongTask
-from holdfast.store import chains, reads, unique
-from holdfast.store.postgres import AsyncPostgresTx
-from holdfast.store.tx import Row, Tx
+from holdfast.database.postgres import AsyncPostgresTx
+from holdfast.database.tx import Row, Tx
+from holdfast.store import reads, unique
+from holdfast.store.chains import creation
 from tests.conditions import until
 from tests.factories import TASKS, a_start, add, greet, let_keys_expire
 from tests.ways import Way
@@ -340,7 +341,7 @@ async def test_a_twin_that_is_deleted_while_it_is_read_makes_room_for_a_new_chai
     start = a_start(unique=Unique("same"))
 
     async def interrupted(tx: Tx) -> list[Chain[Any]]:
-        return await chains.start(Interrupted(tx, reads.CHAINS_BY_ID, lambda: way.face.delete(old)), [start])
+        return await creation.start(Interrupted(tx, reads.CHAINS_BY_ID, lambda: way.face.delete(old)), [start])
 
     (given,) = await way.call(interrupted)
 
@@ -353,7 +354,7 @@ async def test_an_id_that_is_deleted_while_it_is_read_can_be_used_again(way: Way
     start = a_start(id=old.id, named=True)
 
     async def interrupted(tx: Tx) -> list[Chain[Any]]:
-        return await chains.start(Interrupted(tx, reads.CHAINS_BY_ID, lambda: way.face.delete(old)), [start])
+        return await creation.start(Interrupted(tx, reads.CHAINS_BY_ID, lambda: way.face.delete(old)), [start])
 
     (given,) = await way.call(interrupted)
 
@@ -363,16 +364,18 @@ async def test_an_id_that_is_deleted_while_it_is_read_can_be_used_again(way: Way
 
 async def test_a_start_that_is_repeated_while_its_chain_is_deleted_is_told_to_try_again(way: Way) -> None:
     start, beside = a_start(), a_start()
-    await way.call(chains.start, [start])
+    await way.call(creation.start, [start])
 
     async def interrupted(tx: Tx) -> list[Chain[Any]]:
-        return await chains.start(Interrupted(tx, chains.EXISTING, lambda: way.face.delete(start.id)), [start, beside])
+        return await creation.start(
+            Interrupted(tx, creation.EXISTING, lambda: way.face.delete(start.id)), [start, beside]
+        )
 
     with pytest.raises(Busy, match="try again"):
         await way.call(interrupted)
     assert len(await way.face.list_jobs()) == 0
 
-    again = await way.call(chains.start, [start, beside])
+    again = await way.call(creation.start, [start, beside])
     assert [(chain.id, chain.deduplicated) for chain in again] == [(start.id, False), (beside.id, False)]
 
 
@@ -388,7 +391,7 @@ async def test_who_takes_several_keys_lets_them_go_before_it_takes_one_that_has_
     async with await psycopg.AsyncConnection.connect(way.hf.settings.database) as connection:
         tx = AsyncPostgresTx(connection, way.hf.store.dialect)
         first = asyncio.create_task(
-            chains.start(Interrupted(tx, unique.HOLDERS, another_takes_the_lower_one), starts)  # type: ignore[arg-type]
+            creation.start(Interrupted(tx, unique.HOLDERS, another_takes_the_lower_one), starts)  # type: ignore[arg-type]
         )
         await until(lambda: second.is_done, "the second start has both keys")
         taken = await second.started()

@@ -14,10 +14,12 @@ import psycopg
 import pytest
 
 from holdfast import Chain, Holdfast, Unique
+from holdfast.database.tx import Tx
 from holdfast.errors import LeaseLost
-from holdfast.store import admission, chains, jobs, settling, unique
-from holdfast.store.settling import Settlement
-from holdfast.store.tx import Tx
+from holdfast.store import admission, unique
+from holdfast.store.chains import creation
+from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs.settling import Settlement
 from tests.factories import TASKS, a_start, greet
 from tests.mutant_registry import RACES, Race, load
 from tests.store.callers.psycopg import connect_async, connect_blocking
@@ -71,7 +73,9 @@ async def test_a_key_goes_once(way_pg: Way) -> None:
 
     async def interrupted(tx: Tx) -> list[Chain[Any]]:
         first = way_pg.face.start
-        return await chains.start(Interrupted(tx, unique.TAKE, lambda: first(greet(name="x"), unique="same")), [start])
+        return await creation.start(
+            Interrupted(tx, unique.TAKE, lambda: first(greet(name="x"), unique="same")), [start]
+        )
 
     await way_pg.call(interrupted)
 
@@ -84,8 +88,8 @@ async def test_two_claimers_never_run_one_lane_twice(way_pg: Way, begin: Any) ->
     await way_pg.call(admission.admit, "default")
     one, other = await begin(), await begin()
 
-    first = await one.run(jobs.claim, WANTS, 1, "worker-1", "one")
-    second = await other.run(jobs.claim, WANTS, 1, "worker-2", "other")
+    first = await one.run(claiming.claim, WANTS, 1, "worker-1", "one")
+    second = await other.run(claiming.claim, WANTS, 1, "worker-2", "other")
     await one.commit()
     await other.commit()
 

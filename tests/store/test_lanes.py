@@ -9,10 +9,11 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, LaneNotFound
+from holdfast.database.dialect import LOCK_SPACE
 from holdfast.models import Asked
 from holdfast.outcomes import Outcome
-from holdfast.store import holds, steering
-from holdfast.store.dialect import LOCK_SPACE
+from holdfast.store import holds
+from holdfast.store.jobs import steering
 from tests.conditions import until
 from tests.conftest import SCHEMA
 from tests.factories import add, events_of, greet, row_of

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
+from holdfast.database.postgres import PostgresStore
+from holdfast.database.postgres.async_connection import WRITABLE, Line
+from holdfast.database.postgres.deadline import Alarm
+from holdfast.database.tx import OpenTx
 from holdfast.errors import TransactionBroken
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres.deadline import Alarm
-from holdfast.store.postgres.line import WRITABLE, Line
-from holdfast.store.tx import OpenTx
 from tests.conditions import until
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE

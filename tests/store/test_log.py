@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast import StillReferenced, WrongTask
-from holdfast.store import events
-from holdfast.store.events import Fact
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
+from holdfast.store.log import events
+from holdfast.store.log.events import Fact
 from tests.factories import add, block, counted, greet, make_job, now_ms
 from tests.ways import Way
 

@@ -14,10 +14,13 @@ import pytest
 
 from holdfast.errors import CursorExpired
 from holdfast.states import Status
-from holdfast.store import chains, events, jobs, log, settling, trimming
-from holdfast.store.events import Fact
-from holdfast.store.log import Told
-from holdfast.store.settling import Settlement
+from holdfast.store.chains import creation
+from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs.settling import Settlement
+from holdfast.store.log import events, pruning
+from holdfast.store.log import reading as log
+from holdfast.store.log.events import Fact
+from holdfast.store.log.reading import Told
 from tests.factories import a_start, greet, seq_of
 from tests.store.engine import DONE, WANTS
 from tests.store.half import Half
@@ -31,8 +34,8 @@ async def test_what_commits_late_with_a_low_number_is_not_missed(way_pg: Way, be
     reader = await LogReader.from_now(way_pg)
     late, early = await begin(), await begin()
 
-    await late.run(chains.start, [a_start(task="late")])
-    await early.run(chains.start, [a_start(task="early")])
+    await late.run(creation.start, [a_start(task="late")])
+    await early.run(creation.start, [a_start(task="early")])
     await early.commit()
     first = [each.job.task for each in await reader.events() if each.job]
     await late.commit()
@@ -54,7 +57,7 @@ async def test_events_of_a_job_come_in_commit_order_against_the_order_of_xids(
     finisher, claimer = await begin(), await begin()
     await finisher.connection.execute(DRAW)  # it has the lower number, and commits last
 
-    (job,) = await claimer.run(jobs.claim, WANTS, 1, "worker-1", "one")
+    (job,) = await claimer.run(claiming.claim, WANTS, 1, "worker-1", "one")
     await claimer.commit()
     await finisher.run(settling.settle, [Settlement(job.token, DONE)])
     await finisher.commit()
@@ -66,7 +69,7 @@ async def test_who_reads_in_between_gets_each_once_and_can_come_back_anywhere(wa
     reader = await LogReader.from_now(way_pg, 2)
     open_ones = [await begin() for _ in range(4)]
     for number, each in enumerate(open_ones):
-        await each.run(chains.start, [a_start(task=f"task-{number}-{twin}") for twin in range(3)])
+        await each.run(creation.start, [a_start(task=f"task-{number}-{twin}") for twin in range(3)])
     every = []
 
     for number in (3, 0, 2, 1):
@@ -83,7 +86,7 @@ async def test_who_reads_in_between_gets_each_once_and_can_come_back_anywhere(wa
 async def test_a_page_that_was_begun_is_finished_as_it_was_seen(way_pg: Way, begin: Any) -> None:
     reader = await LogReader.from_now(way_pg)
     late = await begin()
-    await late.run(chains.start, [a_start(task="late")])
+    await late.run(creation.start, [a_start(task="late")])
     await way_pg.face.start_many([greet(name="Ada"), greet(name="Bob")])
     page = await way_pg.read(log.since, reader.cursor, 1)
 
@@ -109,7 +112,7 @@ async def test_a_writer_that_stays_open_holds_nothing_up(way_pg: Way, begin: Any
 async def test_a_transaction_that_rolls_back_tells_nothing(way_pg: Way, begin: Any) -> None:
     reader = await LogReader.from_now(way_pg)
     undone = await begin()
-    await undone.run(chains.start, [a_start()])
+    await undone.run(creation.start, [a_start()])
     assert await reader.names() == []
 
     await undone.connection.rollback()
@@ -121,7 +124,7 @@ async def test_a_transaction_that_rolls_back_tells_nothing(way_pg: Way, begin: A
 async def test_a_writer_that_is_older_than_what_was_removed_ends_no_reader(way_pg: Way) -> None:
     async with writer_elsewhere(way_pg.hf.settings.database):
         await way_pg.call(old_event)
-        assert await way_pg.call(trimming.trim, 500)
+        assert await way_pg.call(pruning.trim, 500)
         reader = await LogReader.from_now(way_pg)
 
         await way_pg.face.start(greet(name="Ada"))
@@ -133,10 +136,10 @@ async def test_an_older_writer_that_ends_ends_no_reader_who_came_after_a_removal
     older = await begin()
     await older.connection.execute(DRAW)
     await way_pg.call(old_event)
-    assert await way_pg.call(trimming.trim, 500)
+    assert await way_pg.call(pruning.trim, 500)
     reader = await LogReader.from_now(way_pg)
 
-    await older.run(chains.start, [a_start(task="late")])
+    await older.run(creation.start, [a_start(task="late")])
     await older.commit()
 
     assert await reader.names() == ["job:enqueued"]
@@ -144,10 +147,10 @@ async def test_an_older_writer_that_ends_ends_no_reader_who_came_after_a_removal
 
 async def test_who_came_before_the_last_removal_is_told(way_pg: Way) -> None:
     await way_pg.call(old_event)
-    assert await way_pg.call(trimming.trim, 500)
+    assert await way_pg.call(pruning.trim, 500)
     reader = await LogReader.from_now(way_pg)
     await way_pg.call(old_event)
-    assert await way_pg.call(trimming.trim, 500)
+    assert await way_pg.call(pruning.trim, 500)
 
     with pytest.raises(CursorExpired, match="removed for their age"):
         await reader.names()
@@ -158,7 +161,7 @@ async def from_a_dump(way_pg: Way) -> None:
     """A job and a log from which something was removed, by transactions whose numbers are still to come here."""
     await way_pg.face.start(greet(name="Ada"))
     await way_pg.call(old_event)
-    assert await way_pg.call(trimming.trim, 500)
+    assert await way_pg.call(pruning.trim, 500)
     await way_pg.call(old_event)
     await way_pg.call(count_further)
 
@@ -185,7 +188,7 @@ async def test_who_misses_something_that_was_removed_after_a_dump_is_told(way_pg
     reader = await LogReader.from_now(way_pg)
     await way_pg.call(old_event)
 
-    assert await way_pg.call(trimming.trim, 500) == 2
+    assert await way_pg.call(pruning.trim, 500) == 2
 
     with pytest.raises(CursorExpired, match="removed for their age"):
         await reader.names()

@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.cursors import Cursor, SeqCursor, Snapshot, SnapshotCursor, read_cursor
+from holdfast.database.tx import Tx
 from holdfast.errors import CursorExpired, JobNotFound, UsageError
 from holdfast.models import INTERNAL_QUEUE, JobEvent
-from holdfast.store import events, log, trimming
-from holdfast.store.events import Fact
-from holdfast.store.log import Told
-from holdfast.store.tx import Tx
+from holdfast.store.log import events, pruning, reading
+from holdfast.store.log.events import Fact
+from holdfast.store.log.reading import Told
+from holdfast.wire.cursors import Cursor, SeqCursor, Snapshot, SnapshotCursor, read_cursor
 from tests.factories import counted, greet, make_job, now_ms, seq_of
 from tests.store.engine import DONE, FAIL, claim_all, run, settle
 from tests.store.log_readers import LogReader
@@ -97,13 +97,13 @@ async def test_a_cursor_in_a_page_has_seen_what_stands_before_it_and_nothing_els
 async def test_what_happens_while_pages_are_read_comes_behind_them(way: Way) -> None:
     reader = await LogReader.from_now(way)
     first, second = await way.face.start_many([greet(name="Ada"), greet(name="Bob")])
-    page = await way.read(log.since, reader.cursor, 1)
+    page = await way.read(reading.since, reader.cursor, 1)
     third = await way.face.start(greet(name="Eve"))
 
     rest = LogReader(way, page.cursor, 1)
     jobs = [each.job.id for each in await rest.events() if each.job]
 
-    assert [each.event.job.id for each in await way.read(log.tell, page) if each.event.job] == [first.id]
+    assert [each.event.job.id for each in await way.read(reading.tell, page) if each.event.job] == [first.id]
     assert jobs == [second.id, third.id]
 
 
@@ -176,13 +176,13 @@ async def test_the_engines_own_jobs_are_left_out(way: Way) -> None:
 
 @pytest.mark.parametrize(("size", "statements"), [(0, 1), (1, 2), (100, 2)])
 async def test_any_number_of_events_takes_two_statements(way: Way, size: int, statements: int) -> None:
-    cursor = await way.read(log.now)
+    cursor = await way.read(reading.now)
     if size:
         await way.face.start_many([greet(name="Ada")] * size)
 
     async def read(tx: Tx) -> None:
-        found = await log.since(tx, cursor, 100)
-        assert len(await log.tell(tx, found)) == size
+        found = await reading.since(tx, cursor, 100)
+        assert len(await reading.tell(tx, found)) == size
 
     assert len(await way.read(counted, read)) == statements
 
@@ -191,29 +191,29 @@ async def test_any_number_of_events_takes_two_statements(way: Way, size: int, st
 
 
 async def test_a_cursor_of_another_database_is_refused(way: Way) -> None:
-    cursor = replace(await way.read(log.now), origin="0123456789abcdef")
+    cursor = replace(await way.read(reading.now), origin="0123456789abcdef")
 
     with pytest.raises(CursorExpired, match="another database"):
-        await way.read(log.since, cursor, 10)
+        await way.read(reading.since, cursor, 10)
 
 
 async def test_a_cursor_of_the_other_kind_of_database_is_refused(way: Way) -> None:
-    origin = (await way.read(log.now)).origin
+    origin = (await way.read(reading.now)).origin
     foreign = SeqCursor(origin, 1) if way.database == "postgres" else SnapshotCursor(origin, Snapshot(9))
 
     with pytest.raises(CursorExpired, match="another database"):
-        await way.read(log.since, foreign, 10)
+        await way.read(reading.since, foreign, 10)
 
 
 async def test_a_cursor_that_has_seen_what_never_was_is_refused(way: Way) -> None:
     """A backup was restored that is older than the cursor."""
-    origin = (await way.read(log.now)).origin
+    origin = (await way.read(reading.now)).origin
     later: Cursor = SeqCursor(origin, 10**9)
     if way.database == "postgres":
         later = SnapshotCursor(origin, Snapshot(10**15))
 
     with pytest.raises(CursorExpired, match="restored"):
-        await way.read(log.since, later, 10)
+        await way.read(reading.since, later, 10)
 
 
 async def test_a_cursor_before_what_was_removed_for_its_age_has_expired(way: Way) -> None:
@@ -228,9 +228,9 @@ async def test_a_cursor_before_what_was_removed_for_its_age_has_expired(way: Way
 
     for cursor in (reader.cursor, between):
         with pytest.raises(CursorExpired, match="removed for their age") as caught:
-            await way.read(log.since, cursor, 10)
+            await way.read(reading.since, cursor, 10)
         assert "hf.cursor()" in str(caught.value)
-    assert (await way.read(log.since, behind, 10)).lines == ()
+    assert (await way.read(reading.since, behind, 10)).lines == ()
 
 
 async def test_now_has_not_expired_when_everything_was_removed(way: Way) -> None:
@@ -246,7 +246,7 @@ async def test_now_has_not_expired_when_everything_was_removed(way: Way) -> None
 async def forget_events(tx: Tx) -> None:
     """Remove what is of no job, as retention does it when it is old."""
     await tx.execute("UPDATE holdfast_event SET at = at - 1000")
-    assert await trimming.trim(tx, 500)
+    assert await pruning.trim(tx, 500)
 
 
 # ---- the timeline of one job

@@ -18,12 +18,12 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, NotMigrated, Unique
-from holdfast.store import migrations
-from holdfast.store.dialect import PostgresDialect, SqliteDialect
-from holdfast.store.migrations import Step, code_number, steps
-from holdfast.store.postgres import AsyncPostgresTx, PostgresTx
-from holdfast.store.sqlite import SqliteTx
-from holdfast.store.tx import Database
+from holdfast.database import migrations
+from holdfast.database.dialect import PostgresDialect, SqliteDialect
+from holdfast.database.migrations import Step, code_number, steps
+from holdfast.database.postgres import AsyncPostgresTx, PostgresTx
+from holdfast.database.sqlite import SqliteTx
+from holdfast.database.tx import Database
 from tests import forked
 from tests.conditions import until
 from tests.factories import TASKS, greet

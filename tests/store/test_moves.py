@@ -16,12 +16,13 @@ from uuid import UUID
 import pytest
 
 from holdfast import Status, StatusConflict
+from holdfast.database.tx import Tx
 from holdfast.models import Asked
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import MOVES, Change, guard
-from holdfast.store import blockers, jobs, reaping, settling, steering
-from holdfast.store.jobs import Token, Want
-from holdfast.store.tx import Tx
+from holdfast.store.chains import blockers
+from holdfast.store.jobs import claiming, reaping, settling, steering
+from holdfast.store.jobs.claiming import Token, Want
 from tests.factories import events_of, make_job, now_ms, row_of, seq_of, whole_store
 from tests.law.moves import LAW, PAIRS, STATUSES
 from tests.store import by_hand
@@ -90,7 +91,7 @@ async def reap(tx: Tx, seq: int) -> None:
 
 async def claim(tx: Tx, seq: int) -> None:
     """Claim whatever may be claimed."""
-    await jobs.admit_and_claim(tx, [Want("default", "greet", 1000)], 10, "worker-1", "nonce-2")
+    await claiming.admit_and_claim(tx, [Want("default", "greet", 1000)], 10, "worker-1", "nonce-2")
 
 
 async def id_of(tx: Tx, seq: int) -> UUID:

@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy import exc
 
 from holdfast import Holdfast
+from holdfast.database.tx import Tx
 from holdfast.errors import InvalidInput, Misuse, TransactionBroken, WrongTask
-from holdfast.store import chains, reads
-from holdfast.store.tx import Tx
+from holdfast.store import reads
+from holdfast.store.chains import creation
 from tests.factories import TASKS, a_start
 from tests.store.open_blocks import add_bill, begin_with, bills, insert, make_table, on_connection, opened
 from tests.ways import WAYS, Way
@@ -54,7 +55,7 @@ async def test_what_a_block_commits_is_there_with_what_our_operations_did_in_it(
 
     async with opened(way) as block:
         await insert(block, 1)
-        (started,) = await block.run(chains.start, [start])
+        (started,) = await block.run(creation.start, [start])
         assert await way.read(bills) == []
         await block.commit()
 
@@ -68,7 +69,7 @@ async def test_what_a_block_rolls_back_never_was(way: Way) -> None:
 
     async with opened(way) as block:
         await insert(block, 1)
-        await block.run(chains.start, [start])
+        await block.run(creation.start, [start])
         await block.roll_back()
 
     assert not block.is_committed
@@ -158,11 +159,11 @@ async def test_a_swallowed_error_breaks_the_block(way: Way) -> None:
 
 async def test_an_error_that_reached_no_database_breaks_nothing(way: Way) -> None:
     start = a_start()
-    await way.call(chains.start, [start])
+    await way.call(creation.start, [start])
 
     async with opened(way) as block:
         with pytest.raises(WrongTask):
-            await block.run(chains.start, [a_start(id=start.id, task="add", named=True)])
+            await block.run(creation.start, [a_start(id=start.id, task="add", named=True)])
         await insert(block, 1)
         await block.commit()
 
@@ -354,5 +355,5 @@ async def test_a_block_is_a_runner(way: Way) -> None:
     starts: list[Any] = [a_start(), a_start()]
 
     async with opened(way) as block:
-        assert len(await block.gather(chains.start, starts)) == 2
+        assert len(await block.gather(creation.start, starts)) == 2
         assert len(await block.read(reads.chains_by_id, [each.id for each in starts])) == 2

@@ -13,11 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.database.postgres import PostgresStore
+from holdfast.database.tx import OpenTx, Tx, drive
 from holdfast.errors import Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
+from holdfast.runtime import Shell, Surroundings, ThreadShell
 from holdfast.settings import Settings
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.tx import OpenTx, Tx, drive
-from holdfast.surroundings import Shell, Surroundings, ThreadShell
 from tests.conditions import until
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore

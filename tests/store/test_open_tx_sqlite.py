@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.tx import OpenTx, drive
 from holdfast.errors import Busy, Misuse, TransactionBroken, TransactionTimeout
 from holdfast.settings import Settings
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tx import OpenTx, drive
 from tests.acceptance.processes import until as until_blocking
 from tests.conditions import until
 from tests.store.notes import waiting
@@ -446,7 +446,7 @@ def test_a_constraint_that_is_checked_at_commit_is_the_driver_s_own(store: Sqlit
 
 HOLDER = """
     from tests.store.open_blocks import *
-    from holdfast.store.tx import drive
+    from holdfast.database.tx import drive
     store = SqliteStore(path)
     block = store.begin_sync(30)
     drive(insert(block, 99))
@@ -508,7 +508,7 @@ def test_a_fork_waits_for_a_block_in_another_thread(program: Any, store: SqliteS
     """F-11."""
     forker = program("""
         from tests.store.open_blocks import *
-        from holdfast.store.tx import drive
+        from holdfast.database.tx import drive
         warnings.simplefilter("ignore", DeprecationWarning)
         store = SqliteStore(path)
         opened, forking = threading.Event(), threading.Event()
@@ -542,8 +542,8 @@ def test_in_a_child_a_block_of_its_parent_is_not_to_be_used(program: Any, store:
     """F-11."""
     forker = program("""
         from tests.store.open_blocks import *
-        from holdfast.store.tx import drive
-        import holdfast.store.sqlite.store as module
+        from holdfast.database.tx import drive
+        import holdfast.database.sqlite.store as module
         module.FORK_SECONDS = 0.1        # the block is open in the very thread that forks
         warnings.simplefilter("ignore", DeprecationWarning)
         store = SqliteStore(path)

@@ -14,11 +14,12 @@ import pytest
 from holdfast import Context, Holdfast, Retry
 from holdfast.models import PhaseStatus
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import jobs, phase_rows, phases, reads, reaping, settling
-from holdfast.store.jobs import Claimed, Hold, Report, Token
+from holdfast.store import phase_rows, phases, reads
+from holdfast.store.jobs import claiming, reaping, settling
+from holdfast.store.jobs.claiming import Claimed, Hold, Report, Token
+from holdfast.store.jobs.settling import Settlement
 from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.phases import Beginning, Completion
-from holdfast.store.settling import Settlement
 from tests.factories import TASKS, change_job, counted, events_of, greet, row_of, seq_of, whole_store
 from tests.store.engine import (
     CANCEL,
@@ -104,7 +105,7 @@ async def test_a_job_that_comes_on_is_no_poison_however_often_its_worker_dies(wa
     for position in range(len(NAMES)):
         for crash in range(2):
             job = await claim_one(way, f"nonce-{position}-{crash}")
-            await way.call(jobs.begin, job.token)
+            await way.call(claiming.begin, job.token)
             await way.call(phases.begin, [beginning(job.token, position, makes=position == 0)])
             await reap(way, job)
             await come_due(way)
@@ -247,7 +248,7 @@ async def test_a_chain_of_one_job_that_completes_moves_its_phases_too(way: Way, 
 
 async def test_a_reaped_job_keeps_its_phase_as_it_was_and_what_it_said(way: Way) -> None:
     job = await begun(way, done=1)
-    await way.call(jobs.progress, [Report(job.token, 50, "half", "encode", 1, 50)])
+    await way.call(claiming.progress, [Report(job.token, 50, "half", "encode", 1, 50)])
 
     await reap(way, job)
 
@@ -305,7 +306,7 @@ async def test_a_job_without_phases_has_one_once_it_says_how_far_it_is(way: Way)
     job = await claim_one(way)
     assert (await way.face.get_job(chain)).phases == ()
 
-    await way.call(jobs.progress, [Report(job.token, 40, "half-way")])
+    await way.call(claiming.progress, [Report(job.token, 40, "half-way")])
 
     found = await way.face.get_job(chain)
     (run,) = found.phases
@@ -321,7 +322,7 @@ async def test_a_job_without_phases_has_one_once_it_says_how_far_it_is(way: Way)
 async def test_the_phase_run_ends_as_its_job_does(way: Way, outcome: Outcome, status: str) -> None:
     await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
-    await way.call(jobs.progress, [Report(job.token, 40, None)])
+    await way.call(claiming.progress, [Report(job.token, 40, None)])
 
     await settle(way, (job.token, outcome))
 
@@ -331,7 +332,7 @@ async def test_the_phase_run_ends_as_its_job_does(way: Way, outcome: Outcome, st
 async def test_the_phase_run_of_a_job_that_is_tried_again_ends_well(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
-    await way.call(jobs.progress, [Report(job.token, 40, None)])
+    await way.call(claiming.progress, [Report(job.token, 40, None)])
     await settle(way, (job.token, FAIL))
     await way.face.retry(job.id)
 
@@ -347,14 +348,14 @@ async def test_progress_under_a_lost_token_touches_no_phase(way: Way) -> None:
     await reap_and_claim(way, job)
     before = await whole_store(way)
 
-    assert await way.call(jobs.progress, [Report(job.token, 27, None, "download", 0, 80)]) == set()
+    assert await way.call(claiming.progress, [Report(job.token, 27, None, "download", 0, 80)]) == set()
     assert await whole_store(way) == before
 
 
 async def test_a_late_report_does_not_open_a_phase_that_has_completed(way: Way) -> None:
     job = await begun(way, done=1)
 
-    await way.call(jobs.progress, [Report(job.token, 10, "late", "download", 0, 30)])
+    await way.call(claiming.progress, [Report(job.token, 10, "late", "download", 0, 30)])
 
     first = (await way.face.get_job(job.id)).phases[0]
     assert (first.status, first.progress, first.message) == ("completed", 100, None)

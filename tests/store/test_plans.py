@@ -15,11 +15,11 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from holdfast.store import statistics
-from holdfast.store.dialect import PostgresDialect, SqliteDialect
-from holdfast.store.postgres.tx import PostgresTx
-from holdfast.store.sqlite.tx import SqliteTx
-from holdfast.store.tx import drive
+from holdfast.database.dialect import PostgresDialect, SqliteDialect
+from holdfast.database.postgres.tx import PostgresTx
+from holdfast.database.sqlite import planner_statistics
+from holdfast.database.sqlite.tx import SqliteTx
+from holdfast.database.tx import drive
 from tests.store.crowd import Regime, bring_into
 from tests.store.plans import BIG, AsyncpgPlanner, Plan, PlanKind, PostgresPlanner, Probe, SqlitePlanner
 from tests.store.probes import probes
@@ -75,7 +75,7 @@ def sqlite_planner(regime: Regime, is_upkept: bool = True) -> Iterator[SqlitePla
         take_steps(tx)
         bring_into(regime, tx, analyze, prepare)
         if regime is Regime.TINY and is_upkept:
-            drive(statistics.forget(tx))
+            drive(planner_statistics.forget(tx))
         yield planner
 
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from holdfast.database.postgres.errors import Trouble, diagnose, failure
+from holdfast.database.tx import Tx
 from holdfast.errors import Busy, InvalidSettings, NotMigrated, StoreError, Unavailable, UnknownOutcome
-from holdfast.store.postgres.errors import Trouble, diagnose, failure
-from holdfast.store.tx import Tx
 from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.samples import Caller, Stranger, add, add_once, ask, count, until

@@ -21,14 +21,14 @@ import pytest
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.rows import dict_row
 
+from holdfast.database.dialect import PostgresDialect
+from holdfast.database.postgres import AsyncPostgresTx, PostgresStore, PostgresTx
+from holdfast.database.postgres.address import Address
+from holdfast.database.postgres.tx import OwnPostgresTx
+from holdfast.database.tx import Tx, drive
 from holdfast.errors import Unavailable
+from holdfast.runtime import Shell, Surroundings, ThreadShell
 from holdfast.settings import Settings
-from holdfast.store.dialect import PostgresDialect
-from holdfast.store.postgres import AsyncPostgresTx, PostgresStore, PostgresTx
-from holdfast.store.postgres.address import Address
-from holdfast.store.postgres.tx import OwnPostgresTx
-from holdfast.store.tx import Tx, drive
-from holdfast.surroundings import Shell, Surroundings, ThreadShell
 from tests.fault_proxy import TERMINATE, FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.samples import SCHEMA, Caller, Item, Stranger, add, add_items, add_once, ask, count, until

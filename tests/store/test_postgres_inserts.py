@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from holdfast import Holdfast
+from holdfast.database.tx import Tx, one_write
 from holdfast.models import Start, Unique
-from holdfast.store.tx import Tx, one_write
 
 PLAIN = Start(id=UUID(int=1), task="work", input="{}", queue="default")
 READING = {

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import jobs, reaping
-from holdfast.store.jobs import Hold, Token
+from holdfast.store.jobs import claiming, reaping
+from holdfast.store.jobs.claiming import Hold, Token
 from tests.factories import TASKS, change_job, continue_chain, counted, events_of, greet, row_of, whole_store
 from tests.store.engine import (
     DONE,
@@ -135,7 +135,7 @@ async def test_the_third_crash_is_poison(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     for nonce in ("one", "two", "three"):
         token = (await claim_one(way, nonce)).token
-        await way.call(jobs.begin, token)
+        await way.call(claiming.begin, token)
         await lose(way, token)
         await reap(way)
 
@@ -245,7 +245,7 @@ async def test_who_is_spared_is_not_reaped(way: Way) -> None:
 async def test_the_jobs_of_a_worker_that_is_proved_dead_are_taken_at_once(way: Way) -> None:
     await way.face.start_many([greet(name="x") for _ in range(3)])
     await claim(way, 2)
-    await way.call(jobs.admit_and_claim, [jobs.Want("default", "greet", 1000)], 1, "worker-2", "n")
+    await way.call(claiming.admit_and_claim, [claiming.Want("default", "greet", 1000)], 1, "worker-2", "n")
 
     assert await way.call(reaping.reap_dead, ["worker-1"]) == 2
     assert await way.rows("SELECT worker FROM holdfast_job WHERE status = 'running'") == [("worker-2",)]
@@ -344,5 +344,5 @@ class Renewing:
         rows = await self._tx.fetch_all(sql, **values)
         if sql == reaping.FIND:
             assert rows
-            await self._way.hf.store.run(jobs.renew, [self._token])
+            await self._way.hf.store.run(claiming.renew, [self._token])
         return rows

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import jobs, reaping
-from holdfast.store.jobs import Hold, Want
+from holdfast.store.jobs import claiming, reaping
+from holdfast.store.jobs.claiming import Hold, Want
 from tests.factories import TASKS, add, change_job, counted, greet, row_of, whole_store
 from tests.store.engine import DONE, claim, claim_one, expire, settle
 from tests.ways import Way
@@ -21,7 +21,7 @@ async def test_a_lease_is_prolonged_by_its_own_length_from_now(way: Way) -> None
     claimed = await claim(way, wants=[Want("default", "greet", 10_000), Want("sums", "add", 60_000)])
     await expire(way, *[job.token for job in claimed])
 
-    holds = await way.call(jobs.renew, [job.token for job in claimed])
+    holds = await way.call(claiming.renew, [job.token for job in claimed])
 
     assert set(holds.values()) == {Hold.HELD}
     now = (await way.rows("SELECT $now"))[0][0]
@@ -35,7 +35,7 @@ async def test_a_renewed_lease_is_not_reaped(way: Way) -> None:
     job = await claim_one(way)
     await expire(way, job.token)
 
-    await way.call(jobs.renew, [job.token])
+    await way.call(claiming.renew, [job.token])
 
     assert (await way.call(reaping.reap, 2**53)).count == 0
 
@@ -50,7 +50,7 @@ async def test_renewal_tells_how_each_claim_stands(way: Way) -> None:
     await way.face.delete(chains[4])
     other = held._replace(nonce="zombie")
 
-    holds = await way.call(jobs.renew, [held, cancelled, paused, done, gone, other])
+    holds = await way.call(claiming.renew, [held, cancelled, paused, done, gone, other])
 
     assert holds == {
         held: Hold.HELD, cancelled: Hold.CANCEL, paused: Hold.PAUSE, done: Hold.COMPLETED, gone: Hold.GONE,
@@ -64,7 +64,7 @@ async def test_the_deleted_head_of_a_lane_is_gone_for_who_runs_it(way: Way) -> N
 
     await way.face.delete(chain)
 
-    assert await way.call(jobs.renew, [job.token]) == {job.token: Hold.GONE}
+    assert await way.call(claiming.renew, [job.token]) == {job.token: Hold.GONE}
 
 
 async def test_a_job_that_is_to_be_cancelled_is_renewed_until_its_handler_has_ended(way: Way) -> None:
@@ -73,7 +73,7 @@ async def test_a_job_that_is_to_be_cancelled_is_renewed_until_its_handler_has_en
     await way.face.cancel(chain)
     await expire(way, job.token)
 
-    await way.call(jobs.renew, [job.token])
+    await way.call(claiming.renew, [job.token])
 
     assert (await way.call(reaping.reap, 2**53)).count == 0
 
@@ -84,7 +84,7 @@ async def test_a_wrong_token_renews_nothing(way: Way, forged: dict[str, object])
     job = await claim_one(way)
     before = await whole_store(way)
 
-    holds = await way.call(jobs.renew, [job.token._replace(**forged)])  # type: ignore[arg-type]
+    holds = await way.call(claiming.renew, [job.token._replace(**forged)])  # type: ignore[arg-type]
 
     assert list(holds.values()) == [Hold.TAKEN]
     assert await whole_store(way) == before
@@ -95,7 +95,7 @@ async def test_renewing_changes_neither_version_nor_log(way: Way) -> None:
     job = await claim_one(way)
     before = await row_of(way, chain.id, "version"), await way.rows("SELECT count(*) FROM holdfast_event")
 
-    await way.call(jobs.renew, [job.token])
+    await way.call(claiming.renew, [job.token])
 
     assert (await row_of(way, chain.id, "version"), await way.rows("SELECT count(*) FROM holdfast_event")) == before
 
@@ -105,7 +105,7 @@ async def test_renewing_takes_the_same_statements_for_0_1_10_and_100(way: Way) -
     await way.face.start_many([greet(name="x") for _ in range(100)])
     tokens = [job.token for job in await claim(way, 100)]
 
-    counts = {count: len(await way.call(counted, jobs.renew, tokens[:count])) for count in (0, 1, 10, 100)}
+    counts = {count: len(await way.call(counted, claiming.renew, tokens[:count])) for count in (0, 1, 10, 100)}
 
     assert counts == {0: 0, 1: 2, 10: 2, 100: 2}
 
@@ -125,7 +125,7 @@ async def test_one_locked_row_of_fifty_costs_the_others_nothing(postgres: Way) -
 
     with psycopg.connect(postgres.hf.settings.database) as stranger:
         stranger.execute("SELECT 1 FROM contract.holdfast_job WHERE seq = %s FOR UPDATE", [tokens[7].seq])
-        holds = await asyncio.wait_for(postgres.call(jobs.renew, tokens), 5)
+        holds = await asyncio.wait_for(postgres.call(claiming.renew, tokens), 5)
         reaped = await asyncio.wait_for(postgres.call(reaping.reap, 2**53), 5)
 
     assert holds[tokens[7]] is Hold.LOCKED
@@ -139,5 +139,5 @@ async def test_a_look_reads_the_requests_and_changes_nothing(way: Way) -> None:
     await change_job(way, chain.id, cancel_requested_at=1)
     before = await whole_store(way)
 
-    assert await way.read(jobs.look, [job.token]) == {job.token: Hold.CANCEL}
+    assert await way.read(claiming.look, [job.token]) == {job.token: Hold.CANCEL}
     assert await whole_store(way) == before

@@ -10,12 +10,13 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Retained, Retention, State, Status, Tasks, Unique
+from holdfast.database.tx import Tx
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL
-from holdfast.store import retention, subscriptions, trimming, unique, webhooks
+from holdfast.store import retention, subscriptions, unique
+from holdfast.store.log import fan_out, pruning
 from holdfast.store.retention import BEGINNING, Line
-from holdfast.store.tx import Tx
 from tests.factories import (
     CountingTx,
     block,
@@ -285,7 +286,7 @@ async def deliver(way: Way, target: UUID, status: str = "pending") -> UUID:
     """Make a delivery of a webhook about *target*."""
     delivery = await make_job(way, status, task=DELIVER, queue=INTERNAL_QUEUE)
     given = [(await seq_of(way, delivery), await seq_of(way, target), "job:completed", None)]
-    await way.call(webhooks.record, given)
+    await way.call(fan_out.record, given)
     return delivery
 
 
@@ -715,14 +716,14 @@ async def _later_position(tx: Tx) -> int:
 
 
 async def _set_trimmed(tx: Tx, value: int) -> None:
-    await tx.execute(trimming.RECORD, position=value)
+    await tx.execute(pruning.RECORD, position=value)
 
 
 async def test_the_log_is_trimmed_in_batches(way: Way) -> None:
     for _ in range(5):
         await told(way, 0, "lane:paused", 38 * DAY_MS)
 
-    assert await way.call(trimming.trim, 37 * DAY_MS, 2) == 2
+    assert await way.call(pruning.trim, 37 * DAY_MS, 2) == 2
     assert len(await log_rows(way)) == 3
 
 
@@ -737,7 +738,7 @@ async def test_events_of_jobs_that_are_gone_are_removed(way: Way) -> None:
 
 
 async def test_a_whole_pass_goes_over_all_of_the_log_and_all_keys(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trimming, "MOST_JOBS", 2)
+    monkeypatch.setattr(pruning, "MOST_JOBS", 2)
     monkeypatch.setattr(unique, "MOST_WALKED", 3)
     for n in range(7):
         await told(way, 987_000 + n, "job:completed", 0)

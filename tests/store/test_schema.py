@@ -14,10 +14,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from holdfast.database.tx import drive
 from holdfast.models import Start
 from holdfast.outcomes import COMPLETED_WITH_NOTHING
-from holdfast.store import jobs, rows, settling
-from holdfast.store.tx import drive
+from holdfast.store import rows
+from holdfast.store.jobs import claiming, settling
 from tests.store.catalog import Catalog, Index, PostgresCatalog, SqliteCatalog
 from tests.store.steps import take_steps
 
@@ -162,9 +163,9 @@ def live_through(catalog: Catalog, stage: str) -> None:
         case "start":
             drive(rows.insert(catalog.tx, [START]))
         case "claim":
-            drive(jobs.claim(catalog.tx, [jobs.Want("default", "task", 1000)], 1, "w", "n"))
+            drive(claiming.claim(catalog.tx, [claiming.Want("default", "task", 1000)], 1, "w", "n"))
         case "complete":
-            drive(settling.settle(catalog.tx, [settling.Settlement(jobs.Token(1, 1, "n"), COMPLETED_WITH_NOTHING)]))
+            drive(settling.settle(catalog.tx, [settling.Settlement(claiming.Token(1, 1, "n"), COMPLETED_WITH_NOTHING)]))
 
 
 def entries(catalog: Catalog) -> dict[str, object]:

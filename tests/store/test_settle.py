@@ -14,9 +14,9 @@ import pytest
 from holdfast import Holdfast, Unique
 from holdfast.models import Asked
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import settling, steering
-from holdfast.store.jobs import Hold, Token, look
-from holdfast.store.settling import Settlement
+from holdfast.store.jobs import settling, steering
+from holdfast.store.jobs.claiming import Hold, Token, look
+from holdfast.store.jobs.settling import Settlement
 from tests.factories import (
     TASKS,
     change_job,

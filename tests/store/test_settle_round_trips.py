@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import settling
-from holdfast.store.settling import Settlement
+from holdfast.store.jobs import settling
+from holdfast.store.jobs.settling import Settlement
 from tests.conftest import SCHEMA
 from tests.factories import TASKS, greet
 from tests.fault_proxy import FaultProxy

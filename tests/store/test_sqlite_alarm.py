@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store.sqlite import alarm, watch
-from holdfast.store.sqlite.alarm import FileAlarm, make_alarm
-from holdfast.surroundings import Surroundings
+from holdfast.database.sqlite import alarm, watch
+from holdfast.database.sqlite.alarm import FileAlarm, make_alarm
+from holdfast.runtime import Surroundings
 from tests.conditions import until
 
 only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.crashpoints import arm
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.tx import Tx
 from holdfast.errors import StoreError, Unavailable
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tx import Tx
+from holdfast.fault_points import arm
 from tests.acceptance.processes import until
 from tests.store.notes import add, add_then_fail, count, held, is_sound, new_store, numbers, waiting
 
@@ -193,7 +193,7 @@ async def test_a_single_operation_that_fills_the_disk_fails_and_the_next_succeed
 
 
 async def test_a_group_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.sqlite.writer.MOST_TOGETHER", 10)
+    monkeypatch.setattr("holdfast.database.sqlite.writer.MOST_TOGETHER", 10)
     seen: list[Tx] = []
 
     async def look(tx: Tx) -> None:

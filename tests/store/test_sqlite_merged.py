@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import chains
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tx import Tx
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.tx import Tx
+from holdfast.store.chains import creation
 from tests.conditions import until
 from tests.factories import a_start
 from tests.store.notes import add, count, held, new_store, numbers, waiting
@@ -124,6 +124,6 @@ async def test_lists_and_other_operations_share_a_commit(store: SqliteStore) -> 
 async def test_each_of_many_starts_gets_its_own_chain(store: SqliteStore, gather: Callable[..., Any]) -> None:
     starts = [a_start() for _ in range(50)]
 
-    results = await gather(chains.start, [[each] for each in starts])
+    results = await gather(creation.start, [[each] for each in starts])
 
     assert [chain.id for (chain,) in results] == [each.id for each in starts]

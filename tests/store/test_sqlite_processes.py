@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.database.sqlite import SqliteStore
 from holdfast.errors import Busy
 from holdfast.settings import Settings
-from holdfast.store.sqlite import SqliteStore
 from tests import forked
 from tests.acceptance.processes import until
 from tests.disk.running import MOUNTING, may_mount
@@ -31,7 +31,7 @@ PREAMBLE = '''
 import asyncio, os, sys, threading, warnings
 from pathlib import Path
 from holdfast.errors import *
-from holdfast.store.sqlite import SqliteStore
+from holdfast.database.sqlite import SqliteStore
 from tests.store.notes import *
 path = Path(sys.argv[1])
 def say(*words): print(*words, flush=True)
@@ -294,7 +294,7 @@ def test_a_child_does_not_hold_the_right_after_its_parents_death(start: Start, s
         async def hold(tx):
             holding.set()
             threading.Event().wait(60)
-        import holdfast.store.sqlite.store as module
+        import holdfast.database.sqlite.store as module
         module.FORK_SECONDS = 0.1        # the holder does not come out
         threading.Thread(target=store.run_sync, args=(hold,), daemon=True).start()
         holding.wait()

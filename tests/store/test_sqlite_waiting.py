@@ -14,11 +14,11 @@ from typing import NoReturn
 
 import pytest
 
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.tx import Tx
 from holdfast.errors import Busy, Unavailable, UnknownOutcome
+from holdfast.runtime import Surroundings
 from holdfast.settings import Settings
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tx import Tx
-from holdfast.surroundings import Surroundings
 from tests.acceptance.processes import until
 from tests.store.notes import add, count, create, held, is_sound, new_store, numbers, waiting
 
@@ -117,7 +117,7 @@ async def test_what_has_begun_by_its_deadline_is_waited_for(colour: str, hasty: 
 async def test_what_is_not_done_after_the_grace_has_an_unknown_outcome(
     colour: str, hasty: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.sqlite.writer.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.database.sqlite.writer.GRACE_SECONDS", 0.1)
     go_on = threading.Event()
 
     async def dawdle(tx: Tx) -> int:

@@ -28,8 +28,8 @@ from holdfast import (
     UnknownTask,
     WrongTask,
 )
-from holdfast.store import chains
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
+from holdfast.store.chains import creation
 from tests.factories import (
     HOUR_MS,
     TASKS,
@@ -280,14 +280,14 @@ async def test_a_thousand_starts_take_as_many_statements_as_one(way: Way, featur
         ]
         return [a_start(**(kinds[number % 4] if size >= 10 else kinds[0] | kinds[1])) for number in range(size)]
 
-    statements = {size: await way.call(counted, chains.start, batch(size)) for size in (10, 1000)}
+    statements = {size: await way.call(counted, creation.start, batch(size)) for size in (10, 1000)}
 
     assert statements[10] == statements[1000]
-    assert len(await way.call(counted, chains.start, batch(1))) <= len(statements[10]) <= 10
+    assert len(await way.call(counted, creation.start, batch(1))) <= len(statements[10]) <= 10
 
 
 async def test_a_plain_start_takes_one_round_trip(way: Way) -> None:
-    statements = await way.call(counted, chains.start, [a_start()])
+    statements = await way.call(counted, creation.start, [a_start()])
 
     assert len(statements) == {"postgres": 1, "sqlite": 2}[way.database]
 

@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import statistics
-from holdfast.store.tx import Tx
+from holdfast.database.sqlite import planner_statistics
+from holdfast.database.tx import Tx
 from tests.factories import TASKS
 from tests.store.crowd import TINY, fill
 from tests.ways import Way
@@ -51,22 +51,22 @@ def test_figures_about_our_tables_are_struck_out_for_every_connection(
 ) -> None:
     scanned = scans(stranger)
 
-    was_known = hf.store.run_sync(statistics.forget)
+    was_known = hf.store.run_sync(planner_statistics.forget)
 
     assert (scanned, was_known, scans(stranger)) == (True, True, False)
     assert stranger.execute("SELECT DISTINCT tbl FROM sqlite_stat1").fetchall() == [("orders",)]
-    assert hf.store.read_sync(statistics.are_known) is False
+    assert hf.store.read_sync(planner_statistics.are_known) is False
     assert len(hf.sync.list_jobs()) == TINY
 
 
 def test_where_nothing_is_known_nothing_is_written(hf: Holdfast, stranger: sqlite3.Connection) -> None:
-    hf.store.run_sync(statistics.forget)
+    hf.store.run_sync(planner_statistics.forget)
     before = stranger.execute("PRAGMA schema_version").fetchall()
 
-    assert hf.store.run_sync(statistics.forget) is False
+    assert hf.store.run_sync(planner_statistics.forget) is False
     assert stranger.execute("PRAGMA schema_version").fetchall() == before
 
 
 async def test_a_database_that_nobody_analysed_has_nothing_to_forget(way: Way) -> None:
-    assert await way.read(statistics.are_known) is False
-    assert await way.call(statistics.forget) is False
+    assert await way.read(planner_statistics.are_known) is False
+    assert await way.call(planner_statistics.forget) is False

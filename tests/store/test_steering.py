@@ -24,10 +24,10 @@ from holdfast import (
     Unique,
     UniqueConflict,
 )
+from holdfast.database.tx import Tx
 from holdfast.models import Asked
 from holdfast.outcomes import Outcome
-from holdfast.store import steering
-from holdfast.store.tx import Tx
+from holdfast.store.jobs import steering
 from tests.conditions import until
 from tests.factories import (
     TASKS,

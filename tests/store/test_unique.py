@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Status, Unique
-from holdfast.store import chains
+from holdfast.store.chains import creation
 from tests.conditions import until
 from tests.factories import a_start, add, change_job, continue_chain, events_of, greet, let_keys_expire
 from tests.ways import Way
@@ -189,7 +189,7 @@ async def test_a_job_without_a_key_holds_none(way: Way) -> None:
 async def test_a_start_takes_its_key_over_from_the_chain_it_comes_from(way: Way, unique: Unique) -> None:
     old = await way.face.start(greet(name="old"), unique=unique)
 
-    (new,) = await way.call(chains.start, [a_start(unique=Unique("same"))], from_chain=old.id)
+    (new,) = await way.call(creation.start, [a_start(unique=Unique("same"))], from_chain=old.id)
     met = await way.face.start(greet(name="third"), unique="same")
 
     assert (new.id != old.id, new.deduplicated) == (True, False)
@@ -202,7 +202,7 @@ async def test_a_key_that_another_chain_holds_is_not_taken_over(way: Way) -> Non
     mine = await way.face.start(greet(name="mine"), unique="other")
     holder = await way.face.start(greet(name="holder"), unique="same")
 
-    (met,) = await way.call(chains.start, [a_start(unique=Unique("same"), from_chain=mine.id)])
+    (met,) = await way.call(creation.start, [a_start(unique=Unique("same"), from_chain=mine.id)])
 
     assert (met.id, met.deduplicated) == (holder.id, True)
 
@@ -211,7 +211,7 @@ async def test_a_start_that_meets_its_id_leaves_the_key_with_the_chain_it_comes_
     old = await way.face.start(greet(name="old"), unique="same")
     twin = await way.face.start(greet(name="twin"))
 
-    await way.call(chains.start, [a_start(id=twin.id, named=True, unique=Unique("same"), from_chain=old.id)])
+    await way.call(creation.start, [a_start(id=twin.id, named=True, unique=Unique("same"), from_chain=old.id)])
 
     assert await way.rows("SELECT chain_id FROM holdfast_unique") == [(str(old.id),)]
 

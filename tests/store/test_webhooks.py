@@ -14,15 +14,17 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, InvalidInput, JobNotFound, StatusConflict
+from holdfast.database.tx import Tx
 from holdfast.errors import Busy, DeliveryNotFound, InvalidAddress, SubscriptionNotFound
 from holdfast.models import DELIVER, GONE, INTERNAL_QUEUE, TRIGGERS, EventName
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import events, settling, subscriptions
-from holdfast.store.jobs import Claimed, Want
-from holdfast.store.reaping import reap
-from holdfast.store.settling import Settlement
-from holdfast.store.tx import Tx
-from holdfast.webhook_body import WebhookBody
+from holdfast.store import subscriptions
+from holdfast.store.jobs import settling
+from holdfast.store.jobs.claiming import Claimed, Want
+from holdfast.store.jobs.reaping import reap
+from holdfast.store.jobs.settling import Settlement
+from holdfast.store.log import events
+from holdfast.wire.webhook_body import WebhookBody
 from tests.factories import TASKS, change_job, counted, events_of, greet, row_of, seq_of
 from tests.store.engine import (
     CANCEL,

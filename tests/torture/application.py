@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from holdfast import Call, Context, Holdfast, Tasks
 from holdfast.outcomes import Fail, Pause, Reschedule, Retry
-from holdfast.tasks import RunIn
-from holdfast.worker.context import BlockingContext
+from holdfast.tasks.task import RunIn
+from holdfast.worker.attempts.context import BlockingContext
 from tests.torture.notes import Notes, end_with_parent, is_set, place
 
 LEASE_SECONDS = 4.0

@@ -10,7 +10,7 @@ The rules stand in `rules_of_…`, a file for each thing that they are about. Th
 
 from __future__ import annotations
 
-from holdfast.store.deletes import TOMBSTONE
+from holdfast.store.chains.deletes import TOMBSTONE
 from tests.torture.history import History, Line
 from tests.torture.rules import Findings, Known, Rules
 from tests.torture.rules_of_clients import ClientRules

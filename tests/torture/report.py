@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bench.report import grid
 from holdfast.models import INTERNAL_QUEUE
-from holdfast.worker.upkeep import PERIOD_SECONDS
+from holdfast.worker.upkeep.reaper import PERIOD_SECONDS
 from tests.torture.checker import check
 from tests.torture.history import History, deaths_of
 

@@ -13,9 +13,9 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.calls import Call, Options, StartOptions, Unset
 from holdfast.errors import InvalidId, InvalidInput, Misuse
 from holdfast.models import Unique
+from holdfast.tasks.calls import Call, Options, StartOptions, Unset
 
 ID = UUID("0198c0de-0000-7000-8000-000000000000")
 OTHER_ID = UUID("0198c0de-0000-7000-8000-000000000001")
@@ -180,7 +180,7 @@ def test_a_call_that_is_used_does_not_warn(use: Any) -> None:
 
 
 def test_a_call_that_outlives_the_program_does_not_warn() -> None:
-    source = "from holdfast.calls import Call; kept = Call('greet', '{}')"
+    source = "from holdfast.tasks.calls import Call; kept = Call('greet', '{}')"
 
     ran = subprocess.run([sys.executable, "-Walways", "-c", source], capture_output=True, text=True, check=True)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cursors import Cursor, Position, SeqCursor, Snapshot, SnapshotCursor, read_cursor
 from holdfast.errors import InvalidCursor, UsageError
+from holdfast.wire.cursors import Cursor, Position, SeqCursor, Snapshot, SnapshotCursor, read_cursor
 
 ORIGIN = "0123456789abcdef"
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.store.dialect import PostgresDialect, SqliteDialect, array_literal
+from holdfast.database.dialect import PostgresDialect, SqliteDialect, array_literal
 
 LITE = SqliteDialect()
 POSTGRES = PostgresDialect("shop")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import Tasks
 from holdfast.errors import InvalidInput, InvalidOutput, Misuse
-from holdfast.phases import LONGEST_NAME, MOST_PHASES, check_phases, half_up, overall, percent_of, result_codec
+from holdfast.tasks.phases import LONGEST_NAME, MOST_PHASES, check_phases, half_up, overall, percent_of, result_codec
 
 
 @pytest.mark.parametrize(("position", "percent", "expected"), [(0, 50, 17), (1, 25, 42), (2, 80, 93)])

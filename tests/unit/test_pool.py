@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.surroundings import Pool, Threads
+from holdfast.runtime import Pool, Threads
 from tests import forked
 
 CALLS = 3_000
@@ -158,7 +158,7 @@ def test_a_pool_that_nobody_refers_to_takes_its_threads_along() -> None:
 
 AT_EXIT = """
 import sys, threading, time
-from holdfast.surroundings import Pool
+from holdfast.runtime import Pool
 
 pool, begun = Pool(1, "at-exit"), threading.Event()
 
@@ -187,7 +187,7 @@ def test_python_waits_at_its_exit_for_what_was_submitted_and_for_no_idle_thread(
 
 AFTER_FORK = """
 import asyncio, os, sys, warnings
-from holdfast.surroundings import Threads
+from holdfast.runtime import Threads
 
 warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, on a fork beside threads
 threads = Threads()

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from typing_extensions import TypedDict
 
 from holdfast.errors import InvalidInput, Misuse
-from holdfast.signatures import Signature, read_fields, read_signature
-from holdfast.worker.context import BlockingContext, Context
+from holdfast.tasks.signatures import Signature, read_fields, read_signature
+from holdfast.worker.attempts.context import BlockingContext, Context
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
+from holdfast.database.statements import ends_transaction, in_postgres, in_sqlite, in_text, record_type, records
 from holdfast.errors import InvalidInput, Misuse
-from holdfast.store.statements import ends_transaction, in_postgres, in_sqlite, in_text, record_type, records
 
 ALIKE = [
     ("SELECT :a", "SELECT {a}", "a"),

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.outcomes import Kind
 from holdfast.states import MOVES, OPEN, TERMINAL, Change, State, Status, guard, guard_by, shown
-from holdfast.store import settling
+from holdfast.store.jobs import settling
 
 
 def test_every_change_has_its_row_in_the_law() -> None:

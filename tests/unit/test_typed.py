@@ -8,7 +8,7 @@ import pytest
 from pydantic import AfterValidator
 
 from holdfast import Tasks
-from holdfast.typed import Typed
+from holdfast.tasks.decoder import Typed
 
 
 def in_stock(name: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Job, State, Status
 from holdfast.models import Phase, PhaseStatus
-from holdfast.webhook_body import MOST_BYTES, WebhookBody, body, webhook_schema
+from holdfast.wire.webhook_body import MOST_BYTES, WebhookBody, body, webhook_schema
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 JOB = Job(

@@ -12,10 +12,10 @@ import pytest
 from pydantic_core import to_json
 
 from holdfast import Event, Job, State, Status
+from holdfast.events.sse_stream import _written
 from holdfast.models import JobEvent, Phase, PhaseStatus
 from holdfast.store.rows import COLUMNS, to_job
-from holdfast.streams import _written
-from holdfast.wire import event_object, job_object
+from holdfast.wire.job_json import event_object, job_object
 from tests.unit.test_webhook_body import AT, JOB, text
 
 FULL = replace(

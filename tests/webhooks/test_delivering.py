@@ -11,14 +11,15 @@ from typing import Any, TypeAlias
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.delivery import _Sender
 from holdfast.models import DELIVER, INTERNAL_QUEUE, TRIGGERS
-from holdfast.store import admission, jobs, reaping
-from holdfast.store.jobs import Want
-from holdfast.surroundings import Surroundings
+from holdfast.runtime import Surroundings
+from holdfast.store import admission
+from holdfast.store.jobs import claiming, reaping
+from holdfast.store.jobs.claiming import Want
 from holdfast.webhooks.addresses import AddressRules
 from holdfast.webhooks.posting import Poster
-from holdfast.worker.upkeep import Undelivered
+from holdfast.worker.upkeep.reaper import Undelivered
+from holdfast.worker.webhook_task import _Sender
 from tests.conditions import until
 from tests.webhooks.post_office import SECRET, PostOffice, said
 from tests.webhooks.receivers import Received, answers, hangs, receiver
@@ -372,7 +373,7 @@ async def test_a_delivery_that_was_lost_is_given_back_and_blamed_for_nothing(off
 
 async def _until_claimed(store: Any, want: list[Want], nonce: str) -> None:
     async def claimed() -> bool:
-        return bool((await store.run(jobs.admit_and_claim, want, 1, "dead", nonce)).jobs)
+        return bool((await store.run(claiming.admit_and_claim, want, 1, "dead", nonce)).jobs)
 
     await until(claimed, "the delivery is claimed by somebody who dies")
 

@@ -10,15 +10,15 @@ from typing import cast
 import pytest
 
 from holdfast import Holdfast
-from holdfast.delivery import Delivered, NotDelivered, Refused, judged, make_delivery, retry_after
 from holdfast.outcomes import Facts, Kind, judge
+from holdfast.runtime import Surroundings
 from holdfast.settings import Settings
-from holdfast.store.jobs import Claimed, Claims
-from holdfast.surroundings import Surroundings
-from holdfast.tasks import Task
+from holdfast.store.jobs.claiming import Claimed, Claims
+from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Answer
-from holdfast.worker.beside import LOOK_SECONDS
-from holdfast.worker.deliveries import Deliveries
+from holdfast.worker.claiming.slot_group import LOOK_SECONDS
+from holdfast.worker.claiming.webhook_slots import Deliveries
+from holdfast.worker.webhook_task import Delivered, NotDelivered, Refused, judged, make_delivery, retry_after
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

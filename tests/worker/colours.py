@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast import Context, Holdfast
+from holdfast.database.tx import drive
 from holdfast.errors import HoldfastError
-from holdfast.store.tx import drive
 from holdfast.sync import Context as BlockingContext
-from holdfast.tasks import Task
+from holdfast.tasks.task import Task
 from tests.conditions import until
 from tests.store.open_blocks import bills
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.store import jobs
-from holdfast.worker.claimer import LONGEST_REST, exchange
+from holdfast.store.jobs import claiming
+from holdfast.worker.claiming.claimer import LONGEST_REST, exchange
 from holdfast.worker.worker import Worker
 from tests.conditions import until
 
@@ -93,7 +93,7 @@ async def test_a_claim_behind_the_last_one_with_nothing_to_settle_is_one_stateme
             stage._gates[n].set()
         await until(lambda: len(stage.begun) == SLOTS + 3, "three are claimed")
 
-        assert jobs.claim in asked
+        assert claiming.claim in asked
         assert exchange not in asked
         stage.let_all_go(12)
 

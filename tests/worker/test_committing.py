@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.crashpoints import CrashPoint, arm
+from holdfast.fault_points import CrashPoint, arm
 
 
 @pytest.fixture

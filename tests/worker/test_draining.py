@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Unavailable, UnknownOutcome
-from holdfast.worker import claimer
+from holdfast.worker.claiming import claimer
 from tests.conditions import until
 
 
@@ -87,7 +87,7 @@ async def test_a_drain_in_doubt_ends_with_its_grace(hf: Holdfast, poll: float, m
     worker = hf.worker(poll=poll, grace=0.2)
     late = LateCommit(hf.store)
     worker._store = late  # type: ignore[assignment]
-    monkeypatch.setattr("holdfast.worker.ending.LAST_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.worker.shutdown.LAST_SECONDS", 0.3)
     async with worker:
         await until(lambda: late.is_lost, "the claim was sent")
         began = asyncio.get_running_loop().time()

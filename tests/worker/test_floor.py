@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.store.jobs import LOWEST, Claimed, Token
-from holdfast.worker.floor import MOST_SECONDS, Floor
+from holdfast.store.jobs.claiming import LOWEST, Claimed, Token
+from holdfast.worker.claiming.scan_position import MOST_SECONDS, Floor
 
 URGENT, USUAL = 10, 1_000
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Unavailable
-from holdfast.worker import running
+from holdfast.worker.attempts import active
 from tests.conditions import until
 
 
@@ -108,7 +108,7 @@ async def test_health_tells_a_store_that_is_down_and_when_it_is_back(hf: Holdfas
 
 async def test_health_tells_a_handler_that_does_not_stop(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """F-08, I-34."""
-    monkeypatch.setattr(running, "STUBBORN_SECONDS", 0.1)
+    monkeypatch.setattr(active, "STUBBORN_SECONDS", 0.1)
     gate = threading.Event()
 
     @hf.task(name="deaf")

@@ -14,17 +14,21 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Tasks
+from holdfast.database import hints
+from holdfast.database.dialect import channel
+from holdfast.database.hints import Hints, Horizon, Rest
+from holdfast.database.postgres import listener
+from holdfast.database.postgres.listener import NoListener
+from holdfast.runtime import Surroundings
 from holdfast.settings import SCHEMA_NAME
-from holdfast.store import events, glances, hints, workers
-from holdfast.store.dialect import channel
-from holdfast.store.events import Fact
-from holdfast.store.hints import Hints, Horizon, Rest
-from holdfast.store.postgres import listener
-from holdfast.store.postgres.listener import NoListener
+from holdfast.store import polls as glances
+from holdfast.store import workers
+from holdfast.store.log import events
+from holdfast.store.log.events import Fact
 from holdfast.store.workers import Member
-from holdfast.surroundings import Surroundings
-from holdfast.worker import hearing, upkeep
+from holdfast.worker.claiming import wakeups
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.upkeep import reaper
 from tests.conditions import until
 from tests.conftest import SCHEMA
 from tests.factories import TASKS, greet
@@ -229,10 +233,10 @@ async def test_a_terminated_listener_listens_again_before_it_is_read_again(
 
 async def test_a_line_that_falls_silent_is_known_and_replaced(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F-22, I-45."""
-    monkeypatch.setattr("holdfast.store.postgres.listener.BEAT_SECONDS", 0.2)
-    monkeypatch.setattr("holdfast.store.postgres.listener.DEAF_SECONDS", 0.3)
-    monkeypatch.setattr("holdfast.store.postgres.listener.CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr("holdfast.store.postgres.listener.DEAF_PAUSE", 0.2)
+    monkeypatch.setattr("holdfast.database.postgres.listener.BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.database.postgres.listener.DEAF_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.database.postgres.listener.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("holdfast.database.postgres.listener.DEAF_PAUSE", 0.2)
     with FaultProxy(empty_url) as proxy:
         hf = Holdfast(empty_url, schema_name=SCHEMA, listen_url=proxy.url)
         with Ear(hf) as ear:
@@ -250,7 +254,7 @@ async def test_a_listener_that_cannot_hear_itself_says_so_once_and_all_poll(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """F-22, I-45."""
-    from holdfast.store.postgres import listener
+    from holdfast.database.postgres import listener
 
     monkeypatch.setattr(listener, "DEAF_SECONDS", 0.1)
     monkeypatch.setattr(listener, "DEAF_PAUSE", 0.1)
@@ -577,7 +581,7 @@ async def test_an_idle_process_issues_less_than_one_statement_a_second(
     """I-59: with a line to hear hints by and without, two processes' worth, watched in the same seconds."""
     seconds = 12
     monkeypatch.setattr(hints, "STATEMENT_SECONDS", 0.2)
-    for module, name in ((hints, "SELDOM"), (hearing, "BEAT"), (listener, "BEAT"), (upkeep, "PERIOD")):
+    for module, name in ((hints, "SELDOM"), (wakeups, "BEAT"), (listener, "BEAT"), (reaper, "PERIOD")):
         monkeypatch.setattr(module, f"{name}_SECONDS", getattr(module, f"{name}_SECONDS") / pace)
     poll = WorkerOptions().poll / pace
     with FaultProxy(empty_url) as on_line, FaultProxy(empty_url) as off_line:

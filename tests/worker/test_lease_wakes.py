@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.jobs import Hold, Token
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.surroundings import Surroundings
+from holdfast.database.sqlite.store import SqliteStore
+from holdfast.runtime import Surroundings
+from holdfast.store.jobs.claiming import Hold, Token
 from holdfast.worker.leases import HINTED_SECONDS, LOOK_SECONDS, Leases
 
 LEASE = 30.0

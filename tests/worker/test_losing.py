@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Retry, UnknownOutcome
-from holdfast.store import reaping
-from holdfast.store.jobs import Hold
-from holdfast.worker.aborts import AbortReason
+from holdfast.store.jobs import reaping
+from holdfast.store.jobs.claiming import Hold
+from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.leases import Leases
 from tests.conditions import until
 from tests.worker.colours import Colour, Witness, let_others_run

@@ -13,13 +13,14 @@ from typing import Any, cast
 import pytest
 
 from holdfast import Context, Holdfast, Pause, Retry
-from holdfast.completion import AsyncBlock
+from holdfast.client.completion import AsyncBlock
 from holdfast.errors import Busy, InvalidInput, InvalidOutput, Misuse, Unavailable, UnknownOutcome
 from holdfast.outcomes import Fail
-from holdfast.store import jobs, phase_rows, phases
+from holdfast.store import phase_rows, phases
+from holdfast.store.jobs import claiming
 from holdfast.sync import Context as BlockingContext
-from holdfast.tasks import Task
-from holdfast.worker.aborts import Aborted, AbortReason
+from holdfast.tasks.task import Task
+from holdfast.worker.attempts.aborts import Aborted, AbortReason
 from tests.conditions import until
 from tests.worker.colours import Colour, Witness
 
@@ -490,7 +491,7 @@ async def test_the_end_of_a_phase_outlives_a_moment_without_a_database(
         return await write(tx, *args)
 
     monkeypatch.setattr(phases, "complete", away)
-    monkeypatch.setattr("holdfast.worker.phases.TROUBLE_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.worker.attempts.phases.TROUBLE_SECONDS", 0.01)
     task = transcode(colour, studio)
 
     async with colour.hf.worker():
@@ -596,7 +597,7 @@ async def test_a_store_that_is_away_before_the_handler_begins_costs_no_attempt(
 
     monkeypatch.setattr(kind, "read", away("read"))
     monkeypatch.setattr(kind, "read_sync", away("read_sync"))
-    monkeypatch.setattr("holdfast.worker.phases.TROUBLE_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.worker.attempts.phases.TROUBLE_SECONDS", 0.01)
 
     async with colour.hf.worker():
         chain = await colour.hf.start(task())
@@ -620,7 +621,7 @@ async def test_a_phase_whose_end_nobody_knows_is_looked_for_before_it_runs_again
         return found
 
     monkeypatch.setattr(type(colour.hf.store), "run", without_answer)
-    monkeypatch.setattr("holdfast.worker.phases.TROUBLE_SECONDS", 20.0)
+    monkeypatch.setattr("holdfast.worker.attempts.phases.TROUBLE_SECONDS", 20.0)
 
     async def body(ctx: Any, _: int) -> int:
         async def work() -> int:
@@ -775,7 +776,7 @@ async def test_what_was_said_in_a_phase_is_never_written_after_its_end(
     new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf = new_holdfast("postgres")
-    write, reached, gate, late = jobs.progress, asyncio.Event(), asyncio.Event(), asyncio.Event()
+    write, reached, gate, late = claiming.progress, asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slowly(tx: Any, reports: Any) -> Any:
         if not reports or reached.is_set():
@@ -787,7 +788,7 @@ async def test_what_was_said_in_a_phase_is_never_written_after_its_end(
         finally:
             late.set()
 
-    monkeypatch.setattr(jobs, "progress", slowly)
+    monkeypatch.setattr(claiming, "progress", slowly)
 
     @hf.task(name="film", phases=("download", "encode"))
     async def film(ctx: Context) -> None:
@@ -826,7 +827,7 @@ async def test_a_report_that_has_to_wait_keeps_no_other_waiting(
     new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf = new_holdfast("sqlite")
-    write, passed_over, done = jobs.progress, asyncio.Event(), asyncio.Event()
+    write, passed_over, done = claiming.progress, asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     async def locked(tx: Any, reports: Any) -> Any:
@@ -835,8 +836,8 @@ async def test_a_report_that_has_to_wait_keeps_no_other_waiting(
             loop.call_soon_threadsafe(passed_over.set)
         return await write(tx, free)
 
-    monkeypatch.setattr(jobs, "progress", locked)
-    monkeypatch.setattr("holdfast.worker.progress.TROUBLE_SECONDS", 3600.0)
+    monkeypatch.setattr(claiming, "progress", locked)
+    monkeypatch.setattr("holdfast.worker.attempts.progress.TROUBLE_SECONDS", 3600.0)
 
     @hf.task(name="stuck")
     async def stuck(ctx: Context) -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast.store.jobs import Report, Token
-from holdfast.surroundings import Surroundings
-from holdfast.worker.progress import Progress
+from holdfast.runtime import Surroundings
+from holdfast.store.jobs.claiming import Report, Token
+from holdfast.worker.attempts.progress import Progress
 from tests.factories import make_job, seq_of
 from tests.ways import Way
 from tests.worker.colours import let_others_run

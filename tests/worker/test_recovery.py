@@ -17,17 +17,18 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.liveness_lock import take, take_of_the_dead
 from holdfast.errors import Busy, Unavailable
 from holdfast.models import Start
-from holdfast.store import chains, jobs, reaping
-from holdfast.store.jobs import Claimed, Hold, Token, Want
+from holdfast.runtime import Surroundings
+from holdfast.store.chains import creation
+from holdfast.store.jobs import claiming, reaping
+from holdfast.store.jobs.claiming import Claimed, Hold, Token, Want
 from holdfast.store.proofs import LifeLock, list_locks
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.lifelock import take, take_of_the_dead
-from holdfast.surroundings import Surroundings
 from holdfast.worker.leases import Leases
-from holdfast.worker.proof import Proof
-from holdfast.worker.upkeep import Upkeep
+from holdfast.worker.upkeep.liveness_lock import Proof
+from holdfast.worker.upkeep.reaper import Upkeep
 from tests.conditions import until
 from tests.conftest import SCHEMA
 
@@ -137,8 +138,8 @@ def world(time: Time) -> Surroundings:
 
 async def claim(store: Any, count: int = 1, worker: str = "worker-aa", lease_ms: int = LEASE_MS) -> list[Claimed]:
     starts = [Start(id=uuid4(), task="t", input="{}", queue="default") for _ in range(count)]
-    await store.run(chains.start, starts)
-    return list(await store.run(jobs.claim, [Want("default", "t", lease_ms)], count, worker, f"nonce-{worker}"))
+    await store.run(creation.start, starts)
+    return list(await store.run(claiming.claim, [Want("default", "t", lease_ms)], count, worker, f"nonce-{worker}"))
 
 
 async def status_of(store: Any, job: Claimed) -> str:
@@ -392,10 +393,10 @@ async def test_a_suspect_that_only_waited_is_not_blamed(store: FaultyStore, time
         await tx.execute("UPDATE holdfast_job SET crashes = 2")
 
     starts = [Start(id=uuid4(), task="t", input="{}", queue="default") for _ in range(2)]
-    await store.run(chains.start, starts)
+    await store.run(creation.start, starts)
     await store.run(suspect)
-    waited, ran = await store.run(jobs.claim, [Want("default", "t", LEASE_MS)], 2, "worker-aa", "nonce")
-    await store.run(jobs.begin, ran.token)
+    waited, ran = await store.run(claiming.claim, [Want("default", "t", LEASE_MS)], 2, "worker-aa", "nonce")
+    await store.run(claiming.begin, ran.token)
 
     time.passes(31)
     await store.run(reaping.reap, 2**53)
@@ -412,7 +413,7 @@ async def test_a_row_that_a_stranger_has_locked_is_spared_until_its_worker_could
     reaper = upkeep(hf.store, world)
     with psycopg.connect(empty_url) as stranger:
         stranger.execute(f"SELECT 1 FROM {SCHEMA}.holdfast_job FOR UPDATE")
-        renewed = await hf.store.run(jobs.renew, [job.token])
+        renewed = await hf.store.run(claiming.renew, [job.token])
         for _ in range(2):
             time.machine += 4
             await reaper.step()
@@ -471,7 +472,7 @@ def test_opening_and_closing_the_file_elsewhere_frees_nothing(tmp_path: Path) ->
 
 FORKS = """
 import os, sys, time
-from holdfast.store.sqlite.lifelock import take
+from holdfast.database.sqlite.liveness_lock import take
 held = take(sys.argv[1], model=".")
 if os.fork() == 0:
     time.sleep(60)

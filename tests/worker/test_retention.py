@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 from holdfast import Context, Holdfast, Job, Misuse, Retained, Retention, Tasks
-from holdfast.store.tx import Tx
-from holdfast.worker import hooks, retention
-from holdfast.worker.retention import RetentionPass, RetentionUpkeep
+from holdfast.database.tx import Tx
+from holdfast.worker.upkeep import hooks, retention
+from holdfast.worker.upkeep.retention import RetentionPass, RetentionUpkeep
 from tests.conditions import until
 from tests.factories import continue_chain, make_job
 from tests.ways import WAYS, Way

@@ -17,9 +17,11 @@ import pytest
 from holdfast import Context, Holdfast, Tasks
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
-from holdfast.store import jobs, settling, workers
-from holdfast.worker import claimer, doubts, handlers, intake, progress, running
-from holdfast.worker.context import BlockingContext
+from holdfast.store import workers
+from holdfast.store.jobs import claiming, settling
+from holdfast.worker.attempts import active, progress
+from holdfast.worker.attempts.context import BlockingContext
+from holdfast.worker.claiming import claimer, dispatcher, executor, unknown_claims
 from tests.conditions import until
 
 ONCE = Retry.never()
@@ -201,15 +203,15 @@ async def test_a_job_that_cannot_be_begun_is_given_back_and_keeps_no_other(
     async def greet(name: str) -> str:
         return name
 
-    start, broken = handlers.Handlers.start, ["first"]
+    start, broken = executor.Handlers.start, ["first"]
 
     def starts(self: Any, job: Any, *rest: Any) -> None:
         if broken and broken[0] in job.input:
             raise RuntimeError(broken.pop())
         start(self, job, *rest)
 
-    monkeypatch.setattr(handlers.Handlers, "start", starts)
-    monkeypatch.setattr(intake, "PUT_OFF_MS", 10)
+    monkeypatch.setattr(executor.Handlers, "start", starts)
+    monkeypatch.setattr(dispatcher, "PUT_OFF_MS", 10)
     chains = await hf.start_many([greet(name="first"), greet(name="second")])
 
     async with hf.worker():
@@ -320,7 +322,7 @@ async def test_a_handler_that_ignores_a_cancel_keeps_lease_slot_and_lane(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P-19, F-08, I-34."""
-    monkeypatch.setattr(running, "STUBBORN_SECONDS", 0.1)
+    monkeypatch.setattr(active, "STUBBORN_SECONDS", 0.1)
     gate = threading.Event()
 
     @hf.task(name="deaf", lease=1)
@@ -376,7 +378,7 @@ async def test_lost_answers_are_looked_up_and_nothing_runs_or_completes_twice(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-16, I-55."""
-    monkeypatch.setattr(doubts, "DOUBT_SECONDS", 1.0)
+    monkeypatch.setattr(unknown_claims, "DOUBT_SECONDS", 1.0)
     ran: list[int] = []
 
     @hf.task(name="counted")
@@ -400,7 +402,7 @@ async def test_an_outcome_that_cannot_be_written_fails_alone(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I-64."""
-    caplog.set_level(logging.CRITICAL, "holdfast.worker.settle")
+    caplog.set_level(logging.CRITICAL, "holdfast.worker.claiming.unsettled")
     honest = settling.settle
 
     async def picky(tx: Any, settlements: Any) -> Any:
@@ -519,13 +521,13 @@ async def test_what_goes_wrong_beside_the_jobs_does_not_end_the_worker(
     async def refuse(tx: Any, *args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError
 
-    write = jobs.progress
+    write = claiming.progress
 
     async def refuse_reports(tx: Any, reports: Any) -> Any:
         return await (refuse(tx) if reports and not reports[0].percent else write(tx, reports))
 
     monkeypatch.setattr(workers, "beat", refuse)
-    monkeypatch.setattr(jobs, "progress", refuse_reports)
+    monkeypatch.setattr(claiming, "progress", refuse_reports)
 
     @hf.task(name="chatty")
     async def chatty(ctx: Context) -> str:
@@ -591,7 +593,7 @@ async def test_a_report_is_not_lost_because_a_stranger_has_the_row_locked(
     monkeypatch.setattr(progress, "TROUBLE_SECONDS", 0.02)
     gate, end = asyncio.Event(), asyncio.Event()
     passed_over: list[str] = []
-    write = jobs.progress
+    write = claiming.progress
 
     async def noted(tx: Any, reports: Any) -> Any:
         written = await write(tx, reports)
@@ -610,7 +612,7 @@ async def test_a_report_is_not_lost_because_a_stranger_has_the_row_locked(
         chain = await hf.start(chatty())
         await until_status(hf, chain, "running")
         await stranger.execute(f'SELECT seq FROM "{hf.settings.schema_name}".holdfast_job FOR NO KEY UPDATE')
-        monkeypatch.setattr(jobs, "progress", noted)
+        monkeypatch.setattr(claiming, "progress", noted)
         gate.set()
         await until(lambda: "nearly" in passed_over, "the report was passed over")
         await stranger.rollback()

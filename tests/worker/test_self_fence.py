@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.jobs import Claimed
-from holdfast.store.sqlite import SqliteStore
-from holdfast.surroundings import Surroundings
+from holdfast.database.sqlite import SqliteStore
+from holdfast.runtime import Surroundings
+from holdfast.store.jobs.claiming import Claimed
 from holdfast.worker.leases import Leases
 from tests.conditions import until
 from tests.worker.test_recovery import FaultyStore, NoShell, Time, Witness, claim

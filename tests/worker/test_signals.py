@@ -19,7 +19,7 @@ import pytest
 
 from holdfast import Event, Holdfast, Tasks
 from holdfast.retention import Stage
-from holdfast.surroundings import (
+from holdfast.runtime import (
     BLOCKED,
     SLICE_SECONDS,
     SlicedEvent,
@@ -30,7 +30,7 @@ from holdfast.surroundings import (
     program_signals,
     with_signals_blocked,
 )
-from holdfast.worker.hooks import BlockingHooks, Errand
+from holdfast.worker.upkeep.hooks import BlockingHooks, Errand
 from tests.conditions import until
 
 OF_DATABASE = {"sqlite": "holdfast-call", "postgres": "holdfast-deadlines"}

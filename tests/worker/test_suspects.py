@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Chain, Holdfast
-from holdfast.worker import intake
+from holdfast.worker.claiming import dispatcher
 from tests.conditions import until
 
 
@@ -74,7 +74,7 @@ async def given_back(hf: Holdfast) -> int:
 async def test_a_long_handler_beside_waiting_suspects_does_not_idle_the_other_slots(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(intake, "ALONE_SECONDS", 0.2)
+    monkeypatch.setattr(dispatcher, "ALONE_SECONDS", 0.2)
     stage = Stage(hf)
 
     async with hf.worker(concurrency=4, poll=0.1):
@@ -97,7 +97,7 @@ async def _is(number: Any, at_least: int) -> bool:
 
 
 async def test_a_suspect_is_not_starved_by_handlers_that_overlap(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "ALONE_SECONDS", 0.01)
+    monkeypatch.setattr(dispatcher, "ALONE_SECONDS", 0.01)
     stage = Stage(hf)
 
     @hf.task(name="timed")
@@ -120,8 +120,8 @@ async def test_a_suspect_is_not_starved_by_handlers_that_overlap(hf: Holdfast, m
 async def test_a_suspect_is_not_kept_from_other_workers_by_one_that_has_waited_long(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "ALONE_SECONDS", 0.1)
-    monkeypatch.setattr(intake, "OTHERS_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(dispatcher, "ALONE_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "OTHERS_WAIT_SECONDS", 0.05)
     stage = Stage(hf)
 
     async with hf.worker(concurrency=2, poll=0.05):

@@ -24,10 +24,11 @@ from holdfast import (
     Tasks,
     WaitTimeout,
 )
+from holdfast.database import hints
+from holdfast.database.hints import Rest
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import glances, hints
-from holdfast.store.hints import Rest
-from holdfast.surroundings import Surroundings
+from holdfast.runtime import Surroundings
+from holdfast.store import polls
 from tests.conditions import until
 from tests.factories import TASKS, add, continue_chain, greet
 from tests.store import engine
@@ -194,7 +195,7 @@ async def test_one_waits_for_all_or_for_any(way: Way) -> None:
 async def test_a_thousand_who_wait_cost_one_read_for_a_hint(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     chains = await way.face.start_many([greet(name=str(number)) for number in range(1000)])
     reads: list[int] = []
-    ended = glances.ended
+    ended = polls.ended
 
     async def counting(tx: Any, chain_ids: Any) -> Any:
         reads.append(len(chain_ids))
@@ -204,7 +205,7 @@ async def test_a_thousand_who_wait_cost_one_read_for_a_hint(way: Way, monkeypatc
     tasks = [asyncio.ensure_future(waits.wait([chain.id], "all", 30)) for chain in chains]
     await until(lambda: number_of_waits(way.hf) == 1000, "all wait")
     await until(lambda: is_at_rest(way.hf), "the waiter has read for all of them")
-    monkeypatch.setattr(glances, "ended", counting)
+    monkeypatch.setattr(polls, "ended", counting)
     claimed = await engine.claim(way, 1000)
 
     await engine.settle(way, *((each.token, engine.DONE) for each in claimed[:400]))
@@ -254,7 +255,7 @@ async def test_to_close_ends_every_wait_and_leaves_nothing_behind(
 async def test_a_waiter_that_nobody_needs_any_more_strikes_itself_off(
     new_threads: Callable[[], set[str]], way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.lookout.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.events.poller.LINGER_SECONDS", 0.05)
     chain = await way.face.start(greet(name="Ada"))
     async with waiting(way, result(way, chain)):
         await until(lambda: is_at_rest(way.hf), "the waiter is at rest")
@@ -318,7 +319,7 @@ async def test_a_result_comes_from_a_worker_of_another_face(
 async def test_without_a_hint_the_poll_finds_the_end(
     database: str, new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.lookout.Rest", partial(Rest, poll=0.2))
+    monkeypatch.setattr("holdfast.events.poller.Rest", partial(Rest, poll=0.2))
     deaf = Surroundings(file_mark=lambda path: None)
     waits = new_holdfast(database, tasks=[TASKS], surroundings=deaf, transaction_pooler=True)
     works = new_holdfast(database, tasks=[TASKS])
@@ -336,7 +337,7 @@ async def test_a_store_that_is_away_for_a_while_ends_no_wait(way: Way, monkeypat
     from holdfast.errors import Unavailable
 
     chain = await way.face.start(greet(name="Ada"))
-    ended = glances.ended
+    ended = polls.ended
     is_away = True
 
     async def sometimes(tx: Any, chain_ids: Any) -> Any:
@@ -344,7 +345,7 @@ async def test_a_store_that_is_away_for_a_while_ends_no_wait(way: Way, monkeypat
             raise Unavailable("the database cannot be reached; try again")
         return await ended(tx, chain_ids)
 
-    monkeypatch.setattr(glances, "ended", sometimes)
+    monkeypatch.setattr(polls, "ended", sometimes)
     async with waiting(way, result(way, chain)) as task:
         await until(lambda: way.hf._waiter._here.lookout.is_failing, "the waiter has noticed")
         await engine.run(way)

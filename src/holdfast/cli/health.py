@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from holdfast.cli.reports import Problem, Report
+    from holdfast.supervisor.health import Problem, Report
 
 
 @click.command()
@@ -37,9 +37,9 @@ def health(path: Path, liveness: bool, as_json: bool) -> None:
     import json
     import sys
 
-    from holdfast.cli.reporting import instant
-    from holdfast.cli.reports import problems
-    from holdfast.surroundings import wall_ms
+    from holdfast.runtime import wall_ms
+    from holdfast.supervisor.health import problems
+    from holdfast.supervisor.health_file import instant
 
     now = instant(wall_ms())
     report = read(path)
@@ -52,7 +52,7 @@ def read(path: Path) -> Report:
     """Read the newest report; one that cannot be read is an error for people, with exit code 1."""
     from pydantic import TypeAdapter, ValidationError
 
-    from holdfast.cli.reports import Report
+    from holdfast.supervisor.health import Report
 
     try:
         return TypeAdapter(Report).validate_json(path.read_bytes())
@@ -74,7 +74,7 @@ def as_object(report: Report, found: Sequence[Problem]) -> dict[str, object]:
 
 def as_text(report: Report, found: Sequence[Problem], now: datetime) -> str:
     """Make lines for people: the verdict, then each process."""
-    from holdfast.cli.reports import described, summary
+    from holdfast.supervisor.health import described, summary
 
     verdict = "not healthy: " + "; ".join(each.text for each in found) if found else f"healthy: {summary(report)}"
     return "\n".join([verdict, *(described(each, now) for each in report.processes)])

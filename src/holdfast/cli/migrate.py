@@ -26,10 +26,10 @@ def migrate(database: str | None, show_sql: bool, only_check: bool, schema_name:
       holdfast migrate --sql postgresql://app@db/shop | psql postgresql://owner@db/shop
       holdfast migrate --check
     """
+    from holdfast.database import migrations
+    from holdfast.database.stores import make_store
+    from holdfast.runtime import Surroundings
     from holdfast.settings import Settings
-    from holdfast.store import migrations
-    from holdfast.store.stores import make_store
-    from holdfast.surroundings import Surroundings
 
     if show_sql and only_check:
         raise click.UsageError("give --sql or --check, not both")

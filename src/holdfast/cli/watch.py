@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from holdfast.cli.alarm import allow_alarm, set_alarm
 from holdfast.cli.database import of_database, opened
+from holdfast.supervisor.exit_alarm import allow_alarm, set_alarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +146,7 @@ def _view() -> Iterator[_View]:
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn
 
-    from holdfast.surroundings import with_signals_blocked
+    from holdfast.runtime import with_signals_blocked
 
     columns = (_text("name"), BarColumn(), TaskProgressColumn(), _text("state"), _text("message"))
     progress = Progress(*columns, console=console)
@@ -211,6 +211,6 @@ def _error(job: Job) -> str | None:
 
 def _clean(text: str) -> str:
     """Leave out what would steer a terminal."""
-    from holdfast.calls import UNPRINTABLE
+    from holdfast.tasks.calls import UNPRINTABLE
 
     return UNPRINTABLE.sub(" ", text)

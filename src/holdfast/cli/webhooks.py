@@ -196,7 +196,7 @@ def listen(
       holdfast webhooks listen --secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
       holdfast webhooks listen --answer 429 --retry-after 5
     """
-    from holdfast.cli.listening import Listener
+    from holdfast.cli.webhook_receiver import Listener
 
     listener = Listener(port, secrets, answer, retry_after, as_json)
     listener.run(count)
@@ -215,7 +215,7 @@ def show(found: list[dict[str, Any]], line: Callable[[dict[str, Any]], str], as_
 
 def subscription_object(subscription: Subscription) -> dict[str, Any]:
     """Write a subscription for JSON."""
-    from holdfast.wire import instant_text
+    from holdfast.wire.job_json import instant_text
 
     return {
         "id": str(subscription.id),
@@ -239,7 +239,7 @@ def subscription_line(each: dict[str, Any]) -> str:
 
 def delivery_object(delivery: Delivery) -> dict[str, Any]:
     """Write a delivery for JSON."""
-    from holdfast.wire import instant_text
+    from holdfast.wire.job_json import instant_text
 
     return {
         "id": str(delivery.id),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.launching import OPTIONS, WorkerOption, find, keywords, work
+from holdfast.supervisor.launch import OPTIONS, WorkerOption, find, keywords, work
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast

@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidInput, Misuse, StoreError, UsageError
-from holdfast.event_filters import EventOptions, event_filter
+from holdfast.events.filters import EventOptions, event_filter
+from holdfast.events.sse_stream import EventStream
 from holdfast.http.connections import Connection, Farewells
 from holdfast.models import EventFilter
-from holdfast.sse import MEDIA_TYPE, retry
-from holdfast.streams import EventStream
+from holdfast.wire.sse_frames import MEDIA_TYPE, retry
 
 ALLOWED_SECONDS = 45.0  # after which a right to read is looked at again; a ping later, and within a minute, it is over
 FAREWELL_SECONDS = 1.0

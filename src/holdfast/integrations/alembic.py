@@ -15,11 +15,11 @@ from typing import TypeAlias
 from alembic import op
 from sqlalchemy import TextClause, text
 
+from holdfast.database import migrations
+from holdfast.database.dialect import Dialect, PostgresDialect, SqliteDialect
+from holdfast.database.tx import Database, Row, drive
 from holdfast.errors import Misuse
 from holdfast.settings import Settings
-from holdfast.store import migrations
-from holdfast.store.dialect import Dialect, PostgresDialect, SqliteDialect
-from holdfast.store.tx import Database, Row, drive
 
 __all__ = ["downgrade", "include_name", "upgrade"]
 

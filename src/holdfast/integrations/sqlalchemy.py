@@ -21,10 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from holdfast.database.borrowed import TAKE_RIGHT, Check, Course, UserTransaction, ended_by_user
+from holdfast.database.statements import Record, in_text, records
+from holdfast.database.tx import drive
 from holdfast.errors import Misuse, TransactionBroken, Unavailable, WrongConnection
-from holdfast.store.borrowed import TAKE_RIGHT, Check, Course, UserTransaction, ended_by_user
-from holdfast.store.statements import Record, in_text, records
-from holdfast.store.tx import drive
 
 R = TypeVar("R")
 

@@ -20,8 +20,8 @@ from starlette.requests import HTTPConnection
 
 from holdfast.app import Holdfast
 from holdfast.errors import Misuse
-from holdfast.worker.ending import LAST_SECONDS
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
+from holdfast.worker.shutdown import LAST_SECONDS
 from holdfast.worker.worker import Worker
 
 __all__ = ["Lifespan", "get_holdfast", "lifespan"]

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.database.tx import Tx
 from holdfast.states import TERMINAL, Status
-from holdfast.store import arrivals, blockers, lanes, webhooks
-from holdfast.store.deletes import TOMBSTONE
+from holdfast.store import arrivals, lanes
+from holdfast.store.chains import blockers
+from holdfast.store.chains.deletes import TOMBSTONE
+from holdfast.store.log import fan_out
 from holdfast.store.rows import PRIORITY_MS
-from holdfast.store.tx import Tx
 
 MOST_ARRIVALS = 200
 
@@ -174,7 +176,7 @@ async def _move_lanes(tx: Tx, pending: Sequence[Arrival], leaving: Sequence[Arri
     mine = await lanes.lock_or_create(tx, [each.lane for each in (*pending, *leaving) if each.lane is not None])
     later = {each.seq for each in (*pending, *leaving) if each.lane not in mine}
     here = [(each, each.lane) for each in pending if each.lane is not None and each.lane in mine]
-    too_early = await webhooks.overtaking(tx, [(each.seq, lane) for each, lane in here if each.place is None])
+    too_early = await fan_out.overtaking(tx, [(each.seq, lane) for each, lane in here if each.place is None])
     later |= too_early
     here = [(each, lane) for each, lane in here if each.seq not in too_early]
     headless = await lanes.join(tx, [(each.seq, lane) for each, lane in here if each.place is None], mine)

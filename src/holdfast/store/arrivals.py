@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
 
 AGAIN_MS = 25
 """When to look again at what somebody had locked."""

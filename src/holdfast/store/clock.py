@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
 
 NOW = """SELECT $now"""
 

@@ -6,14 +6,15 @@ import json
 from typing import Any
 from uuid import UUID
 
+from holdfast.database.tx import Row, Tx, repeatable
 from holdfast.errors import DeliveryNotFound, JobNotFound, StatusConflict
 from holdfast.models import Delivery, Page
 from holdfast.states import TERMINAL, Status
-from holdfast.store import events, reads, rows, webhooks
+from holdfast.store import reads, rows
+from holdfast.store.log import events, fan_out
+from holdfast.store.log.fan_out import Parcel
 from holdfast.store.reads import Paging
 from holdfast.store.rows import instant, maybe_instant, maybe_json
-from holdfast.store.tx import Row, Tx, repeatable
-from holdfast.store.webhooks import Parcel
 
 DELIVERY = """
     SELECT about.job, about.target, about.event, about.subscription, delivery.id, delivery.status, delivery.attempt,
@@ -68,7 +69,7 @@ async def redeliver(tx: Tx, delivery_id: UUID, new_id: UUID, said: dict[str, str
     inserted = await rows.insert(tx, [parcel.start(new_id)])
     if inserted:
         (made,) = inserted
-        await webhooks.record(tx, [(made.seq, target, event, subscription)])
+        await fan_out.record(tx, [(made.seq, target, event, subscription)])
         facts = json.dumps({"again": id_, **said})
         await events.append(tx, [events.Fact(made.seq, "job:enqueued", made.status, 1, 0, facts)])
     return await get(tx, new_id)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from holdfast.database.tx import Tx
 from holdfast.errors import LaneNotFound
 from holdfast.models import Asked, LaneInfo
 from holdfast.states import Status
-from holdfast.store import arrivals, events, lanes
+from holdfast.store import arrivals, lanes
+from holdfast.store.log import events
 from holdfast.store.rows import maybe_instant
-from holdfast.store.tx import Tx
 
 MAKE_QUEUE = """INSERT INTO holdfast_queue (name) VALUES (:key) ON CONFLICT DO NOTHING"""
 PAUSE_QUEUE = """

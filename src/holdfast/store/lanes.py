@@ -15,10 +15,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.database.tx import Tx
 from holdfast.states import Gate, Status
-from holdfast.store import events
+from holdfast.store.log import events
 from holdfast.store.rows import PRIORITY_MS
-from holdfast.store.tx import Tx
 
 
 @dataclass(slots=True)

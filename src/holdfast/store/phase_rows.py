@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.database.tx import Tx
 from holdfast.models import RUN_PHASE, PhaseStatus
-from holdfast.store.tx import Tx
 
 
 class PhaseRow(NamedTuple):

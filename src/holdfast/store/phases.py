@@ -11,11 +11,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.database.tx import Tx, repeatable
 from holdfast.states import Status
-from holdfast.store import events, jobs, phase_rows
-from holdfast.store.jobs import FENCE, Hold, Report, Token
+from holdfast.store import phase_rows
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import FENCE, Hold, Report, Token
+from holdfast.store.log import events
 from holdfast.store.phase_rows import PhaseRow
-from holdfast.store.tx import Tx, repeatable
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ async def begin(tx: Tx, beginnings: Sequence[Beginning], reports: Sequence[Repor
 
     What is to be cancelled or paused begins no phase. *reports* are what was said before.
     """
-    passed_over = await jobs.report(tx, reports)
+    passed_over = await claiming.report(tx, reports)
     free = [each for each in beginnings if each.token not in passed_over]
     given = [(*each.token.values(), each.name, each.percent) for each in free]
     rows = await tx.fetch_all(BEGIN, given=given, seqs=[each.token.seq for each in free]) if free else []
@@ -84,7 +86,7 @@ async def complete(tx: Tx, completions: Sequence[Completion], reports: Sequence[
     A job that is to be cancelled or paused keeps what it has: a later run goes on from there. *reports* are the last
     ones of these phases. One that is completed already, because the answer was lost, is left as it is.
     """
-    passed_over = await jobs.report(tx, reports)
+    passed_over = await claiming.report(tx, reports)
     free = [each for each in completions if each.token not in passed_over]
     given = [(*each.token.values(), each.percent) for each in free]
     rows = await tx.fetch_all(COMPLETE, given=given, seqs=[each.token.seq for each in free]) if free else []
@@ -96,7 +98,7 @@ async def complete(tx: Tx, completions: Sequence[Completion], reports: Sequence[
 
 
 async def _holds(tx: Tx, tokens: Sequence[Token], done: set[Token]) -> dict[Token, Hold]:
-    standing = await jobs.look(tx, [each for each in tokens if each not in done])
+    standing = await claiming.look(tx, [each for each in tokens if each not in done])
     missed = {token: Hold.LOCKED if hold is Hold.HELD else hold for token, hold in standing.items()}
     return dict.fromkeys(done, Hold.HELD) | missed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.store.tx import Row, Tx, repeatable
+from holdfast.database.tx import Row, Tx, repeatable
 
 
 @dataclass(frozen=True, slots=True)

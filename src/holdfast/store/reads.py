@@ -17,11 +17,11 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
+from holdfast.database.tx import Row, Tx
 from holdfast.errors import ChainNotFound, JobNotFound, UsageError
 from holdfast.models import INTERNAL_QUEUE, Chain, ChainFilter, Job, JobFilter, Order, Page
 from holdfast.states import OPEN, TERMINAL, State, Status
 from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, SEQ_AT, instant, maybe_instant, to_job
-from holdfast.store.tx import Row, Tx
 
 T = TypeVar("T")
 

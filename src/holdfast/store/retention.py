@@ -17,12 +17,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from holdfast.database.tx import Tx
 from holdfast.models import Job
 from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL, Change, Status, guard
-from holdfast.store import deletes, events, unique
+from holdfast.store import unique
+from holdfast.store.chains import deletes
+from holdfast.store.log import events
 from holdfast.store.rows import COLUMNS, FACTS_WITH_RESULTS, LOCKED, LockedJob, to_job, to_locked
-from holdfast.store.tx import Tx
 
 SINCE = {"stale": "closed_at", "delete": "stale_at"}
 """The column from which the time of a stage counts."""

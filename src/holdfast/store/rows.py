@@ -15,10 +15,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from holdfast.database.tx import Row, Tx
 from holdfast.models import Job, Phase, Start
 from holdfast.states import Gate, Status, shown
 from holdfast.store.phase_rows import BESIDE, BESIDE_WITH_RESULTS, PhaseRow, from_text
-from holdfast.store.tx import Row, Tx
 
 PRIORITY_MS = 60_000
 """How much waiting one point of priority is worth: the order key is the time of readiness minus this."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
+from holdfast.database.tx import Row, Tx, repeatable
 from holdfast.errors import InvalidInput, SubscriptionNotFound
 from holdfast.models import Subscription
 from holdfast.store.rows import instant, maybe_instant
-from holdfast.store.tx import Row, Tx, repeatable
 
 MOST_SUBSCRIPTIONS = 100
 """How many there may be: each is looked at whenever a job ends, in the transaction that ends it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.database.tx import Tx, repeatable
 from holdfast.models import TaskRecord
-from holdfast.store.tx import Tx, repeatable
 
 VERSIONS = """SELECT name, version FROM holdfast_task WHERE name $any(names: text)"""
 

@@ -22,9 +22,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from holdfast.database.tx import R, Tx
 from holdfast.errors import Busy, HoldfastError
 from holdfast.models import Unique
-from holdfast.store.tx import R, Tx
 
 TRIES = 5
 SCOPES = ("open", "any")

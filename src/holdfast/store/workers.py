@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.store.tx import Tx
+from holdfast.database.tx import Tx
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.errors import InvalidSignature
+from holdfast.runtime import wall_ms
 from holdfast.settings import SECRET_PREFIX, secret_key
-from holdfast.surroundings import wall_ms
 
 SECRET_BYTES = 32
 VERSION = "v1"

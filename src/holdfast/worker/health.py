@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-from holdfast.surroundings import Surroundings
+from holdfast.runtime import Surroundings
 
 HintMode: TypeAlias = Literal["listening", "watching", "polling"]
 """How a worker learns of new work: by a line to PostgreSQL, by SQLite's log file, or by its poll alone."""

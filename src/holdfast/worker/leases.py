@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
-from holdfast.crashpoints import reach
+from holdfast.database.tx import Store
 from holdfast.errors import Busy
-from holdfast.store import jobs
-from holdfast.store.jobs import Hold, Token
-from holdfast.store.tx import Store
-from holdfast.surroundings import Shell, Surroundings
+from holdfast.fault_points import reach
+from holdfast.runtime import Shell, Surroundings
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import Hold, Token
 
 LOOK_SECONDS = 2.0
 HINTED_SECONDS = 0.25  # the least between two looks, however many hints come
@@ -212,11 +212,11 @@ class Leases:
     def _ask(self, held: dict[Token, Lease], now: float, *, is_due: bool) -> dict[Token, Hold]:
         due = held if is_due else {token: held[token] for token in self._locked if token in held}
         if not due:
-            return self._store.read_sync(jobs.look, list(held))
+            return self._store.read_sync(claiming.look, list(held))
         reach("renew.before")
         self._is_renewing = True
         try:
-            holds = self._store.run_sync(jobs.renew, list(due))
+            holds = self._store.run_sync(claiming.renew, list(due))
         finally:
             self._is_renewing = False
         reach("renew.after")
@@ -232,7 +232,7 @@ class Leases:
             self._succeeded()
             return holds
         rest = [token for token in held if token not in due]
-        return holds | (self._store.read_sync(jobs.look, rest) if rest else {})
+        return holds | (self._store.read_sync(claiming.look, rest) if rest else {})
 
     def _succeeded(self) -> None:
         self._is_queueing = False

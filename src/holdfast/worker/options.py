@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from holdfast.calls import NAME_LENGTH, check_any, is_name
 from holdfast.errors import InvalidSettings
-from holdfast.store.jobs import Want
-from holdfast.surroundings import Surroundings
-from holdfast.tasks import Tasks
-from holdfast.worker.attempt import Middleware
+from holdfast.runtime import Surroundings
+from holdfast.store.jobs.claiming import Want
+from holdfast.tasks.calls import NAME_LENGTH, check_any, is_name
+from holdfast.tasks.task import Tasks
+from holdfast.worker.attempts.attempt import Middleware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

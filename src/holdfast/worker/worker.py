@@ -19,35 +19,35 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast.client.providers import Opener
+from holdfast.client.starter import Starting
+from holdfast.database.tx import Store
 from holdfast.errors import HoldfastError, Misuse
-from holdfast.providers import Opener
-from holdfast.starting import Starting
-from holdfast.store.jobs import Hold, Token, Want
-from holdfast.store.tx import Store
+from holdfast.runtime import Surroundings
+from holdfast.store.jobs.claiming import Hold, Token, Want
 from holdfast.store.workers import Member
-from holdfast.surroundings import Surroundings
-from holdfast.tasks import Task, Tasks
-from holdfast.worker.aborts import ABORTS, AbortReason
-from holdfast.worker.beside import Beside
-from holdfast.worker.children.launch import Launch
+from holdfast.tasks.task import Task, Tasks
+from holdfast.worker.attempts.aborts import ABORTS, AbortReason
+from holdfast.worker.attempts.active import Running, Slot
+from holdfast.worker.attempts.loop_lag import LoopWatch
+from holdfast.worker.attempts.progress import Progress
+from holdfast.worker.children.bootstrap import Launch
 from holdfast.worker.children.pool import Children
-from holdfast.worker.children.remote import Ledgers
-from holdfast.worker.claimer import LOOPS, Claimer
-from holdfast.worker.deliveries import Deliveries
-from holdfast.worker.ending import Ending
-from holdfast.worker.handlers import Handlers
+from holdfast.worker.children.remote_attempt import Ledgers
+from holdfast.worker.claiming.claimer import LOOPS, Claimer
+from holdfast.worker.claiming.dispatcher import Intake
+from holdfast.worker.claiming.executor import Handlers
+from holdfast.worker.claiming.slot_group import Beside
+from holdfast.worker.claiming.unsettled import Ended
+from holdfast.worker.claiming.wakeups import Hearing
+from holdfast.worker.claiming.webhook_slots import Deliveries
 from holdfast.worker.health import ChildrenHealth, Health, HintMode, Instants
-from holdfast.worker.hearing import Hearing
-from holdfast.worker.intake import Intake
 from holdfast.worker.leases import Leases
-from holdfast.worker.loop_watch import LoopWatch
 from holdfast.worker.options import WorkerOptions, new_worker_id, wants_of
-from holdfast.worker.progress import Progress
-from holdfast.worker.proof import Proof
-from holdfast.worker.retention import RetentionPass, RetentionUpkeep
-from holdfast.worker.running import Running, Slot
-from holdfast.worker.settle import Ended
-from holdfast.worker.upkeep import Undelivered, Upkeep
+from holdfast.worker.shutdown import Ending
+from holdfast.worker.upkeep.liveness_lock import Proof
+from holdfast.worker.upkeep.reaper import Undelivered, Upkeep
+from holdfast.worker.upkeep.retention import RetentionPass, RetentionUpkeep
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from holdfast.store.tx import Database
+from holdfast.database.tx import Database
 
 
 class Can(StrEnum):

@@ -8,9 +8,11 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.database.tx import Tx
 from holdfast.states import Change
-from holdfast.store import blockers, chain_ends, completing, continuations, deletes, events, settling, steering
-from holdfast.store.tx import Tx
+from holdfast.store.chains import blockers, chain_ends, continuations, deletes
+from holdfast.store.jobs import completing, settling, steering
+from holdfast.store.log import events
 from tests.mutant_registry import change_sql, drawn, without_guard
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tests.store.race_mutants  # noqa: F401 - it fills RACES
-from holdfast.store import log, trimming
+from holdfast.store.log import pruning, reading
 from tests.mutant_registry import DRAWN, RACES, Mutant, change_sql, drawn
 
 NAMES = (
@@ -20,9 +20,9 @@ DRAWN += [Mutant(each.name, each.breaks, each.apply) for each in RACES if each.n
 
 @drawn("a reader is given an event again when it comes back", "I-44")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, log, "SINCE", "seq > :after", "seq >= :after")
+    change_sql(patch, reading, "SINCE", "seq > :after", "seq >= :after")
 
 
 @drawn("a reader is not told that the log was cut", "I-44")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, trimming, "RECORD", "AS text) WHERE", "AS text) WHERE false AND")
+    change_sql(patch, pruning, "RECORD", "AS text) WHERE", "AS text) WHERE false AND")

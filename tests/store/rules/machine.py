@@ -20,9 +20,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from holdfast.models import RUN_PHASE
 from holdfast.outcomes import Facts, Fail, Kind, Outcome, Pause, Reschedule
 from holdfast.outcomes import judge as really_judge
-from holdfast.store import admission, reaping, settling
-from holdfast.store import jobs as engine
-from holdfast.store.settling import Settlement
+from holdfast.store import admission
+from holdfast.store.jobs import claiming as engine
+from holdfast.store.jobs import reaping, settling
+from holdfast.store.jobs.settling import Settlement
 from tests.law.moves import TERMINAL, sources
 from tests.store.rules import completing, keeping, phases, running, steering
 from tests.store.rules.admission import admit

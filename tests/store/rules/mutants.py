@@ -10,24 +10,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.database.tx import Tx
 from holdfast.outcomes import Kind
 from holdfast.states import Change
-from holdfast.store import (
-    blockers,
-    deletes,
-    events,
-    holds,
-    jobs,
-    lanes,
-    phase_rows,
-    phases,
-    reaping,
-    rows,
-    settling,
-    steering,
-    unique,
-)
-from holdfast.store.tx import Tx
+from holdfast.store import holds, lanes, phase_rows, phases, rows, unique
+from holdfast.store.chains import blockers, deletes
+from holdfast.store.jobs import claiming, reaping, settling, steering
+from holdfast.store.log import events
 from tests.mutant_registry import change_sql, drawn, without_guard
 
 
@@ -73,18 +62,18 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @drawn("attempt number does not grow", "I-10")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, jobs, "CLAIM", "attempt = attempt + 1", "attempt = 1")
+    change_sql(patch, claiming, "CLAIM", "attempt = attempt + 1", "attempt = 1")
 
 
 @drawn("progress without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, jobs, "PROGRESS", jobs.FENCE, "holdfast_job.seq = given.seq")
+    change_sql(patch, claiming, "PROGRESS", claiming.FENCE, "holdfast_job.seq = given.seq")
 
 
 @drawn("renewal without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, jobs, "RENEW", "AND holdfast_job.nonce = given.nonce", "")
-    change_sql(patch, jobs, "RENEW", "AND holdfast_job.attempt = given.attempt", "")
+    change_sql(patch, claiming, "RENEW", "AND holdfast_job.nonce = given.nonce", "")
+    change_sql(patch, claiming, "RENEW", "AND holdfast_job.attempt = given.attempt", "")
 
 
 @drawn("lane promoted out of order", "I-28")
@@ -128,7 +117,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @drawn("claim from a paused queue", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
     for name in ("CLAIM", "PEEK"):
-        change_sql(patch, jobs, name, f"AND {jobs.IS_PAUSED} IS NULL", "")
+        change_sql(patch, claiming, name, f"AND {claiming.IS_PAUSED} IS NULL", "")
 
 
 @drawn("priority counts for nothing", "I-73")
@@ -165,12 +154,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @drawn("a phase begins without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, phases, "BEGIN", jobs.FENCE, "holdfast_job.seq = given.seq")
+    change_sql(patch, phases, "BEGIN", claiming.FENCE, "holdfast_job.seq = given.seq")
 
 
 @drawn("a phase completes without the token", "I-13")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, phases, "COMPLETE", jobs.FENCE, "holdfast_job.seq = given.seq")
+    change_sql(patch, phases, "COMPLETE", claiming.FENCE, "holdfast_job.seq = given.seq")
 
 
 @drawn("a job that is to stop begins a phase", "I-31")

@@ -21,19 +21,21 @@ from uuid import UUID
 import psycopg
 
 from holdfast import Holdfast, HoldfastError, Tasks, Unique
-from holdfast.cursors import read_cursor
+from holdfast.database.postgres import PostgresStore
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.tx import Operation, Store, Tx
 from holdfast.errors import CursorExpired
 from holdfast.models import Chain, Continuation, Event, Job, JobEvent, PhaseStatus, Start
 from holdfast.outcomes import Retry
+from holdfast.runtime import Surroundings
 from holdfast.settings import Settings
-from holdfast.store import jobs, log, phase_rows
+from holdfast.store import phase_rows
 from holdfast.store import phases as engine_phases
+from holdfast.store.jobs import claiming
+from holdfast.store.log import reading
 from holdfast.store.phase_rows import PhaseRow
-from holdfast.store.postgres import PostgresStore
 from holdfast.store.rows import COLUMNS, FACTS, STORED, to_job
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.tx import Operation, Store, Tx
-from holdfast.surroundings import Surroundings
+from holdfast.wire.cursors import read_cursor
 from tests.store.rules.continuing import INHERITED, Next
 from tests.store.rules.keeping import DELETE_MS, STALE_MS, Events
 from tests.store.rules.phases import NAMES, PERCENT, next_phase, result
@@ -101,7 +103,7 @@ class Side:
     hf: Holdfast = field(init=False)
     last_event: int = 0
     seqs: dict[int, UUID] = field(default_factory=dict)
-    tokens: dict[Token, jobs.Token] = field(default_factory=dict)
+    tokens: dict[Token, claiming.Token] = field(default_factory=dict)
     cursor: str = ""
     """Where the reader of the log stands."""
 
@@ -118,7 +120,7 @@ class Side:
         times = Settings(stale_after_seconds=STALE_MS / 1000, delete_after_seconds=DELETE_MS / 1000)
         self.hf = Holdfast(store=self.store, tasks=[TASKS], surroundings=surroundings, settings=times)
         self.last_event, self.seqs, self.tokens = 0, {}, {}
-        self.cursor = self.store.read_sync(log.now).text
+        self.cursor = self.store.read_sync(reading.now).text
 
     def set_time(self, now: int) -> None:
         """Let it be *now*."""
@@ -172,11 +174,11 @@ class Side:
         try:
             is_last = False
             while not is_last:
-                found = self.store.read_sync(log.since, read_cursor(self.cursor), MOST_EVENTS)
-                told += [each.event for each in self.store.read_sync(log.tell, found)]
+                found = self.store.read_sync(reading.since, read_cursor(self.cursor), MOST_EVENTS)
+                told += [each.event for each in self.store.read_sync(reading.tell, found)]
                 self.cursor, is_last = found.cursor.text, found.is_last
         except CursorExpired:
-            self.cursor = self.store.read_sync(log.now).text
+            self.cursor = self.store.read_sync(reading.now).text
             raise
         events: Events = defaultdict(list)
         others: Counter[tuple[Any, ...]] = Counter()
@@ -292,7 +294,7 @@ async def _empty(tx: Tx) -> None:
         await tx.execute(f"DELETE FROM holdfast_{name}")
 
 
-async def begin_phase(tx: Tx, token: jobs.Token) -> str:
+async def begin_phase(tx: Tx, token: claiming.Token) -> str:
     """Begin the next phase as an attempt does that has read what is stored; say how the claim stands."""
     stored = {row.position: row for row in await phase_rows.read(tx, token.seq)}
     place = next_phase([str(row.status) for row in stored.values()]) or 0
@@ -306,7 +308,7 @@ async def begin_phase(tx: Tx, token: jobs.Token) -> str:
     return str((await engine_phases.begin(tx, [beginning]))[token])
 
 
-async def complete_phase(tx: Tx, token: jobs.Token) -> str:
+async def complete_phase(tx: Tx, token: claiming.Token) -> str:
     """Complete the phase that is under way; say how the claim stands."""
     active = [row.position for row in await phase_rows.read(tx, token.seq) if row.status is PhaseStatus.ACTIVE]
     place = active[0] if active else 0

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
-from holdfast.calls import Call
 from holdfast.models import Unique
-from holdfast.tasks import Tasks
+from holdfast.tasks.calls import Call
+from holdfast.tasks.task import Tasks
 
 tasks = Tasks()
 

@@ -6,8 +6,8 @@ from typing import assert_type
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from holdfast.calls import Call
-from holdfast.tasks import Tasks
+from holdfast.tasks.calls import Call
+from holdfast.tasks.task import Tasks
 
 tasks = Tasks()
 

@@ -2,9 +2,9 @@
 
 from typing import assert_type
 
-from holdfast.calls import Call
-from holdfast.tasks import Registrar, Task, Tasks
-from holdfast.worker.context import BlockingContext, Context
+from holdfast.tasks.calls import Call
+from holdfast.tasks.task import Registrar, Task, Tasks
+from holdfast.worker.attempts.context import BlockingContext, Context
 
 tasks = Tasks()
 

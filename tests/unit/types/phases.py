@@ -4,8 +4,8 @@ from collections.abc import Awaitable
 from typing import Any, assert_type
 
 from holdfast import Context, Holdfast
-from holdfast.calls import Call
 from holdfast.sync import Context as BlockingContext
+from holdfast.tasks.calls import Call
 
 hf = Holdfast("jobs.db")
 

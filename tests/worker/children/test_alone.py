@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store.jobs import Claimed, Token
-from holdfast.surroundings import spawn
+from holdfast.runtime import spawn
+from holdfast.store.jobs.claiming import Claimed, Token
+from holdfast.worker.children.messages import JOB, Lines, Message, packed
 from holdfast.worker.children.process import MODULE
-from holdfast.worker.children.remote import FENCED
-from holdfast.worker.children.wire import JOB, Lines, Message, packed
+from holdfast.worker.children.remote_attempt import FENCED
 from tests.conditions import until
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, ends_as, gone, noted_pid

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.worker.aborts import AbortReason
-from holdfast.worker.children import remote
+from holdfast.worker.attempts.aborts import AbortReason
+from holdfast.worker.children import remote_attempt
 from tests.conditions import until
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, ends_as, gone, lives, noted_pid
@@ -20,8 +20,8 @@ from tests.worker.children.watching import PATIENCE, ends_as, gone, lives, noted
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have children killed soon whose handlers do not stop."""
-    monkeypatch.setattr(remote, "STUBBORN_SECONDS", 0.3)
-    monkeypatch.setattr(remote, "KILL_SECONDS", {AbortReason.TIMEOUT: 0.3, AbortReason.SHUTDOWN: 0.3})
+    monkeypatch.setattr(remote_attempt, "STUBBORN_SECONDS", 0.3)
+    monkeypatch.setattr(remote_attempt, "KILL_SECONDS", {AbortReason.TIMEOUT: 0.3, AbortReason.SHUTDOWN: 0.3})
 
 
 async def history(hf: Holdfast, chain: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.sqlite import SqliteStore
-from holdfast.surroundings import Surroundings
+from holdfast.database.sqlite import SqliteStore
+from holdfast.runtime import Surroundings
 from holdfast.worker.leases import Leases
 from tests.worker.test_recovery import NoShell, Time, Witness, claim
 from tests.worker.test_self_fence import SilentStore

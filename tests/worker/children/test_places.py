@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Misuse
-from holdfast.worker.children.places import find, place_of
+from holdfast.worker.children.import_path import find, place_of
 from tests.worker.children import application
 
 SCRIPT = """

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.jobs import Report, Token
+from holdfast.store.jobs.claiming import Report, Token
+from holdfast.worker.children.messages import REPORT
 from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
-from holdfast.worker.children.wire import REPORT
 
 TOKEN = Token(7, 2, "nonce")
 FIRST, SECOND = Report(TOKEN, 10, None), Report(TOKEN, 20, None)

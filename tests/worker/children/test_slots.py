@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store import glances
-from holdfast.store.hints import Horizon
-from holdfast.store.jobs import Claims, Want
-from holdfast.worker.beside import Beside
-from holdfast.worker.running import Slot
+from holdfast.database.hints import Horizon
+from holdfast.store import polls
+from holdfast.store.jobs.claiming import Claims, Want
+from holdfast.worker.attempts.active import Slot
+from holdfast.worker.claiming.slot_group import Beside
 
 NOTHING = Claims([], more=False)
 
@@ -76,7 +76,7 @@ def test_a_claim_that_left_something_behind_is_made_again_as_soon_as_there_is_ro
 
 
 def test_what_is_due_later_is_looked_for_then(pool: Pool) -> None:
-    pool.slots.note_look(glances.Work(False, 400, Horizon(0, 0)))
+    pool.slots.note_look(polls.Work(False, 400, Horizon(0, 0)))
 
     assert pool.slots.sooner(None) == 400
     assert pool.slots.sooner(100) == 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.surroundings import Process
+from holdfast.runtime import Process
 from holdfast.worker.children import pool
 from tests.conditions import until
 from tests.worker.children import application

@@ -12,8 +12,8 @@ import holdfast.worker.children
 from holdfast.models import BlockerEnd, Continuation, Start
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Status
-from holdfast.store.jobs import Claimed, Report, Token
-from holdfast.worker.children.wire import JOB, OUTCOME, REPORT, Lines, packed
+from holdfast.store.jobs.claiming import Claimed, Report, Token
+from holdfast.worker.children.messages import JOB, OUTCOME, REPORT, Lines, packed
 
 TOKEN = Token(7, 2, "nonce")
 ID = UUID("01890000-0000-7000-8000-000000000001")

@@ -14,9 +14,9 @@ from functools import wraps
 from typing import Any
 
 from holdfast import Context, Holdfast, Retry, Tasks
-from holdfast.store.tx import drive
+from holdfast.database.tx import drive
 from holdfast.sync import Context as BlockingContext
-from holdfast.tasks import Task
+from holdfast.tasks.task import Task
 from tests.ways import Awaitable
 from tests.worker.colours import Awaited
 

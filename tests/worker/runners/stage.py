@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast import Chain, Holdfast
-from holdfast.calls import Call
 from holdfast.models import Event, Job
+from holdfast.tasks.calls import Call
 from holdfast.worker.worker import Worker
 from tests.conditions import until
 from tests.worker.runners.behaviours import CHILDREN, LONGEST_SECONDS, PLAIN, Behaviour

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import Chain, Holdfast
-from holdfast.store import jobs
-from holdfast.store.jobs import Claims, Want
+from holdfast.store.jobs import claiming
+from holdfast.store.jobs.claiming import Claims, Want
 from tests.conditions import until
 from tests.worker.runners.behaviours import behaviour
 from tests.worker.runners.notes import note, pass_gate
@@ -48,7 +48,7 @@ async def test_what_a_claim_for_children_passes_over_is_claimed_once_the_other_h
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker claims for its children and for itself, from the same queues, and each claim passes over locked rows."""
-    runner, job_id, whole = Runner(hf, "child-plain"), uuid4(), jobs.admit_and_claim
+    runner, job_id, whole = Runner(hf, "child-plain"), uuid4(), claiming.admit_and_claim
     passed_over: list[UUID] = []
 
     async def pass_over(tx: Any, wants: Any, *about: Any, **more: Any) -> Claims:
@@ -58,7 +58,7 @@ async def test_what_a_claim_for_children_passes_over_is_claimed_once_the_other_h
         passed_over.append(job_id)
         return Claims([], more=False)
 
-    monkeypatch.setattr(jobs, "admit_and_claim", pass_over)
+    monkeypatch.setattr(claiming, "admit_and_claim", pass_over)
     chain = await hf.start(runner.call(echo, text="late"), id=job_id, delay=0.05)
 
     assert await chain.result(timeout=AT_ONCE_SECONDS) == "etal"
@@ -69,7 +69,7 @@ async def test_a_claim_tells_what_it_has_taken_up_for_others(hf: Holdfast) -> No
     chain = await hf.start(Runner(hf, "loop").call(echo, text=""), queue="nobodys", delay=0.01)
     await until(lambda: _is_due(hf, chain), "the job is due")
 
-    claims = await hf.store.run(jobs.admit_and_claim, [Want("nobodys", "another", 1000)], 1, "nobody", "nonce")
+    claims = await hf.store.run(claiming.admit_and_claim, [Want("nobodys", "another", 1000)], 1, "nobody", "nonce")
 
     assert (claims.jobs, claims.admitted) == ([], 1)
 

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from holdfast.store.tx import Database
+from holdfast.database.tx import Database
 
 DATABASES: dict[str, Database] = {"postgresql": "postgres", "sqlite": "sqlite"}
 """Our word for a database, by Django's."""

@@ -10,11 +10,11 @@ from typing import Any
 from django.db import router
 from django.db.migrations.operations.base import Operation, OperationCategory
 
+from holdfast.database import migrations
+from holdfast.database.dialect import Dialect, PostgresDialect, SqliteDialect
+from holdfast.database.tx import Row, drive
 from holdfast.integrations.django.addresses import DATABASES
 from holdfast.integrations.django.project import alias, schema_name
-from holdfast.store import migrations
-from holdfast.store.dialect import Dialect, PostgresDialect, SqliteDialect
-from holdfast.store.tx import Row, drive
 
 
 class TakeStep(Operation):

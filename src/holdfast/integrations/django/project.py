@@ -17,12 +17,12 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from holdfast.app import Holdfast
-from holdfast.cli.launching import find
 from holdfast.errors import Misuse
 from holdfast.integrations.django.addresses import address_of, connection_of
 from holdfast.integrations.django.provider import Django
 from holdfast.settings import Settings
-from holdfast.tasks import Tasks
+from holdfast.supervisor.launch import find
+from holdfast.tasks.task import Tasks
 
 tasks = Tasks()
 """The project's tasks: `@tasks.task(name="shop.charge")` in any app's `tasks.py`."""

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from holdfast.database.borrowed import Check, Course, UserTransaction, ended_by_user
+from holdfast.database.statements import Record, in_format, records
 from holdfast.errors import Misuse, TransactionBroken
-from holdfast.store.borrowed import Check, Course, UserTransaction, ended_by_user
-from holdfast.store.statements import Record, in_format, records
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class AtomicTransaction:
         """Enter `atomic()`, on SQLite as a writer."""
         from django.db import Error, transaction
 
-        from holdfast.store.borrowed.django import beginning, connect, ours
+        from holdfast.database.borrowed.django import beginning, connect, ours
 
         self._course = course
         wrapper = self.session = _connection(self._alias)
@@ -191,7 +191,7 @@ def _connection(alias: str) -> Any:
     """Give this thread's connection object; another, if that of an earlier block could not be brought back in order."""
     from django.db import connections
 
-    from holdfast.store.borrowed.django import why_no_alias
+    from holdfast.database.borrowed.django import why_no_alias
 
     if (why_not := why_no_alias(alias)) is not None:
         raise Misuse(f"{why_not}; give the alias of the database that holds the jobs")

@@ -20,21 +20,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from holdfast.crashpoints import reach
 from holdfast.errors import Misuse
+from holdfast.fault_points import reach
 from holdfast.outcomes import Outcome
-from holdfast.surroundings import Surroundings
-from holdfast.worker.aborts import AbortReason
-from holdfast.worker.attempt import Attempt, Middleware
-from holdfast.worker.blocks import make_desks
-from holdfast.worker.children.copies import HandlerThreads, end_copy
-from holdfast.worker.children.launch import be_child, mark_of
+from holdfast.runtime import Surroundings
+from holdfast.worker.attempts.aborts import AbortReason
+from holdfast.worker.attempts.attempt import Attempt, Middleware
+from holdfast.worker.attempts.blocks import make_desks
+from holdfast.worker.children.bootstrap import be_child, mark_of
+from holdfast.worker.children.engine import ENGINE, Engine
+from holdfast.worker.children.fork_guard import HandlerThreads, end_copy
+from holdfast.worker.children.import_path import Main, find
 from holdfast.worker.children.limits import at_most, die_with, resident_megabytes
-from holdfast.worker.children.places import Main, find
+from holdfast.worker.children.messages import CHUNK, JOB, OUTCOME, REPORT, Lines, Message, packed
 from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
-from holdfast.worker.children.remote import FENCED
-from holdfast.worker.children.wire import CHUNK, JOB, OUTCOME, REPORT, Lines, Message, packed
-from holdfast.worker.engine import ENGINE, Engine
+from holdfast.worker.children.remote_attempt import FENCED
 
 STOP_SECONDS = 5.0
 """How long a handler has that is stopped because the worker is silent, before the process ends itself."""

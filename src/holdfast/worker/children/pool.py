@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.store.jobs import Claimed
-from holdfast.surroundings import Surroundings
-from holdfast.tasks import Task
-from holdfast.worker.children.launch import Launch
+from holdfast.runtime import Surroundings
+from holdfast.store.jobs.claiming import Claimed
+from holdfast.tasks.task import Task
+from holdfast.worker.attempts.judging import Judge
+from holdfast.worker.children.bootstrap import Launch
+from holdfast.worker.children.messages import Message
 from holdfast.worker.children.process import ChildProcess, how_it_died
-from holdfast.worker.children.remote import Ledgers, RemoteAttempt
-from holdfast.worker.children.wire import Message
-from holdfast.worker.judging import Judge
+from holdfast.worker.children.remote_attempt import Ledgers, RemoteAttempt
 from holdfast.worker.options import WorkerOptions
 
 HELLO_SECONDS = 60.0

@@ -17,8 +17,8 @@ from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import Protocol
 
-from holdfast.surroundings import Process, Surroundings
-from holdfast.worker.children.wire import CHUNK, Lines, Message, packed
+from holdfast.runtime import Process, Surroundings
+from holdfast.worker.children.messages import CHUNK, Lines, Message, packed
 
 MODULE = "holdfast.worker.children.child"
 LEAVE_SECONDS = 2.0

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Protocol
 
-from holdfast.store.jobs import Report, Token
-from holdfast.worker.children.wire import REPORT
+from holdfast.store.jobs.claiming import Report, Token
+from holdfast.worker.children.messages import REPORT
 
 
 class Say(Protocol):

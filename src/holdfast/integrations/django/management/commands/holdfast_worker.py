@@ -9,10 +9,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from holdfast.cli.launching import OPTIONS, WorkerOption, keywords, work
 from holdfast.errors import HoldfastError
 from holdfast.integrations.django.connections import tidy_connections
 from holdfast.integrations.django.project import holdfast
+from holdfast.supervisor.launch import OPTIONS, WorkerOption, keywords, work
 
 
 class Command(BaseCommand):

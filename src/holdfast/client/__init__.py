@@ -1,0 +1,1 @@
+"""What the two faces do, written once: start, wait, steer, complete."""

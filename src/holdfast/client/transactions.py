@@ -1,0 +1,182 @@
+"""A block's transaction in the hand of its user: statements, savepoints, and chains that start with its commit.
+
+Written once, over an open transaction of the store, with a face for each colour. It neither commits nor rolls back:
+whoever has opened the block does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, ClassVar, TypeVar, Unpack
+from uuid import UUID
+
+from holdfast.client.chain_handle import BlockingChain, Chain, Held
+from holdfast.client.starter import Starting, take_calls
+from holdfast.database.statements import Record
+from holdfast.database.tx import OpenTx, drive
+from holdfast.errors import Misuse
+from holdfast.tasks.calls import Call, StartOptions
+
+R = TypeVar("R")
+
+
+class Statements:
+    """What both faces do, as coroutines; *refuse* raises when the block may not go on, such as after a lost lease."""
+
+    def __init__(
+        self, open_tx: OpenTx, starting: Starting, refuse: Callable[[], None], from_chain: UUID | None = None
+    ) -> None:
+        self._open_tx = open_tx
+        self._starting = starting
+        self._refuse = refuse
+        self._from_chain = from_chain
+        self._is_closed = False
+
+    @property
+    def open_tx(self) -> OpenTx:
+        """The transaction, as long as the block is open and may go on."""
+        self.refuse_closed()
+        self._refuse()
+        return self._open_tx
+
+    def refuse_closed(self) -> None:
+        """Raise `Misuse` after the block."""
+        if self._is_closed:
+            raise Misuse("the block is closed, and its transaction with it; use `tx` inside the block only")
+
+    def close(self) -> None:
+        """Refuse what comes after the block."""
+        self._is_closed = True
+
+    async def query(self, sql: str, values: dict[str, object]) -> list[Record]:
+        """Run the user's statement."""
+        return await self.open_tx.query(sql, values)
+
+    async def fetch_one(self, sql: str, values: dict[str, object]) -> Record | None:
+        """Run the user's statement and give its row; more than one is a mistake."""
+        rows = await self.query(sql, values)
+        if len(rows) > 1:
+            raise Misuse(f"fetch_one() found {len(rows)} rows; narrow the statement, or use fetch_all()")
+        return rows[0] if rows else None
+
+    async def start(self, calls: Sequence[Call[Any]], kind: type[Held[Any]]) -> list[Any]:
+        """Start chains in this transaction; a key that the own chain holds is handed over."""
+        taken = take_calls(calls)
+        started = await self._starting.start(self.open_tx, taken, self._from_chain)
+        return [kind.copy_of(each) for each in started]
+
+
+class BlockTransaction:
+    """What the faces have without a colour; a verb takes either as its `connection=`."""
+
+    _statements: Statements
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection: psycopg's of this colour, or sqlite3's; or that behind the `session`."""
+        return self._statements.open_tx.connection
+
+    @property
+    def session(self) -> Any:
+        """The session of your own library that this transaction is, with `using=` or `transactions=`; else `Misuse`."""
+        return self._statements.open_tx.session
+
+    def runner(self, *, is_async: bool) -> InBlock:
+        """Give the transaction for a verb with `connection=tx`, of a face of this colour."""
+        if is_async is not self._is_async:
+            raise Misuse("tx is async; write `await hf.…`" if self._is_async else "tx is blocking; write `hf.sync.…`")
+        return InBlock(self._statements.open_tx)
+
+    _is_async: ClassVar[bool]
+
+
+class InBlock:
+    """A block's transaction in the shape of a `Runner`: for verbs it is like a caller's own."""
+
+    def __init__(self, open_tx: OpenTx) -> None:
+        self.run = open_tx.run
+        self.read = open_tx.read
+        self.gather = open_tx.gather
+
+
+class Transaction(BlockTransaction):
+    """The transaction of an `async with` block; your statements commit with it, or not at all.
+
+    Parameters are written `:name` and given by name: `await tx.execute("UPDATE t SET a = :a", a=1)`.
+    """
+
+    _is_async = True
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run a statement."""
+        await self._statements.query(sql, values)
+
+    async def fetch_one(self, sql: str, /, **values: object) -> Record | None:
+        """Run a statement and give its one row, or None; by place, by `row["name"]` or by `row.name`."""
+        return await self._statements.fetch_one(sql, values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Record]:
+        """Run a statement and give all its rows."""
+        return await self._statements.query(sql, values)
+
+    async def start(self, call: Call[R], **options: Unpack[StartOptions]) -> Chain[R]:
+        """Start a chain that exists when the block commits; the keywords are those of `Call.options`."""
+        return (await self.start_many([call.options(**options) if options else call]))[0]
+
+    async def start_many(self, calls: Sequence[Call[R]]) -> list[Chain[R]]:
+        """Start a chain for each of *calls*, in order; all exist when the block commits."""
+        return await self._statements.start(calls, Chain)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Try something: an error inside undoes what was done inside, and the block can go on without it."""
+        open_tx = self._statements.open_tx
+        name = await open_tx.begin_savepoint()
+        try:
+            yield
+        except BaseException:
+            await open_tx.roll_back_to(name)
+            raise
+        await open_tx.release(name)
+
+
+class BlockingTransaction(BlockTransaction):
+    """The transaction of a `with` block; public as `holdfast.sync.Transaction`."""
+
+    _is_async = False
+
+    def execute(self, sql: str, /, **values: object) -> None:
+        """Run a statement."""
+        drive(self._statements.query(sql, values))
+
+    def fetch_one(self, sql: str, /, **values: object) -> Record | None:
+        """Run a statement and give its one row, or None; by place, by `row["name"]` or by `row.name`."""
+        return drive(self._statements.fetch_one(sql, values))
+
+    def fetch_all(self, sql: str, /, **values: object) -> list[Record]:
+        """Run a statement and give all its rows."""
+        return drive(self._statements.query(sql, values))
+
+    def start(self, call: Call[R], **options: Unpack[StartOptions]) -> BlockingChain[R]:
+        """Start a chain that exists when the block commits; the keywords are those of `Call.options`."""
+        return self.start_many([call.options(**options) if options else call])[0]
+
+    def start_many(self, calls: Sequence[Call[R]]) -> list[BlockingChain[R]]:
+        """Start a chain for each of *calls*, in order; all exist when the block commits."""
+        return drive(self._statements.start(calls, BlockingChain))
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Try something: an error inside undoes what was done inside, and the block can go on without it."""
+        open_tx = self._statements.open_tx
+        name = drive(open_tx.begin_savepoint())
+        try:
+            yield
+        except BaseException:
+            drive(open_tx.roll_back_to(name))
+            raise
+        drive(open_tx.release(name))

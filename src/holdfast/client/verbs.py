@@ -1,0 +1,252 @@
+"""What both faces do, written once: reading, waiting and steering; `starting` has the starts.
+
+Every verb takes a `Runner` first: the store, its blocking twin or a caller's transaction. The async face awaits a
+verb; over a blocking runner nothing suspends, so the blocking face finishes the same coroutine with `drive()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_args
+from uuid import UUID
+
+from holdfast import current_block
+from holdfast.client.chain_handle import Seconds
+from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, paging
+from holdfast.client.starter import Starting
+from holdfast.client.transactions import InBlock
+from holdfast.client.waiter import Until, Waits
+from holdfast.codec import clean_text
+from holdfast.database.borrowed import Borrowed
+from holdfast.database.tx import Operation, Runner
+from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
+from holdfast.ids import Many, Target, target_id
+from holdfast.models import Asked, CancelAnswer, Chain, Event, Job, Page, PauseAnswer
+from holdfast.states import Status
+from holdfast.store import polls, reads
+from holdfast.store.chains import creation, deletes
+from holdfast.store.jobs import completing, steering
+from holdfast.store.log import reading
+from holdfast.tasks.calls import check_delay, milliseconds_of
+from holdfast.tasks.task import Task, require_task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Targets: TypeAlias = Target | Many[Any]
+When: TypeAlias = tuple[int, int]
+"""A time in milliseconds since 1970, and how long from now it is instead if that is past."""
+
+WORDS_LENGTH = 2_000
+
+
+class Verbs:
+    """The verbs over one registry of tasks and one set of settings, those of *starting*."""
+
+    def __init__(self, starting: Starting) -> None:
+        self._starting = starting
+        self._typed = starting.typed
+
+    async def get_job(self, at: Runner, target: Target) -> Job:
+        """Read one job."""
+        return self._typed.job(await at.read(reads.get_job, target_id(target)))
+
+    async def get_chain(self, at: Runner, target: Target) -> Chain[Any]:
+        """Read one chain."""
+        return self._typed.chain(await at.read(reads.get_chain, target_id(target)))
+
+    async def result(self, at: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
+        """Wait until a chain closes and give its output; or raise why there is none."""
+        seconds = _timeout(timeout)
+        end = (await at.read(polls.ends, [chain_id])).get(chain_id)
+        if end is None:
+            raise ChainNotFound(chain_id)
+        if end.closed_as is None:
+            end = (await waits.wait([end.chain_id], "all", seconds))[end.chain_id]
+        match end.closed_as:
+            case Status.FAILED:
+                raise ChainFailed(end.chain_id, end.job_id, end.reason, end.error)
+            case Status.CANCELLED:
+                raise ChainCancelled(end.chain_id, end.job_id, end.reason)
+        return self._typed.output(end.task, end.output)
+
+    async def wait(
+        self, at: Runner, waits: Waits, targets: Sequence[Target], until: Until, timeout: Seconds | None
+    ) -> list[Chain[Any]]:
+        """Wait until all, or any, of the chains have closed; give all of them as they are then."""
+        if until not in get_args(Until):
+            raise InvalidInput("one waits for 'all' or for 'any'", "until")
+        seconds = _timeout(timeout)
+        ids = [target_id(each) for each in targets]
+        found = await at.read(polls.ends, ids) if ids else {}
+        if missing := [each for each in ids if each not in found]:
+            raise ChainNotFound(missing[0])
+        still_open = list({each.chain_id: None for each in found.values() if each.closed_as is None})
+        if still_open and (until == "all" or len(still_open) == len({each.chain_id for each in found.values()})):
+            await waits.wait(still_open, until, seconds)
+        chain_ids = [found[each].chain_id for each in ids]
+        known = {each.id: self._typed.chain(each) for each in await at.read(reads.chains_by_id, chain_ids)}
+        if gone := [each for each in chain_ids if each not in known]:
+            raise ChainNotFound(gone[0])
+        return [known[each] for each in chain_ids]
+
+    async def list_jobs(self, at: Runner, options: JobListOptions) -> Page[Job]:
+        """List jobs."""
+        page = await at.read(reads.list_jobs, *job_list(**options))
+        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+
+    async def list_chains(self, at: Runner, options: ChainListOptions) -> Page[Chain[Any]]:
+        """List chains."""
+        page = await at.read(reads.list_chains, *chain_list(**options))
+        return Page(tuple(map(self._typed.chain, page.items)), page.next_cursor)
+
+    async def list_chain_jobs(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
+        """List the jobs of one chain."""
+        page = await at.read(reads.list_chain_jobs, target_id(target), paging(**options))
+        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+
+    async def delete(self, at: Runner, target: Target, cascade: bool) -> list[UUID]:
+        """Delete one chain, which must be there."""
+        deleted = await self.delete_many(at, [target], cascade)
+        if not deleted:
+            raise ChainNotFound(target_id(target))
+        return deleted
+
+    async def delete_many(self, at: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
+        """Delete chains, as far as they are there."""
+        refuse_in_block(at, deletes.delete)
+        return await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
+
+    async def cancel(self, at: Runner, jobs: Targets, asked: Asked) -> CancelAnswer | list[CancelAnswer]:
+        """Cancel jobs."""
+        return one_or_all(jobs, await _steer(at, steering.cancel, jobs, asked))
+
+    async def pause(self, at: Runner, jobs: Targets, asked: Asked) -> PauseAnswer | list[PauseAnswer]:
+        """Pause jobs."""
+        return one_or_all(jobs, await _steer(at, steering.pause, jobs, asked))
+
+    async def resume(self, at: Runner, jobs: Targets, asked: Asked) -> Job | list[Job]:
+        """Let paused jobs go on."""
+        return self._typed_jobs(jobs, await _steer(at, steering.resume, jobs, asked))
+
+    async def retry(self, at: Runner, jobs: Targets, asked: Asked) -> Job | list[Job]:
+        """Run failed or cancelled jobs again."""
+        return self._typed_jobs(jobs, await _steer(at, steering.retry, jobs, asked))
+
+    async def reschedule(self, at: Runner, jobs: Targets, when: When, asked: Asked) -> Job | list[Job]:
+        """Have pending jobs run at another time."""
+        return self._typed_jobs(jobs, await _steer(at, steering.reschedule, jobs, *when, asked))
+
+    async def complete(self, at: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
+        """Complete a job without a worker."""
+        require_task(task, "hf.complete")
+        refuse_in_block(at, completing.complete)
+        operation = completing.complete if isinstance(at, Borrowed | InBlock) else completing.complete_at_once
+        job = await at.run(operation, target_id(target), task.names, task.encode_output(output), asked)
+        return self._typed.job(job)
+
+    async def get_blockers(self, at: Runner, target: Target) -> list[Chain[Any]]:
+        """Read the chains that a job waits for."""
+        return [self._typed.chain(each) for each in await at.read(reads.get_blockers, target_id(target))]
+
+    async def list_blocked_by(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
+        """List the jobs that wait for a chain."""
+        page = await at.read(reads.list_blocked_by, target_id(target), paging(**options))
+        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+
+    async def cursor(self, at: Runner) -> str:
+        """Give the cursor of now."""
+        return (await at.read(reading.now)).text
+
+    async def timeline(self, at: Runner, target: Target, options: PageOptions) -> Page[Event]:
+        """List the events of one job."""
+        wanted = paging(**options)
+        page = await at.read(reading.timeline, target_id(target), wanted.limit, wanted.cursor)
+        return Page(tuple(map(self._typed.event, page.items)), page.next_cursor)
+
+    async def start_again(
+        self, at: Runner, jobs: Targets, connection: object, asked: Asked
+    ) -> Chain[Any] | list[Chain[Any]]:
+        """Start new chains like those of *jobs*."""
+        refuse_in_block(at, creation.start_again)
+        self._starting.take([], connection)
+        wanted = [(each, self._starting.new_id()) for each in _target_ids(jobs)]
+        started = await at.run(creation.start_again, wanted, asked.said()) if wanted else []
+        return one_or_all(jobs, [self._typed.chain(each) for each in started])
+
+    def _typed_jobs(self, named: Targets, jobs: Sequence[Job]) -> Job | list[Job]:
+        return one_or_all(named, [self._typed.job(each) for each in jobs])
+
+
+def _timeout(timeout: Seconds | None) -> float | None:
+    if timeout is None:
+        return None
+    seconds: object = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidInput("it is seconds or a timedelta, 0 or more; None waits for ever", "timeout")
+    return seconds
+
+
+def _target_ids(targets: Targets) -> list[UUID]:
+    if isinstance(targets, list | tuple):
+        return [target_id(each) for each in targets]
+    if _is_without_order(targets):
+        raise InvalidInput("several are given as a list or a tuple, for the answers have their order; write list(…)")
+    return [target_id(targets)]
+
+
+def _is_without_order(targets: object) -> bool:
+    """Tell whether these are several, as a set or a generator has them."""
+    return isinstance(targets, Iterable) and not isinstance(targets, str | bytes) and not hasattr(targets, "id")
+
+
+def one_or_all(targets: Targets, answers: list[R]) -> R | list[R]:
+    """Give a list for a list, and its one answer for one target."""
+    return answers if isinstance(targets, list | tuple) else answers[0]
+
+
+async def _steer(
+    at: Runner,
+    verb: Operation[Concatenate[Sequence[UUID], P], list[R]],
+    targets: Targets,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> list[R]:
+    """Run *verb*; on a caller's connection what it leaves to admission stays left until the commit."""
+    ids = _target_ids(targets)
+    if not ids:
+        return []
+    refuse_in_block(at, verb)
+    if isinstance(at, Borrowed | InBlock):
+        return await at.run(verb, ids, *args, **kwargs)
+    return await at.run(steering.at_once, verb, ids, *args, **kwargs)
+
+
+def refuse_in_block(at: Runner, operation: Callable[..., Any]) -> None:
+    """Raise `Misuse` for *operation* in a transaction of our own, if a block of a handler is open here."""
+    if not isinstance(at, Borrowed | InBlock):
+        current_block.refuse_write(f"hf.{operation.__name__}")
+
+
+def asked_by(by: str | None, why: str | None) -> Asked:
+    """Say who asks and why, in texts that can be stored."""
+    return Asked(_words(by, "by"), _words(why, "why"))
+
+
+def _words(value: object, name: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(
+            f"it is a text, not {type(value).__name__}; write {name}=str(…), or what it stands for", name
+        )
+    return value and clean_text(value, WORDS_LENGTH)
+
+
+def when_of(at: datetime | None, after: float | timedelta | None) -> When:
+    """Read `at=` or `after=`, just one of them, as the store takes it."""
+    if (at is None) == (after is None):
+        raise InvalidInput("give at= or after=, and just one of them", "at")
+    return milliseconds_of(at, "at") or 0, 0 if after is None else check_delay(after)
+
+
+NOW: When = (0, 0)

@@ -1,0 +1,217 @@
+"""Webhooks as people hold them: `hf.webhooks`; one line a method, in both colours.
+
+What is done to subscriptions is done in a short transaction of our own, never in a caller's: every job that ends reads
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack
+
+from holdfast import current_block
+from holdfast.client.list_options import PageOptions, paging
+from holdfast.client.starter import Starting
+from holdfast.client.verbs import asked_by
+from holdfast.database.tx import Operation, Runner, drive
+from holdfast.errors import InvalidInput
+from holdfast.ids import Target, target_id
+from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, Page, Subscription, Trigger
+from holdfast.store import deliveries, subscriptions
+from holdfast.tasks.calls import is_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Subscriptions: TypeAlias = list[Subscription]  # where a method is called list, the word means that
+
+MOST_NAMES = 100
+
+
+class WebhooksHandle:
+    """The subscriptions, and the deliveries that were made for them and for jobs with a webhook of their own."""
+
+    def __init__(self, at: Runner, starting: Starting) -> None:
+        self._verbs = WebhookVerbs(at, starting)
+
+    async def subscribe(
+        self,
+        url: str,
+        *,
+        events: Sequence[Trigger] = DEFAULT_TRIGGERS,
+        tasks: Sequence[str] | None = None,
+        secrets: Sequence[str] = (),
+    ) -> Subscription:
+        """Have *url* told of *events* of all jobs, or of those of *tasks* only, from now on.
+
+        *secrets* are names out of the setting `webhook_secrets`; without, `webhook_secret` says which one signs. A job
+        that has a `webhook=` of its own, or `webhook=None`, is told to no subscription. Raises `InvalidAddress`.
+        """
+        return await self._verbs.subscribe(url, events, tasks, secrets)
+
+    async def list(self) -> Subscriptions:
+        """List all subscriptions, the oldest first."""
+        return await self._verbs.list_all()
+
+    async def get(self, subscription: Target) -> Subscription:
+        """Read a subscription, or raise `SubscriptionNotFound`."""
+        return await self._verbs.get(subscription)
+
+    async def remove(self, subscription: Target) -> None:
+        """Forget a subscription, or raise `SubscriptionNotFound`; deliveries that exist are still tried."""
+        await self._verbs.remove(subscription)
+
+    async def disable(self, subscription: Target, *, why: str | None = None) -> Subscription:
+        """Tell a subscription of nothing until it is enabled; deliveries that exist are still tried."""
+        return await self._verbs.disable(subscription, why)
+
+    async def enable(self, subscription: Target) -> Subscription:
+        """Tell a subscription again, of what happens from now on; one whose receiver was gone has been disabled."""
+        return await self._verbs.enable(subscription)
+
+    async def deliveries(
+        self, *, job: Target | None = None, subscription: Target | None = None, **page: Unpack[PageOptions]
+    ) -> Page[Delivery]:
+        """List deliveries a page at a time, newest first: all, those about *job*, or those for *subscription*.
+
+        Raises `JobNotFound`. A delivery is kept for two days after its end unless retention is set otherwise; what is
+        known of it goes with the job that it is about, too.
+        """
+        return await self._verbs.deliveries(job, subscription, page)
+
+    async def redeliver(self, delivery: Target, *, by: str | None = None, why: str | None = None) -> Delivery:
+        """Deliver once more what a delivery that has ended was to deliver: the same body, under the same `webhook-id`.
+
+        So a receiver that has lost it takes it, and one that has it can tell. Raises `DeliveryNotFound`, and
+        `StatusConflict` for one that is still tried: `hf.trigger(delivery)` has it tried now.
+        """
+        return await self._verbs.redeliver(delivery, by, why)
+
+
+class BlockingWebhooksHandle:
+    """The subscriptions, and the deliveries that were made for them and for jobs with a webhook of their own."""
+
+    def __init__(self, at: Runner, starting: Starting) -> None:
+        self._verbs = WebhookVerbs(at, starting)
+
+    def subscribe(
+        self,
+        url: str,
+        *,
+        events: Sequence[Trigger] = DEFAULT_TRIGGERS,
+        tasks: Sequence[str] | None = None,
+        secrets: Sequence[str] = (),
+    ) -> Subscription:
+        """Have *url* told of *events* of all jobs, or of those of *tasks* only, from now on.
+
+        *secrets* are names out of the setting `webhook_secrets`; without, `webhook_secret` says which one signs. A job
+        that has a `webhook=` of its own, or `webhook=None`, is told to no subscription. Raises `InvalidAddress`.
+        """
+        return drive(self._verbs.subscribe(url, events, tasks, secrets))
+
+    def list(self) -> Subscriptions:
+        """List all subscriptions, the oldest first."""
+        return drive(self._verbs.list_all())
+
+    def get(self, subscription: Target) -> Subscription:
+        """Read a subscription, or raise `SubscriptionNotFound`."""
+        return drive(self._verbs.get(subscription))
+
+    def remove(self, subscription: Target) -> None:
+        """Forget a subscription, or raise `SubscriptionNotFound`; deliveries that exist are still tried."""
+        drive(self._verbs.remove(subscription))
+
+    def disable(self, subscription: Target, *, why: str | None = None) -> Subscription:
+        """Tell a subscription of nothing until it is enabled; deliveries that exist are still tried."""
+        return drive(self._verbs.disable(subscription, why))
+
+    def enable(self, subscription: Target) -> Subscription:
+        """Tell a subscription again, of what happens from now on; one whose receiver was gone has been disabled."""
+        return drive(self._verbs.enable(subscription))
+
+    def deliveries(
+        self, *, job: Target | None = None, subscription: Target | None = None, **page: Unpack[PageOptions]
+    ) -> Page[Delivery]:
+        """List deliveries a page at a time, newest first: all, those about *job*, or those for *subscription*.
+
+        Raises `JobNotFound`. A delivery is kept for two days after its end unless retention is set otherwise; what is
+        known of it goes with the job that it is about, too.
+        """
+        return drive(self._verbs.deliveries(job, subscription, page))
+
+    def redeliver(self, delivery: Target, *, by: str | None = None, why: str | None = None) -> Delivery:
+        """Deliver once more what a delivery that has ended was to deliver: the same body, under the same `webhook-id`.
+
+        So a receiver that has lost it takes it, and one that has it can tell. Raises `DeliveryNotFound`, and
+        `StatusConflict` for one that is still tried: `hf.trigger(delivery)` has it tried now.
+        """
+        return drive(self._verbs.redeliver(delivery, by, why))
+
+
+class WebhookVerbs:
+    """What both handles do, written once: over a blocking runner nothing suspends."""
+
+    def __init__(self, at: Runner, starting: Starting) -> None:
+        self._at = at
+        self._starting = starting
+
+    async def subscribe(
+        self, url: str, events: Sequence[str], tasks: Sequence[str] | None, secrets: Sequence[str]
+    ) -> Subscription:
+        """Check what is given, and make a subscription."""
+        self._starting.addresses.check(url)
+        wanted = _words("events", events)
+        if not wanted or not set(wanted) <= set(TRIGGERS):
+            raise InvalidInput(f"webhooks are for {', '.join(TRIGGERS)}; name at least one of them", "events")
+        only = None if tasks is None else _words("tasks", tasks)
+        if only == ():
+            raise InvalidInput("it names none, so nothing would be told; leave it out for all tasks", "tasks")
+        signing = _words("secrets", secrets)
+        new_id = self._starting.new_id()
+        return await self._write("subscribe", subscriptions.subscribe, new_id, url, wanted, only, signing)
+
+    async def list_all(self) -> list[Subscription]:
+        """List all subscriptions."""
+        return await self._at.read(subscriptions.list_all)
+
+    async def get(self, subscription: Target) -> Subscription:
+        """Read one."""
+        return await self._at.read(subscriptions.get, target_id(subscription))
+
+    async def remove(self, subscription: Target) -> None:
+        """Forget one."""
+        await self._write("remove", subscriptions.unsubscribe, target_id(subscription))
+
+    async def enable(self, subscription: Target) -> Subscription:
+        """Tell one again."""
+        return await self._write("enable", subscriptions.enable, target_id(subscription))
+
+    async def disable(self, subscription: Target, why: str | None) -> Subscription:
+        """Tell one nothing."""
+        reason = asked_by(None, why).why
+        return await self._write("disable", subscriptions.disable, target_id(subscription), reason)
+
+    async def deliveries(self, job: Target | None, subscription: Target | None, page: PageOptions) -> Page[Delivery]:
+        """List deliveries."""
+        about = None if job is None else target_id(job)
+        receiver = None if subscription is None else target_id(subscription)
+        return await self._at.read(deliveries.list_deliveries, about, receiver, paging(**page))
+
+    async def redeliver(self, delivery: Target, by: str | None, why: str | None) -> Delivery:
+        """Deliver once more."""
+        said = asked_by(by, why).said()
+        new_id = self._starting.new_id()
+        return await self._write("redeliver", deliveries.redeliver, target_id(delivery), new_id, said)
+
+    async def _write(self, verb: str, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        current_block.refuse_alone(f"hf.webhooks.{verb}")
+        return await self._at.run(operation, *args, **kwargs)
+
+
+def _words(option: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidInput(f"it is a list, also if it has one entry: {option}=[…]", option)
+    words = tuple(dict.fromkeys(value))
+    if not all(map(is_name, words)) or len(words) > MOST_NAMES:
+        raise InvalidInput(f"it is a list of at most {MOST_NAMES} names", option)
+    return words

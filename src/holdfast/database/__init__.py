@@ -1,0 +1,1 @@
+"""Connections and transactions, on SQLite, PostgreSQL and callers' own connections; knows no job."""

@@ -1,0 +1,40 @@
+"""A caller's own connection, known by its type and asked before the first statement.
+
+We only run statements on it: no COMMIT, ROLLBACK or close, no retry; on SQLite a savepoint around what we write. So it
+must already be in a transaction that can go on, of the face's colour, on this store's database. The object itself is
+asked first, with nothing sent; then one read that cannot fail asks which database it is. Every refusal says what to
+write, and leaves the connection usable. Around a block of the caller's it is asked again before each operation.
+
+Read it in this order:
+
+    kinds      what there is to know about a driver's connection, and about an object that stands for one
+    lender     makes a caller's connection a `Runner`, or refuses it
+    known      the list of all that is known
+    provided   a block in a transaction of the user's own kind, which a provider opens and ends
+    course     what happens to such a transaction while it is open: savepoints, errors, time
+    drivers    psycopg and sqlite3; what is said of a connection that is refused
+    asyncpg    its connections, and what its pools hand out
+    psycopg2   its connections
+    aiosqlite  its connections, each in a thread of its own
+    halves     of an operation that breaks off half-way nothing can be committed
+    sqlalchemy its sessions and connections, in both colours
+    django     an alias, or a connection of `django.db`
+
+No library is imported before a connection of its own has been given to us.
+"""
+
+from holdfast.database.borrowed.borrow import Borrowed, Identity, Lender
+from holdfast.database.borrowed.orm_transaction import TAKE_RIGHT, Check, UserTransaction, begin_provided, ended_by_user
+from holdfast.database.borrowed.transaction_watch import Course
+
+__all__ = [
+    "TAKE_RIGHT",
+    "Borrowed",
+    "Check",
+    "Course",
+    "Identity",
+    "Lender",
+    "UserTransaction",
+    "begin_provided",
+    "ended_by_user",
+]

@@ -1,0 +1,120 @@
+"""Keeps half an operation of ours out of a caller's commit.
+
+An operation may break off between two of its statements: a task is cancelled, a driver's time is over, a signal raises
+in a thread, Ctrl-C. Who catches that and commits all the same would commit a job without its event. On PostgreSQL an
+error of the server fails the caller's transaction, and whatever was done of an operation goes with it; so one that
+breaks off otherwise after it has begun to write fails the transaction itself, as a statement that is cancelled does.
+On SQLite not even an error fails it: a disk that is full, a trigger, an authorizer. There a savepoint of ours is around
+what is written, and only that is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from holdfast.database.borrowed.adapters import R
+from holdfast.database.tx import Row, Tx
+from holdfast.errors import HoldfastError, WrongConnection
+
+SPOIL = "SELECT CAST('an operation of Holdfast broke off half-way' AS bigint)"
+SPOIL_SECONDS = 5.0  # a server that cannot be reached commits nothing either
+
+SAVE, UNDO, RELEASE = "SAVEPOINT holdfast_whole", "ROLLBACK TO holdfast_whole", "RELEASE holdfast_whole"
+
+WRITE_NOTHING = ("SELECT", "PRAGMA", "SAVEPOINT", "RELEASE", "ROLLBACK TO")
+"""How those of our statements begin that change no row."""
+
+READ_ONLY = "25006"  # read_only_sql_transaction
+
+
+async def run_whole(tx: Tx, work: Callable[[Tx], Coroutine[Any, Any, R]], *, is_async: bool) -> R:
+    """Run *work* on PostgreSQL; if it breaks off when something was written, have the server fail the transaction."""
+    noting = Noting(tx)
+    try:
+        return await work(noting)
+    except GeneratorExit:  # nothing can be awaited any more
+        raise
+    except BaseException as error:
+        state = _state(error)
+        if state == READ_ONLY:
+            raise _is_read_only() from error
+        if noting.has_written and state is None and not isinstance(error, HoldfastError):
+            with suppress(Exception):
+                async with asyncio.timeout(SPOIL_SECONDS) if is_async else nullcontext():
+                    await tx.execute(SPOIL)
+        raise
+
+
+async def run_undoable(cursor: sqlite3.Cursor, tx: Tx, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    """Run *work* on SQLite, whose *cursor* is that of *tx*; if it raises when something was written, undo that."""
+    saving = Saving(tx, cursor)
+    try:
+        result = await work(saving)
+        if saving.has_written:
+            cursor.execute(RELEASE)
+        return result
+    except BaseException:
+        if saving.has_written and cursor.connection.in_transaction:  # some errors roll all of it back
+            with suppress(sqlite3.Error):  # it was not made yet, or is released
+                cursor.execute(UNDO)
+                cursor.execute(RELEASE)
+        raise
+
+
+def _state(error: BaseException) -> str | None:
+    """Give the server's own code of *error*, by whichever driver; such an error leaves nothing half done."""
+    if getattr(error, "severity", "unknown") is None:  # asyncpg has refused a value itself, in the server's words
+        return None
+    state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state
+
+
+def _is_read_only() -> WrongConnection:
+    return WrongConnection(
+        "the transaction on this connection is read-only, or its server is; roll it back, and begin one that may write "
+        "(`SET TRANSACTION READ WRITE` as its first statement, or without read_only), on the primary server"
+    )
+
+
+class Noting:
+    """A transaction that notes whether a statement was sent that writes."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self.database = tx.database
+        self.has_written = False
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        if not self.has_written and _writes(sql):
+            self._begin_to_write()
+        await self._tx.execute(sql, **values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+        if not self.has_written and _writes(sql):
+            self._begin_to_write()
+        return await self._tx.fetch_all(sql, **values)
+
+    def _begin_to_write(self) -> None:
+        self.has_written = True
+
+
+class Saving(Noting):
+    """A transaction of SQLite's that gets a savepoint of ours before the first statement that writes."""
+
+    def __init__(self, tx: Tx, cursor: sqlite3.Cursor) -> None:
+        super().__init__(tx)
+        self._cursor = cursor
+
+    def _begin_to_write(self) -> None:
+        self.has_written = True  # noted first: what strikes now finds a savepoint to undo, or none
+        self._cursor.execute(SAVE)
+
+
+def _writes(sql: str) -> bool:
+    return not sql.lstrip().startswith(WRITE_NOTHING)

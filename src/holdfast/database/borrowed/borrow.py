@@ -1,0 +1,207 @@
+"""Makes a caller's connection a `Runner`: finds what it is, asks it, and refuses it with the line to write."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from holdfast.database import migrations
+from holdfast.database.borrowed.adapters import Driver, Intent, Lent, Library
+from holdfast.database.borrowed.registry import KNOWN
+from holdfast.database.tx import ListOperation, Operation, P, R, Store, T, Tx, bound
+from holdfast.errors import TransactionRequired, WrongConnection
+
+Identity: TypeAlias = Callable[[], Awaitable[str | None]]
+Lend: TypeAlias = Callable[[], Coroutine[Any, Any, Lent]]
+
+
+class Borrowed:
+    """A caller's open transaction in the shape of a `Runner`; *lend* reaches it anew, if a library stands before it."""
+
+    def __init__(self, lent: Lent, driver: Driver, store: Store, lend: Lend | None = None) -> None:
+        self.lent = lent
+        self._driver = driver
+        self._store = store
+        self._lend = lend
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the caller's transaction, once."""
+        with self._transaction("write"):
+            return await self._run(operation, *args, **kwargs)
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the caller's transaction, once: it sees what the caller has written."""
+        with self._transaction("read"):
+            return await self._run(operation, *args, **kwargs)
+
+    async def ask(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, a read that needs no transaction, in the one that is open, or in none."""
+        return await self._run(operation, *args, **kwargs)
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation in the caller's transaction, once."""
+        return await self.run(operation, items)
+
+    def refuse_ended(self) -> None:
+        """Raise if the driver is no longer in a transaction that can go on, as far as it knows; nothing is sent."""
+        self._driver.refuse(self.lent.connection)
+
+    @contextmanager
+    def held(self) -> Iterator[Borrowed]:
+        """Give one transaction for several operations: the caller's, or the one that is opened here, and ended."""
+        with self._transaction("write"):
+            yield Held(replace(self.lent, opens=None), self._driver, self._store, self._lend)
+
+    async def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.lent.watches():
+            return await self._driver.run(self.lent.connection, self._store.dialect, bound(operation, *args, **kwargs))
+
+    def _transaction(self, intent: Intent) -> AbstractContextManager[object]:
+        if self.lent.opens is not None:
+            return self.lent.opens(intent)
+        self.refuse_ended()
+        return nullcontext()
+
+
+class Held(Borrowed):
+    """The same around code of the caller's, which may have ended the transaction by the time of an operation.
+
+    Then our statements would go into another one: of the caller's, who does not know of it, or of whoever has got the
+    connection from its pool. So the driver and the library are asked again before each operation, with nothing sent;
+    and each that writes asks the database first, whether it is still the transaction of the first one.
+    """
+
+    _mark: str | None = None
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the caller's transaction, once, if it is still the one that it was."""
+        await self._refuse_another()
+        return await self._run(self._marked, operation, *args, **kwargs)
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the caller's transaction, once: it sees what the caller has written."""
+        await self._refuse_another()
+        return await self._run(operation, *args, **kwargs)
+
+    async def _refuse_another(self) -> None:
+        if self._mark is None:
+            return  # it was lent just now, and a driver may begin with the first statement
+        try:
+            self.refuse_ended()
+            lent = self.lent if self._lend is None else await self._lend()
+        except (TransactionRequired, WrongConnection) as error:
+            raise _ended() from error
+        if lent.connection is not self.lent.connection:
+            raise _ended()
+
+    async def _marked(self, tx: Tx, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._mark is not None and await _mark(tx) != self._mark:
+            raise _ended()
+        result = await operation(tx, *args, **kwargs)
+        self._mark = self._mark or await _mark(tx)
+        return result
+
+
+async def _mark(tx: Tx) -> str:
+    """Read what stays the same in a transaction.
+
+    On SQLite it is another if somebody else has committed between two transactions: if nobody has, what was read in the
+    first holds in the second.
+    """
+    sql = "PRAGMA data_version" if tx.database == "sqlite" else "SELECT CAST(pg_current_xact_id() AS text)"
+    ((mark,),) = await tx.fetch_all(sql)
+    return str(mark)
+
+
+class Lender:
+    """Makes `Borrowed` transactions out of callers' connections to one store's database."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._identity: str | None = None
+        self._asked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    async def know(self, identity: Identity) -> None:
+        """Read which database is ours, unless that is known: whoever borrows next need not ask for it meanwhile."""
+        if self._identity is None:
+            self._identity = await identity()
+
+    async def borrow(self, connection: object, *, is_async: bool, identity: Identity) -> Borrowed:
+        """Check *connection* and wrap it; *identity* reads which database is ours, when that is in question."""
+        found = _find(connection)
+        _refuse_colour(found, is_async)
+        lend = partial(found.lend, connection) if isinstance(found, Library) else None
+        lent = Lent(connection) if lend is None else await lend()
+        driver = _driver_of(lent.connection) if isinstance(found, Library) else found
+        if driver.database != self._store.database:
+            raise _another_database()
+        if lent.opens is None:
+            driver.refuse(lent.connection)
+        borrowed = Borrowed(lent, driver, self._store, lend)
+        if lent.connection not in self._asked:
+            await self._refuse_stranger(borrowed, identity)
+            with suppress(TypeError):  # sqlite3's cannot be remembered weakly; to ask them costs no round trip
+                self._asked.add(lent.connection)
+        return borrowed
+
+    async def _refuse_stranger(self, borrowed: Borrowed, identity: Identity) -> None:
+        found = await borrowed.ask(migrations.identity, self._store.database)
+        if found is None:  # we may not make our tables now: the caller may hold SQLite's only write lock
+            raise WrongConnection(
+                "this connection leads to another database, or to one without our tables, or may not read them; if it "
+                "is the right one, open hf before the transaction begins (`async with hf:`, `with hf.sync:`), or run "
+                "`holdfast migrate`"
+            )
+        if found != self._identity:  # ours may be unknown still, or a new file in the place of the one it was
+            self._identity = await identity()
+        if found != self._identity:
+            raise _another_database()
+
+
+def _ended() -> TransactionRequired:
+    return TransactionRequired(
+        "the transaction in which this block has taken the job is over, or has failed; end yours after the block, not "
+        "inside it: write `with hf.sync.completing(…)` (`async with hf.completing(…)`) again, in a transaction that "
+        "stays open around it"
+    )
+
+
+def _another_database() -> WrongConnection:
+    return WrongConnection(
+        "this connection leads to another database than hf does; pass one to hf's own, or make a Holdfast for it"
+    )
+
+
+def _find(connection: object) -> Driver | Library:
+    for each in type(connection).__mro__:
+        if (found := KNOWN.get(f"{each.__module__}.{each.__name__}")) is not None:
+            why_not = found.is_none(connection) if isinstance(found, Library) else None
+            if why_not is not None:
+                raise _no_connection(why_not)
+            return found
+    kind = type(connection)
+    raise _no_connection(f"a {kind.__module__}.{kind.__qualname__} is no connection that Holdfast knows")
+
+
+def _no_connection(why: str) -> WrongConnection:
+    names = ", ".join(sorted(name for name in KNOWN if name != "builtins.str"))
+    return WrongConnection(f"{why}; pass one of {names}, or an alias of Django's")
+
+
+def _driver_of(connection: object) -> Driver:
+    found = _find(connection)
+    if isinstance(found, Library):
+        raise WrongConnection(f"behind this object is a {found.type_name}, and no connection of a driver")
+    return found
+
+
+def _refuse_colour(found: Driver | Library, is_async: bool) -> None:
+    if found.is_async and not is_async:
+        raise WrongConnection("this connection is async; write `await hf.start(…, connection=connection)`")
+    if is_async and not found.is_async:
+        special = found.in_async_code if isinstance(found, Library) else None
+        raise WrongConnection(special or "this connection is blocking; write `hf.sync.start(…, connection=connection)`")

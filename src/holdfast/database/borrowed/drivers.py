@@ -1,0 +1,141 @@
+"""The connections of psycopg and of Python's own sqlite3."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.database.borrowed.adapters import Driver, R
+from holdfast.database.borrowed.atomicity import run_undoable, run_whole
+from holdfast.database.dialect import Dialect
+from holdfast.database.tx import Tx
+from holdfast.errors import TransactionRequired, WrongConnection
+
+IDLE, ACTIVE, FAILED, UNKNOWN = 0, 1, 3, 4  # libpq's words for the state of a transaction
+
+TURN_SECONDS = 5.0
+"""How long we wait for a statement of the caller's to end, which another thread or task may have under way."""
+
+
+def is_closed() -> WrongConnection:
+    """Say that a connection is closed."""
+    return WrongConnection("this connection is closed; pass one that is open and in a transaction")
+
+
+def is_of_another_encoding() -> WrongConnection:
+    """Say that a connection cannot carry every text: part of a start would be done by the time that shows."""
+    return WrongConnection(
+        'this connection\'s encoding does not know every character; connect with client_encoding="utf8"'
+    )
+
+
+def knows_every_character(encoding: str | None) -> bool:
+    """Tell whether *encoding* is UTF-8; a pooler repeats the word that the client chose for it, quotes included."""
+    return (encoding or "").strip("'").replace("-", "").upper() in ("UTF8", "UNICODE")
+
+
+def has_failed() -> TransactionRequired:
+    """Say that a transaction will commit nothing."""
+    return TransactionRequired(
+        "the transaction on this connection has failed; roll it back, or to a savepoint, and start the job anew"
+    )
+
+
+def is_in_use() -> WrongConnection:
+    """Say that a connection is in the middle of something that we would wait for in vain."""
+    return WrongConnection(
+        "a stream(), a COPY or another statement is under way on this connection; end it first, or do it on a "
+        "connection of its own"
+    )
+
+
+def _refuse_psycopg(connection: Any) -> None:
+    if connection.closed:
+        raise is_closed()
+    if not knows_every_character(connection.info.parameter_status("client_encoding")):
+        raise is_of_another_encoding()
+    status = connection.info.transaction_status
+    if status == FAILED:
+        raise has_failed()
+    if status in (IDLE, UNKNOWN):
+        raise TransactionRequired(
+            "no transaction is open on this connection; write `with connection.transaction():` around your statements "
+            "and this one (`async with` for an async connection)"
+        )
+
+
+def refuse_sqlite(connection: Any) -> None:
+    try:
+        is_open = connection.in_transaction
+        connection.total_changes  # noqa: B018 - raises on a closed connection, and asks the database nothing
+    except Exception as error:
+        raise is_closed() from error
+    if not is_open:
+        raise TransactionRequired(
+            'no transaction is open on this connection; write `connection.execute("BEGIN IMMEDIATE")` before your '
+            "statements and this one"
+        )
+
+
+async def _run_async_psycopg(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    from holdfast.database.postgres import AsyncPostgresTx, translated
+
+    if _is_taken(connection):
+        try:
+            await asyncio.wait_for(connection.lock.acquire(), TURN_SECONDS)
+        except TimeoutError:
+            raise is_in_use() from None
+        _let_go(connection)
+    with translated():
+        return await run_whole(AsyncPostgresTx(connection, dialect), work, is_async=True)
+
+
+async def _run_psycopg(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    from holdfast.database.postgres import PostgresTx, translated
+
+    if _is_taken(connection):
+        if not connection.lock.acquire(timeout=TURN_SECONDS):
+            raise is_in_use()
+        _let_go(connection)
+    with translated():
+        return await run_whole(PostgresTx(connection, dialect), work, is_async=False)
+
+
+def _is_taken(connection: Any) -> bool:
+    """Tell whether a statement is under way, whose end has to be awaited; a pipeline takes ours at any time."""
+    return bool(connection.info.transaction_status == ACTIVE and not connection.pgconn.pipeline_status)
+
+
+def _let_go(connection: Any) -> None:
+    """Give the connection's lock back; what is under way though nobody had the lock is a COPY."""
+    is_taken = _is_taken(connection)
+    connection.lock.release()
+    if is_taken:
+        raise is_in_use()
+
+
+async def run_sqlite(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    """Run *work* with texts as texts, whatever the caller makes of them."""
+    from holdfast.database.sqlite import SqliteTx
+    from holdfast.database.sqlite.tx import raise_ours
+
+    try:
+        cursor = sqlite3.Cursor(connection)  # `connection.cursor` may be a subclass's own, and take no class
+    except sqlite3.ProgrammingError as error:
+        raise WrongConnection(
+            "this connection belongs to another thread; start the job there, or connect with check_same_thread=False"
+        ) from error
+    text_factory, connection.text_factory = connection.text_factory, str
+    try:
+        return await run_undoable(cursor, SqliteTx(connection, dialect, cursor), work)
+    except sqlite3.Error as error:
+        raise_ours(error)
+    finally:
+        connection.text_factory = text_factory
+
+
+ASYNC_PSYCOPG = Driver("psycopg.AsyncConnection", "postgres", True, _refuse_psycopg, _run_async_psycopg)
+PSYCOPG = Driver("psycopg.Connection", "postgres", False, _refuse_psycopg, _run_psycopg)
+SQLITE = Driver("sqlite3.Connection", "sqlite", False, refuse_sqlite, run_sqlite)

@@ -1,0 +1,31 @@
+"""PostgreSQL by psycopg. To import this is to need the extra `postgres`, so import it where a store is built.
+
+Read it in this order:
+
+    store       the store: what the faces call; opening, closing, migrating, forking
+    execution   one operation from BEGIN to COMMIT, again where that is safe: what the outcomes are
+    block       a transaction that stays open around a user's code
+    side        async and blocking: the few things that they do differently
+    pool        at most so many connections
+    doors       how each colour connects, and waits for a place in the pool
+    connecting  a blocking connect that ends by its deadline
+    group       callers that wait share the next commit
+    deadline    the end of waiting, enforced outside the driver
+    cancels     has the server end what runs on a connection that we have cut
+    errors      what a driver's error means to us
+    address     the connection parameters that we add, each with its reason
+    tx          our SQL on a psycopg connection, ours or a caller's
+"""
+
+from holdfast.errors import InvalidSettings
+
+try:
+    import psycopg  # noqa: F401
+except ImportError as missing:
+    raise InvalidSettings("PostgreSQL needs its driver: pip install 'holdfast[postgres]'") from missing
+
+from holdfast.database.postgres.errors import translated
+from holdfast.database.postgres.store import PostgresStore
+from holdfast.database.postgres.tx import AsyncPostgresTx, PostgresTx
+
+__all__ = ["AsyncPostgresTx", "PostgresStore", "PostgresTx", "translated"]

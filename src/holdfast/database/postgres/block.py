@@ -1,0 +1,330 @@
+"""A block: an open transaction, in the hands of a user's code, on a connection that is lent for as long.
+
+Written once for both colours, like an operation: over the blocking side its awaits never suspend. Whoever ends a block
+may be another than who uses it, and does not wait for a statement under way. It shuts the connection's socket, which
+ends whatever the driver waits for, and the statement's own thread or task, when it has noticed, gives the connection
+back: nobody closes one that somebody else is using. An async handler that must stop is cancelled, so its statement is
+broken off; a plain one has its thread to itself, and learns it when its statement has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from holdfast.database.postgres.address import READ_MARK
+from holdfast.database.postgres.cancels import Cut
+from holdfast.database.postgres.deadline import Alarm, Deadline
+from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
+from holdfast.database.postgres.execution import IN_DOUBT, is_rolled_back
+from holdfast.database.postgres.pool import Lent
+from holdfast.database.statements import Record, in_postgres
+from holdfast.database.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, no_session
+from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
+from holdfast.fault_points import after_commit, before_commit
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
+
+    from holdfast.database.postgres.colours import Side
+
+SAT_TOO_LONG = "25P03"  # idle_in_transaction_session_timeout
+
+
+class Block:
+    """The transaction that has begun on *lent*, in the shape of an `OpenTx`; what is ours has *seconds* each time."""
+
+    def __init__(self, side: Side, lent: Lent, seconds: float) -> None:
+        self.is_committed = False
+        self.tx: Tx = BlockTx(self)
+        self._side = side
+        self._lent = lent
+        self._seconds = seconds
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._savepoints = 0
+        self._is_handed_out = False
+        self._is_as_lent = True
+        self._over: Callable[[], HoldfastError] | None = None
+        self._is_ending = False
+        self._is_broken_off = False
+        lent.tx.hasten_by(self._break_off)
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, psycopg's of the block's colour."""
+        self.refuse_unusable()
+        self._is_handed_out = True
+        self._lent.tx.give_away()
+        return self._lent.tx.connection
+
+    @property
+    def session(self) -> Any:
+        """Refuse: it has none."""
+        raise no_session()
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the block's transaction, by our deadline."""
+        return await self.do(bound(operation, *args, **kwargs))
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the block's transaction: it sees what was written there."""
+        return await self.run(operation, *args, **kwargs)
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation in the block's transaction."""
+        return await self.run(operation, items)
+
+    async def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
+        """Run the user's *sql* and return its rows."""
+        statement = in_postgres(sql)
+        given = statement.bind(values)
+        self._enter()
+        self._is_as_lent &= not statement.stays
+        try:
+            return await self._under_way(self._lent.tx.query(statement.text, given))
+        except psycopg.Error as error:
+            if (lost := self._lost(error)) is None:
+                raise
+            raise lost from error
+        finally:
+            self._leave()
+
+    async def begin_savepoint(self) -> str:
+        """Mark a place to which one may roll back; return its name."""
+        self._savepoints += 1
+        name = f"holdfast_{self._savepoints}"
+        await self.do(lambda tx: tx.execute(f"SAVEPOINT {name}"))
+        return name
+
+    async def release(self, name: str) -> None:
+        """Forget the savepoint *name* and keep what was done since."""
+        await self.do(lambda tx: tx.execute(f"RELEASE {name}"))
+
+    async def roll_back_to(self, name: str) -> None:
+        """Undo what was done since the savepoint *name*, errors included, and forget it."""
+        await self.do(lambda tx: self._lent.tx.begin(f"ROLLBACK TO {name}; RELEASE {name}"), mends=True)
+
+    def refuse_unusable(self, *, mends: bool = False) -> None:
+        """Raise if it can no longer be committed; an error that a savepoint *mends* is let pass."""
+        self._refuse_child()
+        if self._is_broken_off:
+            raise _broken_off()
+        if self._over is not None:
+            raise self._over()
+        match self._lent.pgconn.transaction_status:
+            case TransactionStatus.INTRANS | TransactionStatus.ACTIVE:
+                return
+            case TransactionStatus.INERROR:
+                if mends:
+                    return
+                raise TransactionBroken(
+                    "a statement of this block has failed, and what it broke cannot be committed; let its error out of "
+                    "the block, or write `tx.savepoint()` around what may fail"
+                )
+            case TransactionStatus.IDLE:
+                raise _ended_by_user()
+            case _:
+                raise Unavailable("the connection of this block was lost, and all that was done in it is undone")
+
+    async def commit(self) -> None:
+        """Commit, and give the connection back; a caller who is cancelled waits for the outcome."""
+        try:
+            with self._lock:
+                self.refuse_unusable()
+                if self._busy:
+                    raise TransactionBroken("a statement of this block is still under way; await it in the block")
+                self._over, self._is_ending = _ended, True
+        except HoldfastError:
+            await self.roll_back()
+            raise
+        if self._is_handed_out:
+            await self._side.apart(self._commit(), lambda: None)
+        else:
+            await self._lent.tx.patiently(self._commit())
+
+    async def roll_back(self) -> None:
+        """Undo everything and give the connection back; a statement under way is broken off."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            if self._is_ending:
+                return
+            is_used = self._busy or self._lent.pgconn.transaction_status == TransactionStatus.ACTIVE
+            self._over = _ended
+            self._is_ending = not is_used
+        if is_used:
+            self._break_off()
+        elif self._is_handed_out:
+            await self._side.apart(self._roll_back(), self._break_off)
+        else:
+            await self._roll_back()
+
+    async def do(self, work: Callable[[Tx], Coroutine[Any, Any, R]], *, mends: bool = False) -> R:
+        """Run *work* of ours, by our deadline, with our errors."""
+        self._enter(mends=mends)
+        alarm: Alarm | None = None
+        try:
+            alarm = self._arm()
+            return await self._under_way(work(self._lent.tx))
+        except psycopg.Error as error:
+            raise self._of_ours(error, alarm) from error
+        finally:
+            if alarm is not None:
+                alarm.disarm()
+            self._leave()
+
+    async def _under_way(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run *work* to its end; a caller who is cancelled has it broken off, and waits for that."""
+        if self._is_handed_out:  # the connection waits as its user expects, who may have to wait long
+            return await self._side.apart(work, self._break_off)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._is_broken_off:  # it waited for another statement of the block
+                self._break_off()
+            raise
+
+    def _enter(self, *, mends: bool = False) -> None:
+        self._refuse_child()
+        with self._lock:
+            self.refuse_unusable(mends=mends)
+            self._busy += 1
+
+    def _leave(self) -> None:
+        """Let go; whoever broke it off has left it to us to give the connection back."""
+        with self._lock:
+            self._busy -= 1
+            is_ours_to_end = self._over is not None and not self._busy and not self._is_ending
+            self._is_ending |= is_ours_to_end
+        if is_ours_to_end:
+            self._give_back(is_clean=False)
+
+    async def _commit(self) -> None:
+        is_sent = is_clean = False
+        alarm: Alarm | None = None
+        try:
+            alarm = self._arm()
+            if self._is_handed_out and await self._lent.tx.fetch_all(READ_MARK) != [("open",)]:
+                raise _ended_by_user()
+            if has_spoken(self._lent.pgconn):  # to COMMIT there would be two answers, if a pooler says farewell too
+                await self._lent.tx.fetch_all("SELECT 1")
+            before_commit(self._lent.tx, is_block=True)
+            is_sent = True
+            await self._lent.tx.commit()
+            self.is_committed = is_clean = True
+            after_commit(self._lent.tx, is_block=True)
+        except psycopg.Error as error:
+            is_clean = await is_rolled_back(self._lent)
+            if is_sent and diagnose(error) is Trouble.LOST and error.sqlstate != SAT_TOO_LONG:
+                raise UnknownOutcome(IN_DOUBT) from error
+            if is_sent and isinstance(error, psycopg.IntegrityError):
+                raise  # a constraint of the user's, which is checked at COMMIT
+            raise self._of_ours(error, alarm) from error
+        finally:
+            if alarm is not None:
+                alarm.disarm()
+            self._give_back(is_clean=is_clean and not (alarm is not None and alarm.has_rung))
+
+    async def _roll_back(self) -> None:
+        is_clean = False
+        alarm: Alarm | None = None
+        try:
+            alarm = self._arm()
+            is_clean = await is_rolled_back(self._lent) and not alarm.has_rung
+        except RuntimeError:  # no thread can be made, as at the interpreter's end: the server will see us gone
+            is_clean = False
+        finally:
+            if alarm is not None:
+                alarm.disarm()
+            self._give_back(is_clean=is_clean)
+
+    def _give_back(self, *, is_clean: bool) -> None:
+        # whoever was given the connection may still have it when another block has, and say COMMIT there
+        is_as_lent = self._is_as_lent and not self._is_handed_out
+        self._lent.tx.hasten_by(None)
+        self._side.blocks.give_back(self._lent, is_clean=is_clean and is_as_lent)
+
+    def _break_off(self) -> None:
+        """End whatever the driver waits for, here and on the server."""
+        self._is_broken_off = True
+        Cut(self._lent.pgconn, self._side.cancels).ring()
+
+    def _arm(self) -> Alarm:
+        return self._side.arm_cut(self._lent.pgconn, Deadline(self._side.monotonic, self._seconds))
+
+    def _of_ours(self, error: psycopg.Error, alarm: Alarm | None) -> Exception:
+        if alarm is not None and alarm.has_rung:
+            return Unavailable(f"the database did not answer within {self._seconds:g} s; try again")
+        if (lost := self._lost(error)) is not None:
+            return lost
+        trouble = diagnose(error)
+        return error if trouble is Trouble.MISTAKE else failure(trouble, self._side.scrub(first_line(error)))
+
+    def _lost(self, error: psycopg.Error) -> HoldfastError | None:
+        """Say why the connection is gone, if it is."""
+        if error.sqlstate == SAT_TOO_LONG:
+            return TransactionTimeout(
+                "this block did nothing for as long as its lease lasts, so the server rolled it back; do the long work "
+                "before it"
+            )
+        if self._is_broken_off:
+            return _broken_off()
+        if diagnose(error) is not Trouble.LOST:
+            return None
+        self._side.drop_idle()
+        return failure(Trouble.LOST, self._side.scrub(first_line(error)))
+
+    def _refuse_child(self) -> None:
+        if self._process != os.getpid():
+            raise Misuse("this block was opened before the process was forked; it belongs to the parent")
+
+
+class BlockTx:
+    """A block's transaction as operations see it, each statement by our deadline."""
+
+    database: Database = "postgres"
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        await self._block.do(lambda tx: tx.execute(sql, **values))
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+        return await self._block.do(lambda tx: tx.fetch_all(sql, **values))
+
+
+def has_spoken(pgconn: PGconn) -> bool:
+    """Tell whether the server has said something unasked, as one does that has ended the transaction."""
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _ended() -> HoldfastError:
+    return Misuse("this block has ended; its transaction cannot be used any more")
+
+
+def _broken_off() -> HoldfastError:
+    return TransactionBroken(
+        "this block was broken off in the middle of a statement, by a cancellation or because its job was stopped; all "
+        "that was done in it is undone"
+    )
+
+
+def _ended_by_user() -> HoldfastError:
+    return TransactionBroken(
+        "this block's transaction was ended on tx.connection; that is Holdfast's to do: leave the block to commit, "
+        "raise to roll back"
+    )

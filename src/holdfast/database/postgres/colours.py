@@ -1,0 +1,219 @@
+"""The two sides of a store, async and blocking: the few things that they do differently, each with its pools.
+
+Everything above is written once, as coroutines that await nothing but their side. On the blocking side these
+awaits never suspend, so that `drive()` finishes them; on the async one they are awaited, whole operations in a task of
+their own, the statements of a block in that of its user (see `line`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.pq.abc import PGconn
+
+from holdfast.database.dialect import Dialect
+from holdfast.database.postgres.address import Address
+from holdfast.database.postgres.cancels import Cancels, Cut
+from holdfast.database.postgres.connectors import AsyncDoors, BlockingDoors
+from holdfast.database.postgres.deadline import Alarm, Deadline, LoopAlarms, Watch
+from holdfast.database.postgres.execution import Execution
+from holdfast.database.postgres.group import AsyncGroup, BlockingGroup
+from holdfast.database.postgres.pool import Doors, Pool
+from holdfast.database.tx import R, drive
+from holdfast.errors import StoreError
+from holdfast.runtime import Surroundings
+
+MakeDoors: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Doors]
+
+logger = logging.getLogger(__name__)
+
+
+class Outage:
+    """Logs once that the database cannot be used, and once that it can be again."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._since: float | None = None
+
+    def begins(self, error: StoreError) -> None:
+        """Note that a call failed because the database is not there."""
+        if self._since is None:
+            self._since = self._monotonic()
+            logger.warning("database_unavailable", extra={"reason": str(error)})
+
+    def ends(self) -> None:
+        """Note that a call succeeded."""
+        if self._since is not None:
+            seconds, self._since = self._monotonic() - self._since, None
+            logger.warning("database_available", extra={"seconds": round(seconds, 1)})
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What both sides of one store are made from."""
+
+    address: Address
+    block_address: Address
+    dialect: Dialect
+    size: int
+    surroundings: Surroundings
+    cancels: Cancels
+
+
+class Side:
+    """What an execution and a block need of their colour.
+
+    Blocks have a pool of their own: handlers that sit in them keep nobody from claiming, settling and renewing.
+    """
+
+    def __init__(self, means: Means, make_doors: MakeDoors) -> None:
+        self.monotonic = means.surroundings.monotonic
+        self.chance = means.surroundings.chance
+        self.scrub = means.address.scrub
+        self.cancels = means.cancels
+        self.outage = Outage(self.monotonic)
+        self.pool, self.blocks = (
+            Pool(make_doors(address, means.dialect, means.size, self.monotonic), means.size, self.monotonic)
+            for address in (means.address, means.block_address)
+        )
+
+    def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
+        """Have the connection's socket shut when *deadline* passes."""
+        alarm = Alarm(pgconn)
+        self.set(alarm, deadline)
+        return alarm
+
+    def arm_cut(self, pgconn: PGconn, deadline: Deadline) -> Cut:
+        """Have the connection's socket shut when *deadline* passes, and what runs there ended on the server."""
+        alarm = Cut(pgconn, self.cancels)
+        self.set(alarm, deadline)
+        return alarm
+
+    def set(self, alarm: Alarm, deadline: Deadline) -> None:
+        """Have *alarm* ring when *deadline* passes."""
+        raise NotImplementedError
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        raise NotImplementedError
+
+    async def apart(self, work: Coroutine[Any, Any, R], break_off: Callable[[], object]) -> R:
+        """Run *work* to its end; a caller who is cancelled has it broken off, and waits for that."""
+        raise NotImplementedError
+
+    def drop_idle(self) -> None:
+        """Throw away what nobody uses: where one connection was lost, the others probably are."""
+        self.pool.drop_idle()
+        self.blocks.drop_idle()
+
+    def close_pools(self) -> None:
+        """Throw away what is idle now, and later what is still lent."""
+        self.pool.close()
+        self.blocks.close()
+
+
+class AsyncSide(Side):
+    """The side that belongs to one event loop."""
+
+    def __init__(self, means: Means) -> None:
+        super().__init__(means, AsyncDoors)
+        self.groups: dict[Callable[..., Any], AsyncGroup[Any, Any]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._alarms = LoopAlarms(self._loop)
+        self._sleep = means.surroundings.sleep
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def finish(self, execution: Execution[R]) -> R:
+        """Run *execution* in a task of its own, which a cancelled caller ends in good order and waits for."""
+        task = self.spawn(execution.run())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                execution.abandon(task)
+                await asyncio.wait((task,))
+            raise
+
+    async def apart(self, work: Coroutine[Any, Any, R], break_off: Callable[[], object]) -> R:
+        """Run *work* in a task of its own; a caller who is cancelled has it broken off, and waits for that."""
+        task = self.spawn(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                break_off()
+            while not task.done():
+                with suppress(asyncio.CancelledError):  # it is raised all the same, when the outcome is known
+                    await asyncio.wait((task,))
+            raise
+
+    def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """Run *work* for as long as it takes, whatever becomes of who asked for it; `close` waits for it."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self) -> None:
+        """Wait for what is under way, which has its deadlines, and let go of every connection."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.close_pools()
+
+    def set(self, alarm: Alarm, deadline: Deadline) -> None:
+        """Have *alarm* ring when *deadline* passes."""
+        self._alarms.arm(alarm, deadline.remaining())
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await self._sleep(seconds)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever still waits for it is told; nobody else need be
+
+
+class BlockingSide(Side):
+    """The side that all threads share."""
+
+    def __init__(self, means: Means) -> None:
+        super().__init__(means, BlockingDoors)
+        self.groups: dict[Callable[..., Any], BlockingGroup[Any, Any]] = {}
+        self._sleep = means.surroundings.sleep_blocking
+        self._watch = Watch(means.surroundings)
+
+    def finish(self, execution: Execution[R]) -> R:
+        """Run *execution*."""
+        return drive(execution.run())
+
+    async def apart(self, work: Coroutine[Any, Any, R], break_off: Callable[[], object]) -> R:
+        """Run *work*, which nobody can cancel."""
+        return await work
+
+    def close(self) -> None:
+        """Let go of every connection, and of the thread."""
+        self.close_pools()
+        self._watch.stop()
+
+    def set(self, alarm: Alarm, deadline: Deadline) -> None:
+        """Have *alarm* ring when *deadline* passes."""
+        self._watch.arm(alarm, deadline.remaining())
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        self._sleep(seconds)
+
+
+def abandon(side: Side) -> None:
+    """Close, in a forked child, our copies of the parent's sockets, and say nothing on them."""
+    for lent in (*side.pool.abandon(), *side.blocks.abandon()):
+        with suppress(OSError, psycopg.OperationalError):
+            os.close(lent.pgconn.socket)

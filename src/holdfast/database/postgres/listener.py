@@ -1,0 +1,250 @@
+"""Hints on PostgreSQL: one connection that LISTENs, in a thread of its own, and hears itself or is not trusted.
+
+Behind a transaction pooler LISTEN succeeds and what others send never comes. So the listener also listens on a channel
+that only it knows, and sends itself a word there: at the beginning, and every ten seconds. Unless it hears that within
+five it is deaf, those who listen go back to their short poll, and it connects anew. A line that is back is told as a
+hint, so that everybody reads once more *after* the LISTEN.
+
+A pooler does pass on what a server connection tells itself, for it is the answer to a statement. Where one stands
+between (the server's process is another than the one we were told of when we connected), the first word that counts is
+sent from elsewhere: one that pools sessions lets it through.
+
+The connection is used as libpq gives it, without blocking: the one wait is the select below.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+from contextlib import suppress
+from functools import partial
+
+import psycopg
+from psycopg.pq import ExecStatus, TransactionStatus
+
+from holdfast.database.dialect import READERS_ONLY
+from holdfast.database.hints import Tell
+from holdfast.database.postgres.address import Address
+from holdfast.database.postgres.connecting import connect, wait
+from holdfast.database.postgres.deadline import Deadline
+from holdfast.database.postgres.errors import first_line
+from holdfast.runtime import Shell, Surroundings
+
+CONNECT_SECONDS = 5.0
+BEAT_SECONDS = 10.0
+DEAF_SECONDS = 5.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 10.0
+DEAF_PAUSE = 60.0  # a pooler stays one
+WHO_IS_THERE = "SELECT pg_backend_pid()"
+ELSEWHERE = "elsewhere"
+
+logger = logging.getLogger(__name__)
+
+
+class Deaf(Exception):
+    """What the listener sent to itself did not come back."""
+
+
+class Line:
+    """An open connection that listens on *channel*, and on one of its own."""
+
+    def __init__(self, address: Address, channel: str, surroundings: Surroundings) -> None:
+        self._monotonic = surroundings.monotonic
+        self._hosts = address.hosts()
+        self._channel = channel
+        self._own = f"holdfast_{surroundings.chance.getrandbits(64):016x}"  # a channel has at most 63 characters
+        self._connection = connect(self._hosts, Deadline(self._monotonic, CONNECT_SECONDS))
+        self.pgconn = self._connection.pgconn
+        self._asked: float | None = None
+        self._heard = self._monotonic()
+        self.is_proven = False
+        self._is_indirect = self._is_sent_from_elsewhere = False
+        self._send(f'LISTEN "{self._channel}"; LISTEN "{self._own}"; {WHO_IS_THERE}; NOTIFY "{self._own}"')
+
+    def due(self) -> float:
+        """Say in how many seconds there is something to do, if nothing comes."""
+        until = self._heard + BEAT_SECONDS if self._asked is None else self._asked + DEAF_SECONDS
+        return max(0.0, until - self._monotonic())
+
+    def hear(self) -> set[str]:
+        """Take in what has come; give the words of the hints among it. Raise `Deaf` if our own word is overdue."""
+        self.pgconn.consume_input()
+        self._read_answers()
+        hints: set[str] = set()
+        while (notification := self.pgconn.notifies()) is not None:
+            is_own = notification.relname.decode() == self._own
+            if not is_own:
+                hints.add(notification.extra.decode())
+            if is_own and (self.is_proven or not self._is_indirect or notification.extra.decode() == ELSEWHERE):
+                self._asked, self._heard, self.is_proven = None, self._monotonic(), True
+        self._keep_alive()
+        return hints
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._connection.close()
+
+    def _read_answers(self) -> None:
+        while not self.pgconn.is_busy() and (result := self.pgconn.get_result()) is not None:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise psycopg.OperationalError(result.get_error_message())
+            if result.status == ExecStatus.TUPLES_OK:
+                self._is_indirect = result.get_value(0, 0) != b"%d" % self.pgconn.backend_pid
+        has_ended = self.pgconn.transaction_status == TransactionStatus.IDLE  # now a pooler hears for itself
+        if self._is_indirect and has_ended and not self._is_sent_from_elsewhere:
+            self._send_from_elsewhere()
+
+    def _keep_alive(self) -> None:
+        if self.due() > 0:
+            return
+        if self._asked is not None:
+            raise Deaf
+        self._send(f'NOTIFY "{self._own}"')
+
+    def _send_from_elsewhere(self) -> None:
+        self._asked, self._is_sent_from_elsewhere = self._monotonic(), True
+        deadline = Deadline(self._monotonic, CONNECT_SECONDS)
+        other = connect(self._hosts, deadline)
+        try:
+            other.pgconn.send_query(f"NOTIFY \"{self._own}\", '{ELSEWHERE}'".encode())
+            other.pgconn.flush()
+            while other.pgconn.is_busy():  # a pooler drops what a client has sent that is gone
+                wait(other.pgconn.socket, selectors.EVENT_READ, deadline)
+                other.pgconn.consume_input()
+        finally:
+            other.close()
+
+    def _send(self, text: str) -> None:
+        self._asked = self._monotonic()
+        self.pgconn.send_query(text.encode())
+        self.pgconn.flush()  # a few bytes into an empty buffer
+
+
+class Bell:
+    """Ends the wait of a thread from another one."""
+
+    def __init__(self) -> None:
+        self._outside, self.inside = socket.socketpair()
+
+    def ring(self) -> None:
+        """Let the wait end."""
+        self._outside.send(b"!")
+
+    def close(self) -> None:
+        """Put it away."""
+        self._outside.close()
+        self.inside.close()
+
+
+class Listener:
+    """Keeps a line open while somebody listens."""
+
+    def __init__(self, address: Address, channel: str, surroundings: Surroundings, tell: Tell) -> None:
+        self._address = address
+        self._channel = channel
+        self._surroundings = surroundings
+        self._tell = tell
+        self._line: Line | None = None
+        self._shell: Shell | None = None
+        self._bell: Bell | None = None
+        self._failures = 0
+        self._is_stopping = False
+
+    @property
+    def is_listening(self) -> bool:
+        """Tell whether the line has heard itself lately."""
+        line = self._line
+        return line is not None and line.is_proven
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._is_stopping = False
+        self._failures = 0
+        self._bell = Bell()
+        self._shell = self._surroundings.shell(partial(self._step, self._bell), "holdfast-hints")
+        self._shell.wake()
+
+    def stop(self) -> None:
+        """Hang up."""
+        shell, self._shell = self._shell, None
+        bell, self._bell = self._bell, None
+        self._is_stopping = True
+        if bell is not None and shell is not None:
+            bell.ring()
+            shell.stop()
+            bell.close()
+        self._hang_up()
+
+    def abandon(self) -> None:
+        """Close, in a forked child, our copy of the parent's socket, and say nothing on it."""
+        if self._line is not None:
+            with suppress(OSError, psycopg.OperationalError):
+                os.close(self._line.pgconn.socket)
+
+    def _step(self, bell: Bell) -> float | None:
+        """Listen until the line fails; answer when to try again."""
+        try:
+            self._line = Line(self._address, self._channel, self._surroundings)
+            self._listen(self._line, bell)
+            return None
+        except Deaf:
+            return self._after_failure("it does not hear itself; is there a pooler? see listen_url", DEAF_PAUSE)
+        except (psycopg.Error, OSError) as error:
+            reason = first_line(error) if isinstance(error, psycopg.Error) else str(error)
+            return self._after_failure(self._address.scrub(reason), LONGEST_PAUSE)
+
+    def _listen(self, line: Line, bell: Bell) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(line.pgconn.socket, selectors.EVENT_READ)
+            selector.register(bell.inside, selectors.EVENT_READ)
+            while not self._is_stopping:
+                selector.select(line.due())
+                was_proven = line.is_proven
+                hints = line.hear()
+                if line.is_proven and not was_proven:
+                    self._note_success()
+                    hints.add("")  # so that everybody reads once more, now that it listens
+                if hints:
+                    self._tell(of_log=hints == {READERS_ONLY})
+
+    def _note_success(self) -> None:
+        if self._failures:
+            logger.warning("hints_again", extra={"failures": self._failures})
+        self._failures = 0
+
+    def _after_failure(self, reason: str, longest: float) -> float:
+        was_listening = self.is_listening
+        self._hang_up()
+        self._failures += 1
+        if self._failures == 1:
+            logger.warning("hints_lost", extra={"reason": reason, "mode": "polling"})
+        if was_listening:
+            self._tell()  # those who sleep long, by a line that is gone, shall look at their watches
+        pause = longest if longest == DEAF_PAUSE else min(longest, SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))
+        return pause * (0.5 + self._surroundings.chance.random() / 2)
+
+    def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+
+class NoListener:
+    """Where there is no line to listen on: all must poll."""
+
+    is_listening = False
+    _has_said = False
+
+    def start(self) -> None:
+        """Say so, once."""
+        if not self._has_said:
+            self._has_said = True
+            logger.warning("hints_lost", extra={"reason": "there is a pooler and no listen_url", "mode": "polling"})
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def abandon(self) -> None:
+        """Do nothing."""

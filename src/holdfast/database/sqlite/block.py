@@ -1,0 +1,387 @@
+"""A block: the right to write and an open transaction, in the hands of a user's code, for a limited time.
+
+Whoever wants something of it takes its lock first: the user's statements, in whichever thread, and the writer's shell,
+which ends a block whose time is over or that nobody wants any more. So each of them finds it open or ended, and never
+in between. A statement under way when the time is over is interrupted by a progress handler, in its own thread; what
+the user's code does between statements nobody can interrupt, but its next statement is refused, and so is its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from holdfast.database.sqlite.connection import BlockConnection
+from holdfast.database.sqlite.guarded import GuardedConnection
+from holdfast.database.sqlite.readers import INSTRUCTIONS_BETWEEN_LOOKS
+from holdfast.database.statements import Record, in_sqlite, records
+from holdfast.database.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, drive, no_session
+from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout
+from holdfast.fault_points import after_commit, before_commit
+from holdfast.runtime import Threads
+
+INTERRUPT_SECONDS = 0.05
+V = TypeVar("V")
+
+
+class Block:
+    """A transaction that has begun on *connection* and has *seconds* to end; *end* gives the right to write back."""
+
+    def __init__(
+        self,
+        connection: BlockConnection,
+        monotonic: Callable[[], float],
+        seconds: float,
+        end: Callable[[], None],
+    ) -> None:
+        self.is_committed = False
+        self.until = monotonic() + seconds
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._connection = connection
+        self._guarded = connection.guarded
+        self._tx = connection.make_tx()
+        self._cursor = self._guarded.plain_cursor()
+        self._end = end
+        self._is_unwanted = False
+        self._is_lent = False
+        self._is_as_found = True
+        self._broken_by: str | None = None
+        self._savepoints = 0
+        self._over: Callable[[], HoldfastError] | None = None
+        self._guarded.guard = self.guard
+        self._guarded.set_progress_handler(self._is_to_stop, INSTRUCTIONS_BETWEEN_LOOKS)
+
+    @property
+    def connection(self) -> GuardedConnection:
+        """The connection itself; it is closed when the block ends, for the user's code may keep it."""
+        self.refuse_unusable()
+        self._is_lent = True
+        return self._guarded
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether it is to be ended."""
+        return self._over is None and self._is_to_stop()
+
+    def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a whole operation of ours."""
+        return self.do(lambda: self._plainly(lambda: drive(bound(operation, *args, **kwargs)(self._tx))))
+
+    def fetch_all(self, sql: str, values: Mapping[str, object]) -> list[Row]:
+        """Run one statement of ours."""
+        return self.do(lambda: self._plainly(lambda: drive(self._tx.fetch_all(sql, **values))))
+
+    def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
+        """Run one statement of the user's."""
+        statement = in_sqlite(sql)
+        given = statement.bind(values)
+        self._is_as_found &= not statement.stays
+        return self.do(lambda: self._query(statement.text, given))
+
+    def begin_savepoint(self) -> str:
+        """Mark a place to which one may roll back."""
+        self._savepoints += 1
+        name = f"holdfast_{self._savepoints}"
+        self.do(lambda: self._cursor.execute(f"SAVEPOINT {name}"))
+        return name
+
+    def release(self, name: str) -> None:
+        """Forget a savepoint and keep what was done since."""
+        self.do(lambda: self._cursor.execute(f"RELEASE {name}"))
+
+    def roll_back_to(self, name: str) -> None:
+        """Undo what was done since a savepoint, errors included, and forget it."""
+        with self._lock:
+            broken_by, self._broken_by = self._broken_by, None
+            try:
+                self.do(lambda: self._cursor.execute(f"ROLLBACK TO {name}"))
+                self.do(lambda: self._cursor.execute(f"RELEASE {name}"))
+            except BaseException:
+                self._broken_by = broken_by
+                raise
+
+    def spoil(self, what: str) -> None:
+        """Take note that *what* happened, after which it may not be committed."""
+        self._broken_by = what
+
+    def refuse_unusable(self) -> None:
+        """Raise if it can no longer be committed."""
+        self._refuse_child()
+        if self._over is not None:
+            raise self._over()
+        if self._is_to_stop():
+            raise self._late()
+        if self._broken_by is not None:
+            raise TransactionBroken(
+                f"a statement of this block has failed ({self._broken_by}), and what it broke cannot be committed; let "
+                f"its error out of the block, or write `tx.savepoint()` around what may fail"
+            )
+        if not self._is_in_transaction():
+            raise TransactionBroken(
+                "this block's transaction has been ended, by an error of the disk or by a statement with ON CONFLICT "
+                "ROLLBACK; let the error out of the block"
+            )
+
+    def commit(self) -> None:
+        """Commit, and let go of the right to write; whatever is raised, it has been let go of."""
+        self._refuse_child()
+        with self._lock:
+            try:
+                self.refuse_unusable()
+                self._unguard()
+                before_commit(self._tx, is_block=True)
+                self._connection.commit()
+            except BaseException as error:
+                if self._over is None:
+                    self._undo(self._late if self._is_overdue() else _ended, error)
+                raise
+            self.is_committed = True
+            self._let_go(_ended, None)
+        after_commit(self._tx, is_block=True)
+
+    def roll_back(self) -> None:
+        """Undo everything and let go of the right to write; a statement under way is interrupted."""
+        if self._process == os.getpid():
+            self._is_unwanted = True
+            self._stop(_ended)
+
+    def give_up(self) -> None:
+        """Want no more of it, without waiting: whoever looks after blocks will end it, if nobody else does."""
+        self._is_unwanted = True
+
+    def end_if_due(self) -> None:
+        """Roll back if its time is over, or nobody wants it any more."""
+        if self.is_due:
+            self._stop(_ended if self._is_unwanted else self._late)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Keep everybody else out while the user's code uses the connection itself."""
+        self._refuse_child()
+        with self._lock:
+            self.refuse_unusable()
+            yield
+
+    def do(self, work: Callable[[], V]) -> V:
+        """Run *work* on the connection, if it is still the block's."""
+        self._refuse_child()
+        with self._lock:
+            self.refuse_unusable()
+            try:
+                return work()
+            except Exception as error:
+                if self._is_to_stop():
+                    self.end_if_due()
+                    raise self._late() from error
+                if is_from_database(error):
+                    self._broken_by = f"SQLite: {error}"
+                raise
+
+    def _refuse_child(self) -> None:
+        """Raise in a process that was forked: there the lock may be held by nobody, and the connection is not ours."""
+        if self._process != os.getpid():
+            raise Misuse("this block was opened before the process was forked; it belongs to the parent")
+
+    def _query(self, text: str, values: Mapping[str, object]) -> list[Record]:
+        rows = self._cursor.execute(text, values).fetchall()
+        return records((column[0] for column in self._cursor.description or ()), rows)
+
+    def _plainly(self, work: Callable[[], V]) -> V:
+        """Run *work* of ours; texts are texts in it, whatever a user has told the connection that was lent him."""
+        if not self._is_lent:
+            return work()
+        text_factory, self._guarded.text_factory = self._guarded.text_factory, str
+        try:
+            return work()
+        finally:
+            self._guarded.text_factory = text_factory
+
+    def _is_to_stop(self) -> bool:
+        return self._is_unwanted or self._is_overdue()
+
+    def _is_overdue(self) -> bool:
+        return self._monotonic() >= self.until
+
+    def _is_in_transaction(self) -> bool:
+        try:
+            return self._guarded.in_transaction
+        except sqlite3.ProgrammingError:  # closed, just now, by whoever ended the block
+            return False
+
+    def _stop(self, why: Callable[[], HoldfastError]) -> None:
+        while not self._lock.acquire(timeout=INTERRUPT_SECONDS):
+            with suppress(sqlite3.ProgrammingError):  # it was closed meanwhile
+                self._guarded.interrupt()
+        try:
+            if self._over is None:
+                self._undo(why, None)
+        finally:
+            self._lock.release()
+
+    def _undo(self, why: Callable[[], HoldfastError], error: BaseException | None) -> None:
+        self._unguard()
+        self._connection.roll_back()
+        self._let_go(why, error)
+
+    def _unguard(self) -> None:
+        self._guarded.set_progress_handler(None, 0)
+
+    def _let_go(self, why: Callable[[], HoldfastError], error: BaseException | None) -> None:
+        self._over = why
+        if self._is_lent or not self._is_as_found:
+            self._connection.doubt()
+        try:
+            self._connection.__exit__(type(error) if error else None, error, None)
+        finally:
+            self._end()
+
+    def _late(self) -> HoldfastError:
+        if self._is_unwanted:
+            return _ended()
+        return TransactionTimeout(
+            f"this block was open for {self._seconds:g} s, the longest that one may keep SQLite's other writers "
+            f"waiting; it was rolled back: do the long work before it, or raise transaction_seconds"
+        )
+
+
+def _ended() -> HoldfastError:
+    return Misuse("this block has ended; its transaction cannot be used any more")
+
+
+def is_from_database(error: BaseException) -> bool:
+    """Tell whether SQLite itself, not its driver, has refused a statement: the rest has sent nothing."""
+    found = error.__cause__ if isinstance(error, HoldfastError) else error
+    return isinstance(found, sqlite3.Error) and hasattr(found, "sqlite_errorcode")
+
+
+Call = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class BlockTx:
+    """A block's transaction as operations see it, a call for each statement."""
+
+    database: Database = "sqlite"
+
+    def __init__(self, block: Block, call: Call) -> None:
+        self._block = block
+        self._call = call
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+        await self.fetch_all(sql, **values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+        rows: list[Row] = await self._call(lambda: self._block.fetch_all(sql, values))
+        return rows
+
+
+class BlockingBlock:
+    """A block in the caller's thread, in the shape of an `OpenTx`; nothing suspends."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self.tx: Tx = BlockTx(block, self._call)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The driver's own connection; it is closed when the block ends."""
+        return self._block.connection
+
+    @property
+    def session(self) -> Any:
+        """Refuse: it has none."""
+        raise no_session()
+
+    @property
+    def is_committed(self) -> bool:
+        """Tell whether COMMIT has succeeded."""
+        return self._block.is_committed
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the block's transaction."""
+        result: R = await self._call(lambda: self._block.run(operation, *args, **kwargs))
+        return result
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in the block's transaction: it sees what was written there."""
+        return await self.run(operation, *args, **kwargs)
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation in the block's transaction."""
+        return await self.run(operation, items)
+
+    async def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
+        """Run the user's *sql* and return its rows."""
+        found: list[Record] = await self._call(lambda: self._block.query(sql, values))
+        return found
+
+    async def begin_savepoint(self) -> str:
+        """Mark a place to which one may roll back; return its name."""
+        name: str = await self._call(self._block.begin_savepoint)
+        return name
+
+    async def release(self, name: str) -> None:
+        """Forget the savepoint *name* and keep what was done since."""
+        await self._call(lambda: self._block.release(name))
+
+    async def roll_back_to(self, name: str) -> None:
+        """Undo what was done since the savepoint *name*, errors included, and forget it."""
+        await self._call(lambda: self._block.roll_back_to(name))
+
+    def refuse_unusable(self) -> None:
+        """Raise if it can no longer be committed."""
+        self._block.refuse_unusable()
+
+    async def commit(self) -> None:
+        """Commit, and let go of the right to write."""
+        self._block.commit()
+
+    async def roll_back(self) -> None:
+        """Undo everything and let go of the right to write."""
+        self._block.roll_back()
+
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+class AsyncBlock(BlockingBlock):
+    """A block in an event loop: its statements run in *threads*; *give_up* has it ended whoever is cancelled."""
+
+    def __init__(self, block: Block, threads: Threads, give_up: Callable[[], None]) -> None:
+        super().__init__(block)
+        self._threads = threads
+        self._give_up = give_up
+
+    async def commit(self) -> None:
+        """Commit, and let go of the right to write; a caller who is cancelled waits for the outcome."""
+        commit = asyncio.ensure_future(self._threads.call(self._block.commit))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            while not commit.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((commit,))
+            if not commit.cancelled():
+                commit.exception()  # whoever is cancelled hears nothing else; `is_committed` tells
+            raise
+
+    async def roll_back(self) -> None:
+        """Undo everything and let go of the right to write; that happens also if the caller is cancelled."""
+        self._give_up()
+        await self._threads.call(self._block.roll_back)
+
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        try:
+            return await self._threads.call(work)
+        except asyncio.CancelledError:
+            self._block.spoil("it was cancelled, so that nobody knows whether it was done")
+            raise

@@ -1,0 +1,268 @@
+"""The connection that writes: how operations that have gathered share one commit, and each still fails alone.
+
+A group is one transaction with a savepoint for each turn (2.7 µs), so that a turn that fails, fails alone. Turns with
+one list operation are one operation on all of their items, which costs a third; if it fails, each is run by itself.
+But a full disk, an I/O error or a failed COMMIT takes the whole transaction away, and no savepoint helps
+(M20): then each turn runs again alone, and hears its own outcome. Nothing is told before it is true.
+
+It is used by one thread at a time: by whoever has the right to write.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from math import inf
+from types import TracebackType
+from typing import Any, NoReturn, cast
+
+from holdfast.database.dialect import Dialect
+from holdfast.database.sqlite.file import DatabaseFile
+from holdfast.database.sqlite.fork import Gate
+from holdfast.database.sqlite.guarded import GuardedConnection
+from holdfast.database.sqlite.tx import SqliteTx, is_busy, primary_code, raise_ours, translated
+from holdfast.database.sqlite.write_queue import ListWork, Turn, Work
+from holdfast.database.tx import R, Tx, drive
+from holdfast.errors import Unavailable, UnknownOutcome
+from holdfast.fault_points import after_commit, before_commit
+
+# how often a wait for a program that does not know our lock looks whether it is still wanted
+SLICE_SECONDS = 0.05
+
+
+class WriteConnection:
+    """Writes to *file*; connects when first used, and anew after an error that puts a connection in doubt.
+
+    *committed* is called after every commit that changed something, before anybody else may write.
+    """
+
+    def __init__(self, file: DatabaseFile, dialect: Dialect, gate: Gate, committed: Callable[[], None]) -> None:
+        self._committed = committed
+        self._file = file
+        self._dialect = dialect
+        self._gate = gate
+        self._connection: sqlite3.Connection | None = None
+        self._is_broken = False
+        self._changes = 0
+        self._open: set[WriteConnection] = set()
+        """Those of this process that are connected; the last one to go takes SQLite's own files along."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether the connection is open."""
+        return self._connection is not None
+
+    def __enter__(self) -> None:
+        """Keep forks away while the connection is used."""
+        self._gate.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop the connection if an error has left it in doubt; let forks happen again."""
+        try:
+            self._look_at(error)
+            if self._is_broken:
+                self.close()
+        finally:
+            self._gate.__exit__(kind, error, trace)
+
+    def begin(self, wanted: Callable[[], bool]) -> None:
+        """Begin a transaction; while *wanted* says so, wait for a program that does not know our lock."""
+        while True:
+            try:
+                self._file.check()
+                self._file.check_beside()
+                self._do(self._connected(), "BEGIN IMMEDIATE")
+                self._file.remember_beside()
+                return
+            except sqlite3.Error as error:
+                if not is_busy(error) or not wanted():
+                    raise_ours(error)
+
+    def write_alone(self, work: Work[R], wanted: Callable[[], bool]) -> R:
+        """Run *work* in a transaction of its own."""
+        self.begin(wanted)
+        return self.commit_after(work)
+
+    def write_group(self, turns: Sequence[Turn[Any]], wanted: Callable[[Turn[Any]], bool]) -> None:
+        """Run *turns* in the transaction that has begun and commit; if that fails, run each again alone."""
+        if len(turns) == 1:
+            return turns[0].settle(partial(self.commit_after, turns[0].work))
+        try:
+            tx = self._make_tx()
+            self._commit_after(partial(self._together, turns), tx)
+        except BaseException as error:  # noqa: BLE001  whatever it was, each turn finds out for itself
+            for turn in turns:
+                turn.settle(partial(self.write_alone, turn.work, partial(wanted, turn)))
+            # a COMMIT in doubt is buried by the next one that succeeds; without one it may rise at recovery
+            if isinstance(error, UnknownOutcome) and all(turn.error for turn in turns):
+                for turn in turns:
+                    turn.error = error
+        else:
+            after_commit(tx)
+
+    def commit_after(self, work: Work[R]) -> R:
+        """Run *work* in the transaction that has begun, and commit it; undo it if either fails."""
+        tx = self._make_tx()
+        value = self._commit_after(work, tx)
+        after_commit(tx)
+        return value
+
+    def _make_tx(self) -> SqliteTx:
+        return SqliteTx(self._connected(), self._dialect)
+
+    def _commit_after(self, work: Work[R], tx: SqliteTx) -> R:
+        try:
+            value = drive(work(tx))
+            before_commit(tx)
+            self.commit()
+        except BaseException as error:
+            self._look_at(error)
+            self.roll_back()
+            raise
+        return value
+
+    def empty_log(self) -> None:
+        """Write the log back and empty it; whoever reads from it is waited for, a moment."""
+        self._file.check()
+        self._file.check_beside()
+        with translated():
+            self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        """Close the connection; the next use opens another."""
+        connection, self._connection, self._is_broken = self._connection, None, False
+        if connection is not None:
+            self._finish(connection)
+            self._open.discard(self)
+            if not self._open:
+                self._file.forget_beside()
+
+    async def _together(self, turns: Sequence[Turn[Any]], tx: Tx) -> None:
+        for alike in _alike(turns):
+            if len(alike) == 1 or not await self._is_done_as_one(alike, tx):
+                for turn in alike:
+                    await self._in_savepoint(turn, tx)
+
+    async def _is_done_as_one(self, turns: Sequence[Turn[Any]], tx: Tx) -> bool:
+        """Run *turns*, which have one list operation, on all of their items; tell whether that went well."""
+        works = [cast("ListWork[Any, Any]", turn.work) for turn in turns]
+        items = [item for work in works for item in work.items]
+        union: Turn[Sequence[Any]] = Turn(ListWork(works[0].operation, items), inf)
+        await self._in_savepoint(union, tx)
+        if union.error is not None:
+            return False
+        results = iter(union.result())
+        for turn, work in zip(turns, works, strict=True):
+            turn.succeed(list(islice(results, len(work.items))))
+        return True
+
+    async def _in_savepoint(self, turn: Turn[Any], tx: Tx) -> None:
+        """Run *turn*, and undo what it did if it fails."""
+        await tx.execute("SAVEPOINT holdfast_turn")
+        turn.settle(partial(_run, turn.work, tx))
+        if turn.error is not None:
+            self._look_at(turn.error)
+            if not self._connected().in_transaction:
+                raise turn.error
+            await tx.execute("ROLLBACK TO holdfast_turn")
+        await tx.execute("RELEASE holdfast_turn")
+
+    def commit(self) -> None:
+        """Commit the transaction that has begun; whatever is raised, look whether it is still open."""
+        connection = self._connected()
+        try:
+            self._do(connection, "COMMIT")
+        except sqlite3.Error as error:
+            if primary_code(error) == sqlite3.SQLITE_IOERR:
+                raise UnknownOutcome(
+                    f"the disk reported an error at COMMIT, which happened wholly or not at all; "
+                    f"read before you do it again (SQLite: {error})"
+                ) from error
+            self._raise(error)
+        if connection.total_changes != self._changes:
+            self._changes = connection.total_changes
+            self._committed()
+
+    def roll_back(self) -> None:
+        """Undo the transaction, if there still is one; never raises."""
+        connection = self._connected()
+        if connection.in_transaction:  # a full disk, for one, has ended it
+            with suppress(sqlite3.Error):
+                self._do(connection, "ROLLBACK")
+        self._is_broken |= connection.in_transaction
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._open.add(self)
+            self._changes = 0
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return self._file.connect_to_write(SLICE_SECONDS)
+
+    def _do(self, connection: sqlite3.Connection, sql: str) -> None:
+        connection.execute(sql)
+
+    def _finish(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+
+    def _raise(self, error: sqlite3.Error) -> NoReturn:
+        raise_ours(error)
+
+    def _look_at(self, error: BaseException | None) -> None:
+        self._is_broken |= isinstance(error, Unavailable | UnknownOutcome)
+
+
+def _alike(turns: Sequence[Turn[Any]]) -> list[list[Turn[Any]]]:
+    """Put those together that can be run as one, in the order of their first."""
+    found: dict[object, list[Turn[Any]]] = {}
+    for turn in turns:
+        work = turn.work
+        found.setdefault(work.operation if isinstance(work, ListWork) and work.is_sociable else turn, []).append(turn)
+    return list(found.values())
+
+
+class BlockConnection(WriteConnection):
+    """The connection of blocks, beside *other*, which writes for everybody else; a user's code may be given it."""
+
+    def __init__(self, other: WriteConnection) -> None:
+        super().__init__(other._file, other._dialect, other._gate, other._committed)
+        self._open = other._open
+
+    @property
+    def guarded(self) -> GuardedConnection:
+        """The connection itself."""
+        return cast("GuardedConnection", self._connected())
+
+    def make_tx(self) -> SqliteTx:
+        """Make the transaction that has begun into one that our operations can use, under the block's lock."""
+        return SqliteTx(self.guarded, self._dialect, self.guarded.plain_cursor())
+
+    def doubt(self) -> None:
+        """Have the connection closed when it comes back: a user may have kept it, or changed what others would find."""
+        self._is_broken = True
+
+    def _connect(self) -> sqlite3.Connection:
+        return self._file.connect_for_block(SLICE_SECONDS)
+
+    def _do(self, connection: sqlite3.Connection, sql: str) -> None:
+        cast("GuardedConnection", connection).do_as_owner(sql)
+
+    def _finish(self, connection: sqlite3.Connection) -> None:
+        cast("GuardedConnection", connection).close_as_owner()
+
+    def _raise(self, error: sqlite3.Error) -> NoReturn:
+        """Show a constraint that was checked at COMMIT as it is: it is the user's."""
+        if isinstance(error, sqlite3.IntegrityError):
+            raise error
+        raise_ours(error)
+
+
+def _run(work: Work[R], tx: Tx) -> R:
+    return drive(work(tx))

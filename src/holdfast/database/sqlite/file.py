@@ -1,0 +1,187 @@
+"""The database file itself: what must be so before we use it, and how connections to it are made."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import quote
+
+from holdfast.database.sqlite.filesystem import network_file_system
+from holdfast.database.sqlite.guarded import GuardedConnection
+from holdfast.errors import InvalidSettings, Unavailable
+
+OLDEST_SQLITE = (3, 35)  # the first with RETURNING
+BESIDE = ("-wal", "-shm")  # SQLite's own, there while anybody has the database open
+
+
+class DatabaseFile:
+    """A SQLite file at *path*; *clock* replaces the database's own where a simulation has one."""
+
+    def __init__(self, path: str, synchronous: Literal["full", "normal"], clock: Callable[[], int] | None) -> None:
+        if "://" in path or re.search(r"\b(host|dbname|user|password)=", path):  # not shown: it may hold a password
+            raise InvalidSettings(
+                "the database is an address of a kind that Holdfast does not know; give the path of a file, or "
+                "postgresql://user:password@host:port/name"
+            )
+        if path.startswith(("file:", ":memory:")):
+            raise InvalidSettings(f"{path!r} is no path; threads and processes share a file, so give one")
+        self.path = os.path.realpath(path)  # two names of one file share one lock
+        self._synchronous = synchronous
+        self._clock = clock
+        self._identity: tuple[int, int] | None = None
+        self._beside: dict[str, tuple[int, int] | None] = {}
+        self._is_torn = False
+
+    def prepare(self) -> None:
+        """Create the file if there is none, and raise unless it can serve as a database here."""
+        require_sqlite(sqlite3.sqlite_version_info)
+        require_place(self.path)
+        _create(self.path)
+        require_rights(self.path)
+        self._identity = identity(self.path)
+        self._beside, self._is_torn = {}, False
+
+    def check(self) -> None:
+        """Raise if the file is no longer the one that was opened: what is written to that goes nowhere."""
+        if self._identity is not None and identity(self.path) != self._identity:
+            raise Unavailable(f"{self.path} was removed or replaced while in use; put it back, or reopen the store")
+
+    def check_beside(self) -> None:
+        """Raise if SQLite's own files are no longer those that the connection has open: who comes next sees others.
+
+        Once that is found, it stays so until they are put back or the store is opened anew: a connection that is
+        closed meanwhile does not make it good.
+        """
+        changed = self._changed_beside()
+        self._is_torn = bool(changed)
+        if changed:
+            raise Unavailable(
+                f"{' and '.join(changed)} was removed or replaced while in use, so that what is written now would be "
+                f"lost; put it back, or end every process that uses {self.path} and start again"
+            )
+
+    def check_newcomer(self) -> None:
+        """Raise if a connection that is opened now would make SQLite's own files anew, in place of those in use."""
+        if changed := self._changed_beside():
+            raise Unavailable(f"{' and '.join(changed)} was removed or replaced while in use; put it back")
+
+    def _changed_beside(self) -> list[str]:
+        return [path for path, known in self._beside.items() if identity(path) != known]
+
+    def remember_beside(self) -> None:
+        """Take SQLite's own files as they are for those that our connection, which is new, has open."""
+        if not self._beside:
+            self._beside = {self.path + name: identity(self.path + name) for name in BESIDE}
+
+    def forget_beside(self) -> None:
+        """Take note that our connection was closed: the last one to go takes the files along."""
+        if not self._is_torn:
+            self._beside = {}
+
+    def connect_to_write(self, wait_seconds: float) -> sqlite3.Connection:
+        """Open the connection that writes; it waits *wait_seconds* for programs that do not know our lock."""
+        connection = self._connect(wait_seconds, "PRAGMA journal_mode = WAL", self._durability)
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal":
+            connection.close()
+            raise Unavailable(f"{self.path} cannot be put into WAL mode (it stays {mode!r}); use a local disk")
+        return connection
+
+    def connect_for_block(self, wait_seconds: float) -> GuardedConnection:
+        """Open a connection that writes and that a user's code may be given; the file is in WAL mode by now."""
+        connection = self._connect(wait_seconds, self._durability, factory=GuardedConnection)
+        return cast("GuardedConnection", connection)
+
+    def connect_to_read(self, wait_seconds: float) -> sqlite3.Connection:
+        """Open a connection that cannot write."""
+        return self._connect(wait_seconds, "PRAGMA query_only = 1")
+
+    @property
+    def _durability(self) -> str:
+        return f"PRAGMA synchronous = {self._synchronous}"
+
+    def _connect(
+        self, wait_seconds: float, *pragmas: str, factory: type[sqlite3.Connection] = sqlite3.Connection
+    ) -> sqlite3.Connection:
+        require_rights(self.path)  # SQLite would open it to read, and make a -shm that nobody may write, ever after
+        connection = sqlite3.connect(
+            f"file:{quote(self.path)}?mode=rw",  # never creates a file: that is `prepare`'s
+            uri=True,
+            timeout=wait_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+            factory=factory,
+        )
+        if self._clock is not None:
+            connection.create_function("holdfast_now", 0, self._clock)
+        try:
+            for pragma in ("PRAGMA mmap_size = 0", *pragmas):  # M6; some builds map by default
+                connection.execute(pragma).close()
+        except sqlite3.Error:
+            sqlite3.Connection.close(connection)
+            raise
+        return connection
+
+
+def require_sqlite(version: tuple[int, ...]) -> None:
+    """Raise unless SQLite has what our statements use."""
+    if version < OLDEST_SQLITE:
+        found, needed = (".".join(map(str, each)) for each in (version, OLDEST_SQLITE))
+        raise Unavailable(f"SQLite {found} is too old, {needed} is needed; use a Python built with a newer one")
+    try:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute("SELECT json_array()")
+    except sqlite3.OperationalError as error:
+        raise Unavailable("this SQLite has no JSON functions; use a Python built with a newer one") from error
+
+
+def require_place(path: str) -> None:
+    """Raise unless a database can live at the absolute *path*."""
+    directory = Path(path).parent
+    if not directory.is_dir():
+        raise InvalidSettings(f"the directory {directory} does not exist; create it, or set another path")
+    if Path(path).is_dir():
+        raise InvalidSettings(f"{path} is a directory; set the path of a file")
+    if (kind := network_file_system(path)) is not None:
+        raise InvalidSettings(
+            f"{path} is on a network file system ({kind}), where SQLite's locks do not hold; "
+            f"use a local disk or PostgreSQL"
+        )
+
+
+def require_rights(path: str) -> None:
+    """Raise if the file is there and this user may not read and write it."""
+    if os.access(path, os.F_OK) and not os.access(path, os.R_OK | os.W_OK):
+        raise Unavailable(f"{path} may not be written by this user; change its permissions or owner")
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Tell the file at *path* from any other; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  every write comes by here
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be looked at ({error.strerror}); let this user reach its directory"
+        ) from error
+    return found.st_dev, found.st_ino
+
+
+def _create(path: str) -> None:
+    """Create the file for its owner alone; one that exists is the user's, and keeps its mode.
+
+    It is never opened otherwise but by SQLite, whose locks closing it would take away.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be created ({error.strerror}); let this user write its directory") from error

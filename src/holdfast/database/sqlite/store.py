@@ -1,0 +1,274 @@
+"""`SqliteStore`: our tables in one SQLite file, for async and blocking callers, threads and processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from holdfast import current_block
+from holdfast.database import migrations
+from holdfast.database.dialect import Dialect, SqliteDialect
+from holdfast.database.hints import Hear, Hints, Watch
+from holdfast.database.sqlite.block import AsyncBlock, BlockingBlock
+from holdfast.database.sqlite.connection import WriteConnection
+from holdfast.database.sqlite.file import DatabaseFile
+from holdfast.database.sqlite.filelock import FileLock
+from holdfast.database.sqlite.fork import Gate, keep_for_ever, watch_forks
+from holdfast.database.sqlite.log_length import LogLength
+from holdfast.database.sqlite.readers import Readers
+from holdfast.database.sqlite.watch import LogWatch
+from holdfast.database.sqlite.write_queue import ListWork, Work
+from holdfast.database.sqlite.writer import Writer
+from holdfast.database.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx, bound
+from holdfast.errors import Busy, Misuse, NotMigrated
+from holdfast.runtime import Surroundings, in_slices
+from holdfast.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+FORK_SECONDS = 10.0  # how long a fork waits for threads that are using the database
+
+
+class SqliteStore:
+    """A store on the file *path*, which it creates and brings up to date when first used.
+
+    Of *settings* it heeds `synchronous`, `transaction_seconds` and `deadline_seconds`: what has not begun by then
+    raises `Busy` and never happens. *clock* gives milliseconds in place of the database's clock, in a simulation. One
+    store serves any number of threads and event loops, and may be used on both sides of a fork.
+    """
+
+    dialect: Dialect
+    database: Database = "sqlite"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        settings: Settings | None = None,
+        surroundings: Surroundings | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        self.dialect = SqliteDialect() if clock is None else SqliteDialect(now="holdfast_now()")
+        self._file = DatabaseFile(os.fspath(path), settings.synchronous, clock)
+        self._surroundings = surroundings or Surroundings()
+        self._seconds = settings.deadline_seconds
+        self._block_seconds = settings.transaction_seconds
+        self._here = self._begin_here()
+        watch_forks(self)
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction, which it may share with others."""
+        return await self._write(bound(operation, *args, **kwargs))
+
+    def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction, blocking."""
+        return self._write_sync(bound(operation, *args, **kwargs))
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, over one consistent view."""
+        here = self._in_this_process()
+        if not here.is_open:
+            await self.open()
+        until = self._deadline()
+        return await self._surroundings.threads.call(
+            lambda: here.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), until)
+        )
+
+    def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, over one consistent view, blocking."""
+        here = self._in_this_process()
+        if not here.is_open:
+            self.open_sync()
+        return here.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), self._deadline())
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation on *items*, as one with those of whoever else waits."""
+        return await self._write(ListWork(operation, items))
+
+    def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation on *items*, as one with those of whoever else waits, blocking."""
+        return self._write_sync(ListWork(operation, items))
+
+    async def begin(self, lease_seconds: float, first: First | None = None) -> OpenTx:
+        """Wait for the right to write and open a transaction that keeps it, for `transaction_seconds` at most."""
+        here = self._in_this_process()
+        if not here.is_open:
+            await self.open()
+        block = await here.writer.begin(min(self._block_seconds, lease_seconds), first)
+        return AsyncBlock(block, self._surroundings.threads, partial(here.writer.give_up, block))
+
+    def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
+        """Wait for the right to write and open a transaction that keeps it, blocking."""
+        here = self._in_this_process()
+        if not here.is_open:
+            self.open_sync()
+        return BlockingBlock(here.writer.begin_sync(min(self._block_seconds, lease_seconds), first))
+
+    async def open(self) -> None:
+        """Create the file if there is none, and bring its tables up to date; the first use does it too."""
+        await self._surroundings.threads.call(self.open_sync)
+
+    def open_sync(self) -> None:
+        """Create the file if there is none, and bring its tables up to date, blocking."""
+        self.migrate_sync()
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date; return the names of the steps that were taken."""
+        return await self._surroundings.threads.call(self.migrate_sync)
+
+    def migrate_sync(self) -> list[str]:
+        """Bring the tables up to date, blocking."""
+        here = self._in_this_process()
+        if not in_slices(lambda seconds: here.opening.acquire(timeout=seconds), self._seconds):
+            raise Busy(f"another thread has been opening the database for {self._seconds:g} s; try again")
+        try:
+            if here.is_open:
+                return []
+            self._file.prepare()
+            taken = self._bring_up_to_date(here)
+            here.is_open = True
+            logger.info("sqlite_opened", extra={"version": sqlite3.sqlite_version})
+            return taken
+        finally:
+            here.opening.release()
+
+    def standing_sync(self) -> migrations.Standing:
+        """Tell how far the tables have been brought; makes and changes nothing."""
+        if not Path(self._file.path).exists():
+            return migrations.Standing(0, 0)
+        return self._in_this_process().readers.read(_standing, _standing, self._deadline())
+
+    def tidy(self) -> None:
+        """Have SQLite's log emptied, soon, if it has grown long."""
+        here = self._in_this_process()
+        if here.is_open:
+            here.log_length.look()
+
+    async def close(self) -> None:
+        """Let the queued writes end, then let go of connections and thread; the next use opens them again."""
+        await self._surroundings.threads.call(self.close_sync)
+
+    def close_sync(self) -> None:
+        """Let the queued writes end, then let go of connections and thread, blocking."""
+        here = self._after_forks()
+        here.is_open = False
+        here.writer.close()
+        with here.gate:
+            here.readers.close()
+
+    @property
+    def path(self) -> str:
+        """The file, by its real name."""
+        return self._file.path
+
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+        """Have *hear* called after our own commits, and when the log file shows those of others."""
+        return self._in_this_process().hints.watch(hear, follows_log=follows_log)
+
+    def last_writer(self) -> int | None:
+        """Give the process that had the right to write last, or has it."""
+        return self._in_this_process().lock.last_holder()
+
+    def before_fork(self) -> None:
+        """Keep threads out and close the connections, so that none crosses."""
+        if self._here.gate.shut(0 if current_block.is_inside() else FORK_SECONDS):  # a block does not wait for itself
+            self._here.writer.disconnect()
+            self._here.readers.close()
+
+    def after_fork_in_parent(self) -> None:
+        """Let threads in again."""
+        self._here.gate.open()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew; keep what the parent uses from being closed here."""
+        left, self._here = self._here, self._begin_here()
+        left.lock.close()
+        if left.is_connected or left.is_spoilt:
+            self._here.is_spoilt = True
+            keep_for_ever(left)
+        self._surroundings.threads.drop()
+
+    async def _write(self, work: Work[R]) -> R:
+        here = self._in_this_process()
+        if not here.is_open:
+            await self.open()
+        return await here.writer.write(work)
+
+    def _write_sync(self, work: Work[R]) -> R:
+        here = self._in_this_process()
+        if not here.is_open:
+            self.open_sync()
+        return here.writer.write_sync(work)
+
+    def _after_forks(self) -> _Here:
+        if self._here.process != os.getpid():  # forked behind Python's back
+            self.after_fork_in_child()
+        return self._here
+
+    def _in_this_process(self) -> _Here:
+        if self._after_forks().is_spoilt:
+            raise Misuse(
+                "the database was in use when this process was forked, which SQLite cannot bear; "
+                "close the store before you fork, or start the process by spawn"
+            )
+        return self._here
+
+    def _begin_here(self) -> _Here:
+        return _Here(self._file, self.dialect, self._surroundings, self._seconds)
+
+    def _deadline(self) -> float:
+        return self._surroundings.monotonic() + self._seconds
+
+    def _bring_up_to_date(self, here: _Here) -> list[str]:
+        try:
+            here.readers.read(_check, _check, self._deadline())
+            return []  # the usual case does without the right to write
+        except NotMigrated:
+            taken = list(iter(lambda: here.writer.write_sync(bound(migrations.step, "sqlite")), None))
+            here.readers.read(_check, _check, self._deadline())
+            return taken
+
+
+async def _check(tx: Tx) -> None:
+    await migrations.check(tx, "sqlite")
+
+
+async def _standing(tx: Tx) -> migrations.Standing:
+    return await migrations.standing(tx, "sqlite")
+
+
+class _Here:
+    """Everything of a store that belongs to one process."""
+
+    def __init__(self, file: DatabaseFile, dialect: Dialect, surroundings: Surroundings, seconds: float) -> None:
+        self.process = os.getpid()
+        self.is_open = False
+        self.is_spoilt = False
+        self.opening = threading.Lock()
+        self.gate = Gate()
+        self.lock = FileLock(f"{file.path}-holdfast-lock", model=file.path)
+        self.log_watch: LogWatch
+        self.hints = Hints(partial(self._watch_log, file.path, surroundings))
+        self.connection = WriteConnection(file, dialect, self.gate, self._note_commit)
+        self.writer = Writer(self.connection, self.lock, surroundings, seconds)
+        self.readers = Readers(file, dialect, surroundings, self.gate)
+        self.log_length = LogLength(f"{file.path}-wal", surroundings.monotonic, self.writer.empty_log)
+
+    def _watch_log(self, path: str, surroundings: Surroundings, tell: Hear) -> LogWatch:
+        self.log_watch = LogWatch(path, surroundings, tell)
+        return self.log_watch
+
+    def _note_commit(self) -> None:
+        if self.hints.is_wanted:
+            self.log_watch.note_commit()
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether a connection is open, in use or not."""
+        return self.gate.is_used or self.writer.is_connected or self.readers.is_connected

@@ -1,0 +1,187 @@
+"""Turns: operations that wait for the right to write, and how their callers hear what became of them.
+
+Whoever takes a turn out of the queue decides its fate: the writer, and it will be run; or its own caller, who
+has given up, and it never will. Both cannot be; a caller who finds his turn taken waits for the true outcome.
+
+Who comes first is served first, with everybody else whose operation can share its commit. A block shares with nobody
+and may take seconds, so between two blocks all the others get in: whatever waits, waits for one block at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Any, Generic, TypeAlias, cast
+
+from holdfast.database.tx import First, ListOperation, R, T, Tx, bound
+from holdfast.runtime import Signal
+
+Work: TypeAlias = Callable[[Tx], Coroutine[Any, Any, R]]
+
+
+class ListWork(Generic[T, R]):
+    """A list operation on *items*: those of several callers can be run as one, on all of their items."""
+
+    def __init__(self, operation: ListOperation[T, R], items: Sequence[T]) -> None:
+        self.operation = operation
+        self.items = items
+
+    def __call__(self, tx: Tx) -> Coroutine[Any, Any, Sequence[R]]:
+        """Run it alone."""
+        return bound(self.operation, self.items)(tx)
+
+    @property
+    def is_sociable(self) -> bool:
+        """Tell whether its items name nothing that those of others may name too."""
+        return not any(getattr(item, "may_wait", False) for item in self.items)
+
+
+class Turn(Generic[R]):
+    """One caller's operation. It may be run more than once, hence a function and not a coroutine.
+
+    It must begin by *until*, an instant of the monotonic clock.
+    """
+
+    def __init__(self, work: Work[R], until: float) -> None:
+        self.work = work
+        self.until = until
+        self.error: BaseException | None = None
+        self.discard: Callable[[], None] = lambda: None
+        """Is called if the caller is gone and does not hear the outcome."""
+        self.seconds = 0.0
+        """How long a block may last, if it is one that is wanted."""
+        self.first: First | None = None
+        """What is run in that block before anybody has it."""
+        self._value: R | None = None
+
+    def settle(self, run: Callable[[], R]) -> None:
+        """Keep what *run* returns or raises as the outcome, in place of an earlier one."""
+        try:
+            self._value, self.error = run(), None
+        except BaseException as error:  # noqa: BLE001  it is raised where it belongs, in the caller
+            self.error = error
+
+    def succeed(self, value: R) -> None:
+        """Keep *value* as the outcome."""
+        self._value, self.error = value, None
+
+    def result(self) -> R:
+        """Return or raise the outcome."""
+        if self.error is not None:
+            raise self.error
+        return cast("R", self._value)
+
+
+class ThreadTurn(Turn[R]):
+    """The turn of a blocking caller, who waits for *told*."""
+
+    def __init__(self, work: Work[R], until: float, told: Signal) -> None:
+        super().__init__(work, until)
+        self.told = told
+
+
+class LoopTurn(Turn[R]):
+    """The turn of a caller in an event loop."""
+
+    def __init__(self, work: Work[R], until: float) -> None:
+        super().__init__(work, until)
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[R] = self.loop.create_future()
+        self.timer: asyncio.TimerHandle | None = None
+
+    def hear(self) -> None:
+        """Wake the caller, if it still waits; nobody else is to have what it would have been given."""
+        if self.future.done():
+            self.discard()
+        elif self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(cast("R", self._value))
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether the caller was given a result."""
+        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+
+    def fail(self, error: BaseException) -> None:
+        """Wake the caller with *error*, if it still waits."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+async def no_work(tx: Tx) -> Any:
+    """Be the work of a turn whose outcome is a block: whoever has the right to write opens it, and nothing is run."""
+
+
+class Turns:
+    """The queue. It is as long as callers wait; those who want no block have a deadline each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[Turn[Any], None] = {}  # a queue that one can leave from the middle
+        self.was_block = False
+        """Whether a block had the right to write last."""
+
+    def __bool__(self) -> bool:
+        """Tell whether anybody waits."""
+        return bool(self._waiting)
+
+    def put(self, turn: Turn[Any]) -> None:
+        """Stand *turn* at the end."""
+        with self._lock:
+            self._waiting[turn] = None
+
+    def withdraw(self, turn: Turn[Any]) -> bool:
+        """Take *turn* out, so that it never runs; False if it was taken or withdrawn before."""
+        with self._lock:
+            if turn not in self._waiting:
+                return False
+            del self._waiting[turn]
+            return True
+
+    def __contains__(self, turn: Turn[Any]) -> bool:
+        """Tell whether *turn* still waits."""
+        return turn in self._waiting
+
+    def next_block(self) -> Turn[Any] | None:
+        """Give the turn that opens a block, if that is who is next; it stays in the queue."""
+        with self._lock:
+            first = next(iter(self._waiting), None)
+            if first is None or first.work is not no_work:
+                return None
+            if self.was_block and any(turn.work is not no_work for turn in self._waiting):
+                return None
+            return first
+
+    def take(self, most: int) -> list[Turn[Any]]:
+        """Take out the first turns that can share a commit, to run them."""
+        with self._lock:
+            self.was_block = False
+            taken = list(islice((turn for turn in self._waiting if turn.work is not no_work), most))
+            for turn in taken:
+                del self._waiting[turn]
+            return taken
+
+
+def tell(turns: Iterable[Turn[Any]]) -> None:
+    """Wake the callers of *turns*: one call for each event loop, however many wait in it."""
+    loops: dict[asyncio.AbstractEventLoop, list[LoopTurn[Any]]] = {}
+    for turn in turns:
+        match turn:
+            case LoopTurn():
+                loops.setdefault(turn.loop, []).append(turn)
+            case ThreadTurn():
+                turn.told.set()
+    for loop, its in loops.items():
+        try:
+            loop.call_soon_threadsafe(_hear, its)
+        except RuntimeError:  # the loop is closed: nobody is left to hear it
+            for turn in its:
+                turn.discard()
+
+
+def _hear(turns: list[LoopTurn[Any]]) -> None:
+    for turn in turns:
+        turn.hear()

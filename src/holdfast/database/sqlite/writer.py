@@ -1,0 +1,365 @@
+"""The writer: who may write, and the queue of those who want to.
+
+The right to write is a lock in this process and a fair lock between processes, taken in this order. Its usual
+holder is the shell, a thread that runs `_step` when woken, and the only one that ever *waits* for other
+processes. A blocking caller who finds the right free takes it and writes in his own thread: the hop to
+another costs more than the insert. Everybody else queues a turn; whoever lets go of the right wakes the shell
+for them.
+
+The log of SQLite is emptied by the shell as well, which then has the right like anybody who writes.
+
+A block has the right for as long as the user's code in it takes, at most its time. The shell, which has nothing
+to do meanwhile, looks after it: it ends a block whose time is over, whatever the user's thread or loop does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from math import inf
+from typing import Any
+
+from holdfast.database.sqlite.block import Block
+from holdfast.database.sqlite.connection import BlockConnection, WriteConnection
+from holdfast.database.sqlite.filelock import FileLock
+from holdfast.database.sqlite.write_queue import LoopTurn, ThreadTurn, Turn, Turns, Work, no_work, tell
+from holdfast.database.tx import First, R, Tx
+from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
+from holdfast.runtime import NO_THREAD, Shell, Surroundings, in_slices
+
+MOST_TOGETHER = 500  # bounds how long the first caller of a group waits for the last
+GRACE_SECONDS = 30.0  # for what has begun by its deadline; after that nobody knows its outcome
+
+logger = logging.getLogger(__name__)
+
+
+class Writer:
+    """Writes for callers of both colours; the thread is made when first needed."""
+
+    def __init__(self, connection: WriteConnection, lock: FileLock, surroundings: Surroundings, seconds: float) -> None:
+        self._connection = connection
+        self._block_connection = BlockConnection(connection)
+        self._between_processes = lock
+        self._surroundings = surroundings
+        self._seconds = seconds
+        self._turns = Turns()
+        self._right = threading.Lock()
+        self._shell: Shell | None = None
+        self._shell_change = threading.Lock()
+        self._block: Block | None = None
+        self._looks_at: float | None = None
+        """When the shell will look after the block, without being woken."""
+        self._block_change = threading.Lock()
+        self._is_log_to_be_emptied = False
+
+    async def write(self, work: Work[R]) -> R:
+        """Run *work* in a write transaction, by the shell."""
+        turn = LoopTurn(work, self._deadline())
+        turn.timer = turn.loop.call_later(self._seconds, self._be_late, turn)
+        try:
+            self._queue(turn)
+            return await turn.future
+        finally:
+            turn.timer.cancel()
+            self._turns.withdraw(turn)
+
+    def write_sync(self, work: Work[R]) -> R:
+        """Run *work* in a write transaction: here if the right to write is free, otherwise by the shell."""
+        until = self._deadline()
+        if not self._take_right_if_free():
+            return self._wait(ThreadTurn(work, until, self._surroundings.signal()))
+        try:
+            with self._connection:
+                return self._connection.write_alone(work, lambda: self._surroundings.monotonic() < until)
+        finally:
+            self._let_go()
+
+    async def begin(self, seconds: float, first: First | None = None) -> Block:
+        """Wait for the right to write, as long as it takes, and open a block that has it for *seconds*.
+
+        *First* runs in it before anybody has it, by whoever opens it: no hop of its own.
+        """
+        turn: LoopTurn[Block] = LoopTurn(no_work, inf)
+        turn.discard = lambda: self._discard(turn)
+        turn.seconds, turn.first = seconds, first
+        try:
+            self._queue(turn)
+            return await turn.future
+        except BaseException:
+            if not self._turns.withdraw(turn) and turn.is_heard:
+                turn.discard()
+            raise
+
+    def begin_sync(self, seconds: float, first: First | None = None) -> Block:
+        """Wait for the right to write, as long as it takes, and open a block, blocking."""
+        if not self._take_right_if_free():
+            return self._wait_for_block(seconds, first)
+        try:
+            block = self._open_block(seconds, wanted=lambda: True)
+        except BaseException:
+            self._let_go()
+            raise
+        return _begun(block, first)
+
+    def _discard(self, turn: Turn[Block]) -> None:
+        if turn.error is None:
+            self.give_up(turn.result())
+
+    def give_up(self, block: Block) -> None:
+        """Have *block* rolled back soon."""
+        block.give_up()
+        self._wake_shell()
+
+    def empty_log(self) -> None:
+        """Have SQLite's log written back and emptied, soon; if that fails, another time will do as well."""
+        self._is_log_to_be_emptied = True
+        self._serve_who_waits()
+
+    def close(self) -> None:
+        """Let the queued turns end, then let go of connections, lock file and thread, until the next use."""
+        if self._turns:
+            with suppress(StoreError):  # its forerunners have heard the same
+                self._wait(ThreadTurn(_do_nothing, self._deadline(), self._surroundings.signal()))
+        if not in_slices(lambda seconds: self._right.acquire(timeout=seconds), self._longest_wait()):
+            return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
+        try:
+            self._is_log_to_be_emptied = False  # the last connection to go does it anyway
+            with self._connection:
+                self.disconnect()
+            self._between_processes.close()
+        finally:
+            self._release_right()
+        self._stop_shell()
+        self._serve_who_waits()  # somebody may have come while the shell went
+
+    def disconnect(self) -> None:
+        """Close the connections; the next use opens others."""
+        self._connection.close()
+        self._block_connection.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether any connection is open."""
+        return self._connection.is_connected or self._block_connection.is_connected
+
+    def _step(self) -> float | None:
+        """Look after the block that has the right to write, or serve whoever is next."""
+        if (block := self._block) is not None:
+            block.end_if_due()
+        if self._is_wanted and self._right.acquire(blocking=False):  # else who has it wakes us when he lets go of it
+            if self._is_log_to_be_emptied:
+                self._empty_log()
+            elif (turn := self._turns.next_block()) is not None:
+                self._open_next(turn)
+            else:
+                self._write_next()
+        return self._next_look()
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Tell whether there is something to be done by who has the right to write."""
+        return bool(self._turns) or self._is_log_to_be_emptied
+
+    def _empty_log(self) -> None:
+        """Write SQLite's log back and empty it: under both locks, for it must not happen while others write."""
+        self._is_log_to_be_emptied = False
+        try:
+            with self._between_processes, self._connection:
+                self._connection.empty_log()
+        except Exception:  # whoever writes next finds out for himself
+            logger.debug("sqlite_log_not_emptied", exc_info=True)
+        finally:
+            self._release_right()
+
+    def _write_next(self) -> None:
+        """Write what has gathered, as one group, and tell everybody."""
+        try:
+            turns = self._write_gathered()
+        finally:
+            self._release_right()
+        tell(turns)
+
+    def _open_next(self, turn: Turn[Any]) -> None:
+        """Open a block for who waits in *turn*, and leave him the right to write."""
+        try:
+            self._between_processes.__enter__()
+            block = self._open_block(turn.seconds, wanted=lambda: turn in self._turns)
+        except BaseException as error:
+            self._let_go()
+            turn.error = error
+            if self._turns.withdraw(turn):
+                tell([turn])
+            if isinstance(error, Exception):  # who waits for it hears it, and the shell lives on
+                return
+            raise
+        turn.settle(lambda: _begun(block, turn.first))
+        if self._turns.withdraw(turn):
+            tell([turn])
+        else:
+            block.roll_back()
+
+    def _open_block(self, seconds: float, wanted: Callable[[], bool]) -> Block:
+        connection = self._block_connection
+        with ExitStack() as undo:
+            undo.enter_context(connection)
+            connection.begin(wanted)
+            undo.callback(connection.roll_back)
+            undo.callback(self._forget_block)
+            block = Block(connection, self._surroundings.monotonic, seconds, self._block_has_ended)
+            self._look_after(block)
+            undo.pop_all()
+        return block
+
+    def _look_after(self, block: Block) -> None:
+        """Have the shell look when the time of *block* is over; mostly it will look before that anyway."""
+        self._turns.was_block = True
+        with self._block_change:
+            self._block = block
+            is_known = self._looks_at is not None and self._looks_at <= block.until
+        if not is_known:
+            self._wake_shell()
+
+    def _next_look(self) -> float | None:
+        """Tell in how many seconds the shell must look again."""
+        with self._block_change:
+            self._looks_at = self._block.until if self._block is not None else None
+            return None if self._looks_at is None else max(0.0, self._looks_at - self._surroundings.monotonic())
+
+    def _block_has_ended(self) -> None:
+        self._forget_block()
+        self._let_go()
+
+    def _forget_block(self) -> None:
+        with self._block_change:
+            self._block = None
+
+    def _longest_wait(self) -> float:
+        """Tell how long it may take until the right to write is free, if nobody stands still."""
+        block = self._block
+        return self._seconds + (0.0 if block is None else max(0.0, block.until - self._surroundings.monotonic()))
+
+    def _write_gathered(self) -> list[Turn[Any]]:
+        turns: list[Turn[Any]] = []
+        try:
+            with self._between_processes, self._connection:
+                self._connection.begin(wanted=lambda: bool(self._turns))
+                turns = self._turns.take(MOST_TOGETHER)
+                self._connection.write_group(turns, self._is_in_time)
+        except Exception as error:  # noqa: BLE001  those who wait for it hear it, and the shell lives on
+            if not turns:
+                turns = self._turns.take(MOST_TOGETHER)
+                for turn in turns:
+                    turn.error = error
+        return turns
+
+    def _queue(self, turn: Turn[Any]) -> None:
+        self._turns.put(turn)
+        try:
+            self._wake_shell()
+        except RuntimeError as error:
+            raise Unavailable(NO_THREAD) from error
+
+    def _wait(self, turn: ThreadTurn[R]) -> R:
+        try:
+            self._queue(turn)
+            if not turn.told.wait(turn.until - self._surroundings.monotonic()):
+                if self._turns.withdraw(turn):
+                    raise self._busy()
+                if not turn.told.wait(GRACE_SECONDS):
+                    raise self._lost_sight()
+        finally:
+            self._turns.withdraw(turn)
+        return turn.result()
+
+    def _wait_for_block(self, seconds: float, first: First | None) -> Block:
+        turn: ThreadTurn[Block] = ThreadTurn(no_work, inf, self._surroundings.signal())
+        turn.seconds, turn.first = seconds, first
+        try:
+            self._queue(turn)
+            turn.told.wait()
+        except BaseException:  # a signal's handler may raise here, as at Ctrl-C
+            if not self._turns.withdraw(turn) and turn.told.wait(GRACE_SECONDS) and turn.error is None:
+                turn.result().roll_back()
+            raise
+        return turn.result()
+
+    def _be_late(self, turn: LoopTurn[Any]) -> None:
+        if self._turns.withdraw(turn):
+            turn.fail(self._busy())
+        else:
+            turn.timer = turn.loop.call_later(GRACE_SECONDS, lambda: turn.fail(self._lost_sight()))
+
+    def _deadline(self) -> float:
+        return self._surroundings.monotonic() + self._seconds
+
+    def _is_in_time(self, turn: Turn[Any]) -> bool:
+        return self._surroundings.monotonic() < turn.until
+
+    def _take_right_if_free(self) -> bool:
+        if self._turns or not self._right.acquire(blocking=False):
+            return False
+        is_ours = False
+        try:
+            is_ours = self._between_processes.take_if_free()
+        finally:
+            if not is_ours:
+                self._release_right()
+        return is_ours
+
+    def _let_go(self) -> None:
+        self._between_processes.release()
+        self._release_right()
+
+    def _release_right(self) -> None:
+        self._right.release()
+        self._serve_who_waits()
+
+    def _serve_who_waits(self) -> None:
+        if self._is_wanted or self._block is not None:
+            with suppress(RuntimeError):  # no thread can be made, as at the interpreter's end; whoever waits hears it
+                self._wake_shell()
+
+    def _wake_shell(self) -> None:
+        with self._shell_change:
+            if self._shell is None:
+                self._shell = self._surroundings.shell(self._step, "holdfast-writer")
+            shell = self._shell
+        shell.wake()
+
+    def _stop_shell(self) -> None:
+        with self._shell_change:
+            shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.stop()
+            self._looks_at = None
+
+    def _busy(self) -> Busy:
+        return Busy(
+            f"the right to write was not free within {self._seconds:g} s; process "
+            f"{self._between_processes.last_holder()} had it last (this is {os.getpid()}); "
+            f"try again, or see what that one, or a program beside it, does"
+        )
+
+    def _lost_sight(self) -> UnknownOutcome:
+        return UnknownOutcome(
+            f"the write had begun and was not done {GRACE_SECONDS:g} s after its deadline; "
+            f"it may still happen: read before you do it again"
+        )
+
+
+def _begun(block: Block, first: First | None) -> Block:
+    """Give *block* to who has asked for it, after *first* was run in it; if that raises, it has ended."""
+    if first is not None:
+        try:
+            block.run(first)
+        except BaseException:
+            block.roll_back()
+            raise
+    return block
+
+
+async def _do_nothing(tx: Tx) -> None:
+    """Stand in the queue and be the last."""

@@ -1,0 +1,244 @@
+"""The one kind of operation: an open transaction, and how blocking code runs what is written for it.
+
+A store operation is a straight-line coroutine: an `async def` whose first parameter is an open transaction and which
+awaits only that, or another operation. Async callers await it. What never suspends, blocking code finishes with one
+`send(None)`. So each operation is written once, for both databases, both colours, our connection and the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+
+from holdfast.database.dialect import Dialect
+from holdfast.database.hints import Hear, Watch
+from holdfast.database.statements import Record
+from holdfast.errors import Misuse
+from holdfast.fault_points import is_armed, watched
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Row: TypeAlias = tuple[Any, ...]
+Database: TypeAlias = Literal["sqlite", "postgres"]
+
+
+class Tx(Protocol):
+    """An open transaction: it runs SQL, and can neither begin, commit nor roll back."""
+
+    @property
+    def database(self) -> Database:
+        """Which database it is on, for the few statements that have a text for each."""
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        """Run *sql* and throw its rows away."""
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        """Run *sql* and return all of its rows."""
+
+
+Operation: TypeAlias = Callable[Concatenate[Tx, P], Coroutine[Any, Any, R]]
+First: TypeAlias = Callable[[Tx], Coroutine[Any, Any, object]]
+"""What is looked at as a transaction opens; it raises to refuse it."""
+ListOperation: TypeAlias = Callable[[Tx, Sequence[T]], Coroutine[Any, Any, Sequence[R]]]
+
+
+def drive(operation: Coroutine[Any, Any, R]) -> R:
+    """Run *operation* to its end over a blocking transaction, whose awaits never suspend."""
+    try:
+        operation.send(None)
+    except StopIteration as end:
+        return cast("R", end.value)
+    operation.close()
+    raise RuntimeError("a store operation may await nothing but its transaction")
+
+
+def bound(operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[Tx], Coroutine[Any, Any, R]]:
+    """Give *operation* its arguments, so that it lacks only a transaction; every operation that writes comes by here.
+
+    While a crash point is armed, its statements are points.
+    """
+    if is_armed():
+        return lambda tx: operation(watched(operation, args, tx), *args, **kwargs)
+    return lambda tx: operation(tx, *args, **kwargs)
+
+
+def repeatable(operation: Callable[P, R]) -> Callable[P, R]:
+    """Mark *operation* as safe to run again after an unknown outcome: its rows are named by whoever calls it."""
+    operation.__dict__["repeatable"] = True
+    return operation
+
+
+def is_repeatable(operation: Callable[..., object]) -> bool:
+    """Tell whether *operation* was marked by `repeatable`."""
+    return bool(getattr(operation, "repeatable", False))
+
+
+def one_write(operation: Callable[P, R]) -> Callable[P, R]:
+    """Mark *operation* as one that writes by one statement, so that it needs no BEGIN and no COMMIT around it."""
+    operation.__dict__["one_write"] = True
+    return operation
+
+
+def is_one_write(operation: Callable[..., object]) -> bool:
+    """Tell whether *operation* was marked by `one_write`."""
+    return bool(getattr(operation, "one_write", False))
+
+
+class Runner(Protocol):
+    """Whatever runs operations for who awaits them: a store, its blocking twin, a caller's open transaction."""
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction."""
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, over one consistent view."""
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation on *items*, sharing its commit with whoever else waits."""
+
+
+class OpenTx(Runner, Protocol):
+    """A write transaction, ours or of the user's own kind, that stays open around a user's code.
+
+    It is also a `Runner`: operations of ours run in it, a whole one in a single hop where there are threads, with our
+    deadline, and the driver's errors come out as ours. The user's statements have no deadline but the one of the block,
+    and come out with the driver's own errors, save that the connection is gone or the block's time over. Whoever has
+    one ends it, by `commit` or `roll_back`, in every case. Its coroutines never suspend on the blocking side.
+    """
+
+    @property
+    def tx(self) -> Tx:
+        """The transaction as operations see it, for who must run them one by one."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, of the block's colour; sqlite3's is always blocking."""
+
+    @property
+    def session(self) -> Any:
+        """The object of the user's own library that is the transaction; `Misuse` where the transaction is ours."""
+
+    @property
+    def is_committed(self) -> bool:
+        """Tell whether COMMIT has succeeded, also if whoever waited for it was cancelled meanwhile."""
+
+    async def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
+        """Run the user's *sql* and return its rows; none, if it is a statement that gives none."""
+
+    async def begin_savepoint(self) -> str:
+        """Mark a place to which one may roll back; return its name."""
+
+    async def release(self, name: str) -> None:
+        """Forget the savepoint *name* and keep what was done since."""
+
+    async def roll_back_to(self, name: str) -> None:
+        """Undo what was done since the savepoint *name*, errors included, and forget it."""
+
+    def refuse_unusable(self) -> None:
+        """Raise if it cannot be committed: `TransactionBroken`, `TransactionTimeout`, `Unavailable` or `Misuse`."""
+
+    async def commit(self) -> None:
+        """Commit, and give the connection back; raise `UnknownOutcome` if COMMIT was sent and its answer lost.
+
+        Any other error means that everything was rolled back. A caller who is cancelled waits for the outcome.
+        """
+
+    async def roll_back(self) -> None:
+        """Undo everything and give the connection back, whatever state it is in; again, or after its end, do nothing.
+
+        It may be called from any thread or task, also while a statement is under way, which then fails at once.
+        """
+
+
+def no_session() -> Misuse:
+    """Make the error for who asks for the session of a block whose transaction is ours."""
+    return Misuse(
+        "this block's transaction is Holdfast's own, without a session: give `using=` or `transactions=` of this "
+        "handler's colour, such as SQLAlchemy(engine) for a plain handler and SQLAlchemy(async_engine) for an async one"
+    )
+
+
+class Store(Runner, Protocol):
+    """A database that holds our tables, and transactions of our own on it, in both colours."""
+
+    dialect: Dialect
+    database: Database
+
+    def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction, blocking."""
+
+    def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, over one consistent view, blocking."""
+
+    def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation on *items*, sharing its commit with whoever else waits, blocking."""
+
+    async def begin(self, lease_seconds: float, first: First | None = None) -> OpenTx:
+        """Open a transaction that stays open around a user's code; wait for it as long as the caller does.
+
+        A process that stands still for *lease_seconds* meanwhile loses it, as it loses its lease. *First* runs in it
+        before anybody has it, without a round trip or a hop of its own; if it raises, nothing is open.
+        """
+
+    def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
+        """Open a transaction that stays open around a user's code, blocking."""
+
+    async def open(self) -> None:
+        """Connect and check the schema; the first use does it too."""
+
+    def open_sync(self) -> None:
+        """Connect and check the schema, blocking."""
+
+    async def close(self) -> None:
+        """Let go of every connection and thread; the next use opens it again."""
+
+    def close_sync(self) -> None:
+        """Let go of every connection and thread, blocking."""
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; return the names of the steps that were taken."""
+
+    def migrate_sync(self) -> list[str]:
+        """Bring the schema up to date, blocking."""
+
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+        """Have *hear* called, in any thread, whenever something may have grown here, until the watch is stopped.
+
+        One that *follows_log* also hears of what makes only the log grow.
+        """
+
+    def tidy(self) -> None:
+        """Keep the files of the database small, where that is ours to do; waits for nothing."""
+
+    def standing_sync(self) -> Standing:
+        """Tell how far the schema has been brought; makes and changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a database has been brought, and the oldest code that suits it; 0 where there is nothing yet."""
+
+    schema: int
+    oldest_code: int
+
+
+class Blocking:
+    """A store's blocking side in the shape of a `Runner`: nothing that is awaited here suspends."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation* in a write transaction."""
+        return self._store.run_sync(operation, *args, **kwargs)
+
+    async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *operation*, which only reads, over one consistent view."""
+        return self._store.read_sync(operation, *args, **kwargs)
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation on *items*, sharing its commit with whoever else waits."""
+        return self._store.gather_sync(operation, items)

@@ -1,0 +1,1 @@
+"""Follows the log: one feed a process, and those who read it."""

@@ -1,0 +1,154 @@
+"""Looking at the store again and again, for all who want to know in this process: at hints, and at every poll.
+
+A lookout has a thread, made when somebody first wants to know, and let go when nobody has wanted to for a while. What
+it looks at is its duty's. When there is nothing more to see it says so in the `worker` table, so that a hint is
+sent, and looks once more (`database/hints` has the theory). A store that is away for a while is told once, and looked
+at again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from typing import Literal, Protocol
+
+from holdfast.database.hints import Horizon, Rest, Watch
+from holdfast.database.tx import Store
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.runtime import Shell, Surroundings
+from holdfast.store import workers
+from holdfast.store.workers import Member
+
+SHORTEST_SECONDS = 0.005  # between two looks, so that a storm of hints costs little
+LINGER_SECONDS = 5.0  # after the last who wanted to know, for the next one
+BEAT_SECONDS = 60.0
+TROUBLE_SECONDS = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class Duty(Protocol):
+    """What is looked at, and for whom."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether anybody wants to know."""
+
+    def look(self) -> Horizon | None:
+        """Read once for all of them, and tell them; give what was under way then, or None if nothing was read."""
+
+    def break_off(self, error: HoldfastError) -> None:
+        """Tell all of them that no look is possible."""
+
+
+class Lookout:
+    """The thread that looks; *kind* names it, in logs and in the `worker` table."""
+
+    def __init__(self, store: Store, surroundings: Surroundings, duty: Duty, kind: Literal["waiter", "feed"]) -> None:
+        self._store = store
+        self._surroundings = surroundings
+        self._monotonic = surroundings.monotonic
+        self._duty = duty
+        self._kind = kind
+        self._member = Member.here(f"{kind}-{surroundings.chance.getrandbits(48):012x}", looks_out_as=kind)
+        self._change = threading.Lock()
+        self._shell: Shell | None = None
+        self.rest: Rest | None = None
+        self.is_failing = False
+        self._looked_at = self._wanted_at = self._beaten_at = self._monotonic()
+
+    def wake(self) -> None:
+        """Look soon."""
+        with self._change:
+            if self._shell is None:
+                self._shell = self._surroundings.shell(self._step, f"holdfast-{self._kind}")
+            self._shell.wake()
+
+    def release(self) -> None:
+        """Let go, in a while, if nobody wants to know any more."""
+        with self._change:
+            if self._shell is not None and not self._duty.is_wanted:
+                self._shell.wake()
+
+    def close(self) -> None:
+        """Let go of the thread; the next wake begins anew."""
+        with self._change:
+            shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.stop()
+        self._go_away()
+
+    def _hear(self) -> None:
+        rest, shell = self.rest, self._shell
+        if rest is not None and shell is not None:
+            rest.hear()
+            shell.wake()
+
+    def _step(self) -> float | None:
+        """Look, if anybody wants to know; answer when to look again."""
+        now = self._monotonic()
+        if not self._duty.is_wanted:
+            return self._linger(now)
+        if (early := self._looked_at + SHORTEST_SECONDS - now) > 0:
+            return early
+        self._looked_at = self._wanted_at = now
+        try:
+            return self._look()
+        except StoreError as error:
+            return self._after_trouble(error)
+        except Exception as error:  # noqa: BLE001 - it belongs to those who want to know, and the thread lives on
+            broken = error if isinstance(error, HoldfastError) else StoreError(f"the {self._kind} broke off: {error!r}")
+            self._duty.break_off(broken)
+            return LINGER_SECONDS
+
+    def _look(self) -> float:
+        rest = self.rest = self.rest or Rest(self._watch(), self._monotonic)
+        if rest.wants_to_wake:
+            self._store.run_sync(workers.awake, self._member.id)
+            rest.has_unmarked()
+        self._glance(rest)
+        if rest.wants_to_sleep and self._duty.is_wanted:
+            self._store.run_sync(workers.asleep, self._member)
+            rest.has_marked()
+            self._glance(rest)
+        self._beat(rest)
+        if self.is_failing:
+            self.is_failing = False
+            logger.warning("%s_reads_again", self._kind)
+        return rest.seconds()
+
+    def _watch(self) -> Watch:
+        return self._store.watch(self._hear, follows_log=self._kind == "feed")
+
+    def _glance(self, rest: Rest) -> None:
+        horizon = self._duty.look()
+        if horizon is not None:
+            rest.has_looked(horizon)
+
+    def _beat(self, rest: Rest) -> None:
+        now = self._monotonic()
+        if rest.is_marked and now - self._beaten_at > BEAT_SECONDS:
+            self._beaten_at = now
+            self._store.run_sync(workers.beat, self._member, is_asleep=True)
+
+    def _linger(self, now: float) -> float | None:
+        if (left := self._wanted_at + LINGER_SECONDS - now) > 0:
+            return left
+        self._go_away()
+        return None
+
+    def _go_away(self) -> None:
+        rest, self.rest = self.rest, None
+        if rest is None:
+            return
+        rest.stop()
+        if rest.is_marked:
+            with suppress(StoreError):  # a row that is left behind has no beat, and is forgotten
+                self._store.run_sync(workers.forget, [self._member.id])
+
+    def _after_trouble(self, error: StoreError) -> float:
+        if not self.is_failing:
+            self.is_failing = True
+            logger.warning("%s_cannot_read", self._kind, extra={"reason": str(error)})
+        return TROUBLE_SECONDS

@@ -1,0 +1,1 @@
+"""Chains: start, continue, end, delete, and what waits for them."""

@@ -1,0 +1,265 @@
+"""Chains: a job and all that continues it; here they are started.
+
+A start only inserts (DESIGN §4): keys, jobs, links to blockers, events. What it meets is a value, not an error: a
+`unique` key that is held, or an id that exists, gives the chain that has it, its *twin*. So a start may be repeated
+after an unknown outcome, and a caller's transaction stays usable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from holdfast.database.tx import Row, Tx, repeatable
+from holdfast.errors import Busy, InvalidInput, JobNotFound, WrongTask
+from holdfast.models import INTERNAL_QUEUE, Chain, Start, Unique
+from holdfast.store import reads, rows, unique
+from holdfast.store.chains import blockers
+from holdfast.store.log import events
+from holdfast.store.rows import Inserted
+
+
+@repeatable
+async def start(tx: Tx, starts: Sequence[Start], from_chain: UUID | None = None) -> list[Chain[Any]]:
+    """Start a chain for each of *starts*, in order; a start that meets its twin is given the twin.
+
+    A start under a key that *from_chain*, whose job starts it, holds itself is given that key, and makes a new chain.
+    """
+    if from_chain is not None:
+        starts = [replace(each, from_chain=from_chain) for each in starts]
+    asked = _firsts(starts)
+    blocking = await blockers.resolve(tx, list(asked.values()))
+    made = _Made()
+    try:
+        await _make(tx, asked, made)
+    except (WrongTask, Busy) as error:
+        if error.__cause__ is None:  # it is ours: the transaction is whole, and if it is a caller's it goes on
+            await _undo(tx, asked, made)
+        raise
+    if blocking:
+        await blockers.link(tx, [(each.seq, asked[each.id]) for each in made.inserted.values()], blocking)
+    if not made.are_told:
+        await events.append(tx, [_enqueued(each, asked[each.id]) for each in made.inserted.values()])
+    return _answers(starts, made)
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a start has come to so far."""
+
+    inserted: dict[UUID, Inserted] = field(default_factory=dict)
+    are_told: bool = False
+    """Whether the statement that inserted them has appended their events as well."""
+    twins: dict[UUID, UUID] = field(default_factory=dict)
+    """The chains that were met, by the id of the start."""
+    met: dict[UUID, Chain[Any]] = field(default_factory=dict)
+    """The same chains, read."""
+    handed_over: list[unique.Wish] = field(default_factory=list)
+    """The keys that other chains gave up for a start, as these held them."""
+
+
+async def _make(tx: Tx, asked: Mapping[UUID, Start], made: _Made) -> None:
+    """Insert what meets no twin."""
+    await _meet(tx, [each for each in asked.values() if each.may_wait], made)
+    new = [each for each in asked.values() if each.id not in made.twins]
+    if new:
+        made.are_told = all(each.only_inserts and each.facts is None for each in new)
+        inserted = await rows.insert(tx, new, _tell if made.are_told else None)
+        made.inserted = {each.id: each for each in inserted}
+    if len(made.inserted) < len(new):
+        there = [each for each in new if each.id not in made.inserted]
+        found = await _existing(tx, there)
+        made.met |= await _read(tx, {found.get(each.id, each.id) for each in there})
+        made.twins |= found
+    if made.handed_over:
+        await _give_back(tx, asked, made)
+
+
+async def _tell(tx: Tx, sql: str, /, **values: object) -> list[Row]:
+    return await events.move(tx, sql, values, ("job:enqueued",))
+
+
+UNDO = """DELETE FROM holdfast_job WHERE seq $any(seqs: bigint)"""
+
+
+async def _undo(tx: Tx, asked: Mapping[UUID, Start], made: _Made) -> None:
+    """Take back what this very call has written, as if it had not been made."""
+    if made.inserted:
+        await tx.execute(UNDO, seqs=[each.seq for each in made.inserted.values()])
+    keys = [(each.task, each.unique.key, each.id) for each in asked.values() if each.unique is not None]
+    await unique.forget(tx, keys)
+    made.inserted = {}
+    await _give_back(tx, asked, made)
+
+
+async def _give_back(tx: Tx, asked: Mapping[UUID, Start], made: _Made) -> None:
+    """Have chains hold their keys again that gave them up for a start which made no chain."""
+    starts = [asked[each] for each in made.inserted]
+    used = {(each.task, each.unique.key) for each in starts if each.unique is not None}
+    if unused := [each for each in made.handed_over if each.key not in used]:
+        await unique.take(tx, unused)
+
+
+def _firsts(starts: Sequence[Start]) -> dict[UUID, Start]:
+    """Give the first of those starts that have one id, by that id."""
+    firsts: dict[UUID, Start] = {}
+    for each in starts:
+        first = firsts.setdefault(each.id, each)
+        if first.task != each.task:
+            raise WrongTask(each.id, asked=each.task, found=first.task)
+    return firsts
+
+
+async def _meet(tx: Tx, starts: Sequence[Start], made: _Made) -> None:
+    """Find the twins of *starts* and read them, before anything is inserted that would have to be undone.
+
+    Only a start that names its id or a key can meet one. A twin may be deleted between the statement that finds it and
+    the one that reads it; then its place is free.
+    """
+    if starts:
+        is_alone = len(starts) == 1 and starts[0].from_chain is None
+        made.twins, made.met = await unique.in_order(tx, lambda: _try_to_meet(tx, starts, made), is_alone=is_alone)
+
+
+async def _try_to_meet(
+    tx: Tx, starts: Sequence[Start], made: _Made
+) -> tuple[dict[UUID, UUID], dict[UUID, Chain[Any]]] | None:
+    """Find the twins, and read them; None if one of them went while we looked."""
+    made.handed_over = []  # an attempt before this one was undone
+    twins = await _existing(tx, [each for each in starts if each.named])
+    holders = await _holders(tx, [each for each in starts if each.id not in twins], made)
+    if holders is None:
+        return None
+    twins |= holders
+    own = {each.id for each in starts if each.id not in twins}
+    wanted = set(twins.values()) - own
+    met = {each.id: each for each in await reads.chains_by_id(tx, list(wanted))}
+    return (twins, met) if wanted == met.keys() else None
+
+
+async def _read(tx: Tx, chain_ids: set[UUID]) -> dict[UUID, Chain[Any]]:
+    met = {each.id: each for each in await reads.chains_by_id(tx, list(chain_ids))}
+    if chain_ids != met.keys():
+        raise Busy("a chain of this id was just deleted; try again")
+    return met
+
+
+EXISTING = """SELECT id, chain_id, task, unique_key FROM holdfast_job WHERE id $any(ids: text)"""
+
+
+async def _existing(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
+    """Give the chains of those ids that exist; a key that was just taken for one of them is let go."""
+    if not starts:
+        return {}
+    asked = {each.id: each for each in starts}
+    found = await tx.fetch_all(EXISTING, ids=[str(each) for each in asked])
+    taken_in_vain = []
+    for id_, _, task, key in found:
+        each = asked[UUID(id_)]
+        if task != each.task:
+            raise WrongTask(each.id, asked=each.task, found=task)
+        if each.unique is not None and each.unique.key != key:
+            taken_in_vain.append((each.task, each.unique.key, each.id))
+    await unique.free(tx, taken_in_vain)
+    return {UUID(id_): UUID(chain_id) for id_, chain_id, _, _ in found}
+
+
+async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, UUID] | None:
+    """Take the keys of *starts*; give the holder for each that another has, or None if one let go meanwhile."""
+    wishes: dict[tuple[str, str], unique.Wish] = {}
+    givers: list[tuple[str, str, UUID]] = []
+    for each in starts:
+        if each.unique is not None and (each.task, each.unique.key) not in wishes:
+            wishes[each.task, each.unique.key] = unique.Wish(each.task, each.unique, each.id)
+            if each.from_chain is not None:
+                givers.append((each.task, each.unique.key, each.from_chain))
+    if givers:
+        made.handed_over += await unique.give_up(tx, givers)
+    holders = await unique.try_to_take(tx, list(wishes.values())) if wishes else {}
+    if holders is None:
+        return None
+    return {
+        each.id: holder
+        for each in starts
+        if each.unique is not None and (holder := holders[each.task, each.unique.key]) != each.id
+    }
+
+
+def _enqueued(job: Inserted, start: Start) -> events.Fact:
+    return events.Fact(job.seq, "job:enqueued", status=job.status, version=1, attempt=0, facts=start.facts)
+
+
+def _answers(starts: Sequence[Start], made: _Made) -> list[Chain[Any]]:
+    """Give the chains in the order of the starts; of equal starts in one batch the first is the original."""
+    inserted = made.inserted
+    if len(inserted) == len(starts):  # the usual case: nobody met a twin
+        return [_new_chain(each, inserted[each.id]) for each in starts]
+    answers: list[Chain[Any]] = []
+    answered: set[UUID] = set()
+    for each in starts:
+        place = made.twins.get(each.id, each.id)
+        own = inserted.get(place)
+        chain = made.met[place] if own is None else _new_chain(each, own)
+        # an id that we made ourselves exists only when this very start is repeated after an unknown outcome
+        twin = place != each.id or place in answered or (own is None and each.named)
+        answers.append(replace(chain, deduplicated=twin))
+        answered.add(place)
+    return answers
+
+
+def _new_chain(start: Start, own: Inserted) -> Chain[Any]:
+    return Chain(own.id, start.task, own.status, own.created_at, last_task=start.task)
+
+
+FIRSTS = """
+    SELECT asked.id, first.id, first.task, first.input, first.queue, first.lane, first.priority, first.tags,
+        first.webhook, first.history, first.unique_key, first.closed_as
+    FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
+    WHERE asked.id $any(ids: text)"""
+# how the chain's own key is held, if it still is; a chain that has ended holds one of scope "any"
+OWN_KEYS = """
+    SELECT first.id, held.scope, held.until - first.created_at
+    FROM holdfast_job AS first JOIN holdfast_unique AS held
+        ON held.task = first.task AND held.key = first.unique_key AND held.chain_id = first.id
+    WHERE first.id $any(ids: text) AND (held.until IS NULL OR held.until > $now)"""
+
+
+@repeatable
+async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mapping[str, str]) -> list[Chain[Any]]:
+    """Start the chains of (job, id of the new chain) anew, in order; raise `JobNotFound` for one that is not there.
+
+    The new chain begins as the old one did: task, input, queue, lane, priority, tags, webhook and unique key. It waits
+    neither for a time nor for blockers. A key that the old chain still holds although it has ended is handed over.
+    """
+    rows = await tx.fetch_all(FIRSTS, ids=[str(each) for each, _ in wanted])
+    found = {UUID(asked): first for asked, *first in rows}
+    missing = next((each for each, _ in wanted if each not in found), None)
+    if missing is not None:
+        raise JobNotFound(missing)
+    if any(queue == INTERNAL_QUEUE for _, _, _, queue, *_ in found.values()):
+        raise InvalidInput("it is a delivery of a webhook, which is posted again by hf.webhooks.redeliver()", "job")
+    keyed = [id_ for id_, *_, unique_key, closed_as in found.values() if unique_key and closed_as]
+    keys = {id_: held for id_, *held in await tx.fetch_all(OWN_KEYS, ids=keyed)} if keyed else {}
+    return await start(tx, [_anew(found[each], new_id, facts, keys) for each, new_id in wanted])
+
+
+def _anew(first: Sequence[Any], new_id: UUID, facts: Mapping[str, str], keys: Mapping[str, Sequence[Any]]) -> Start:
+    id_, task, input_, queue, lane, priority, tags, webhook, history, unique_key, _ = first
+    scope, within_ms = keys.get(id_, ("open", None))
+    return Start(
+        id=new_id,
+        task=task,
+        input=input_,
+        queue=queue,
+        lane=lane,
+        priority=priority,
+        tags=tuple(json.loads(tags)) if tags else (),
+        webhook=webhook,
+        history=bool(history),
+        unique=Unique(unique_key, scope, within_ms and within_ms / 1000) if unique_key else None,
+        from_chain=UUID(id_) if id_ in keys else None,
+        facts=json.dumps({"again": id_, **facts}),
+    )

@@ -1,0 +1,152 @@
+"""Deleting whole chains, with everything of theirs, in one transaction.
+
+A delete may run in a caller's transaction, so it locks only the rows of the chains that it names. A job that holds its
+lane, or has just left it and may still have to pass it on, cannot simply vanish: nobody would promote the next. It
+stays as a *tombstone* (cancelled, an arrival, emptied, under an id that nobody can ask for) until admission has
+promoted its lane.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from uuid import UUID
+
+from holdfast.database.tx import Tx
+from holdfast.errors import Busy, StillReferenced
+from holdfast.models import INTERNAL_QUEUE
+from holdfast.states import OPEN, Change, Status, guard
+from holdfast.store import lanes, unique
+from holdfast.store.chains import dependents
+from holdfast.store.log import events
+from holdfast.store.rows import LOCKED, LockedJob, to_locked
+
+TOMBSTONE = "deleted"
+"""What `closed_as` holds on a tombstone; reads pass over it."""
+
+
+def key_of(job: LockedJob) -> tuple[str, str, UUID] | None:
+    """Give the unique key that its chain may hold, as `unique.free` takes it."""
+    return None if job.unique_key is None else (job.task, job.unique_key, UUID(job.chain_id))
+
+
+def _is_told(job: LockedJob) -> bool:
+    """Tell whether anybody hears of its end: what keeps no history, or is the engine's own, goes in silence."""
+    return bool(job.history) and job.queue != INTERNAL_QUEUE
+
+
+LOCK = f"""
+    SELECT {LOCKED} FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
+    ORDER BY seq $locked"""
+
+
+async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUID]:
+    """Delete the chains of *ids*, with *cascade* also all they wait for; answer those that were there.
+
+    Unknown ids are passed over. Raises `StillReferenced`, having changed nothing, while an open job of another chain
+    waits for one of them.
+    """
+    locked = await _lock(tx, ids, cascade)
+    if locked:
+        await remove(tx, locked)
+    return [UUID(each.id) for each in locked if each.chain_index == 0]
+
+
+TRIES = 5
+
+
+async def _lock(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[LockedJob]:
+    """Find and lock all jobs of the chains; if one goes on between the look and the lock, look again."""
+    locked: list[LockedJob] = []
+    asked: set[int] = set()
+    for _ in range(TRIES):
+        chains = await _chains(tx, ids, cascade)
+        await _refuse_referenced(tx, chains)
+        fresh = sorted(set(await _jobs(tx, chains)) - asked)
+        if not fresh:
+            return sorted(locked)
+        locked += [to_locked(row) for row in await tx.fetch_all(LOCK, seqs=fresh)]
+        asked |= set(fresh)
+    raise Busy("the chains that were named go on too fast; try again")
+
+
+CHAINS = """SELECT DISTINCT chain_id FROM holdfast_job WHERE id $any(ids: text)"""
+# two probes instead of OR: each has its index
+JOBS = """
+    SELECT seq FROM holdfast_job WHERE id $any(chains: text)
+    UNION ALL
+    SELECT seq FROM holdfast_job WHERE chain_id $any(chains: text) AND chain_index > 0"""
+WAITED_FOR = """SELECT DISTINCT chain_id FROM holdfast_blocker WHERE job $any(jobs: bigint)"""
+
+
+async def _chains(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[str]:
+    """Find the chains of *ids*; with *cascade*, what any of their steps waits for, and so on, each once."""
+    found = [chain_id for (chain_id,) in await tx.fetch_all(CHAINS, ids=[str(each) for each in ids])]
+    newest = found
+    while cascade and newest:
+        waited_for = await tx.fetch_all(WAITED_FOR, jobs=await _jobs(tx, newest))
+        newest = [chain_id for (chain_id,) in waited_for if chain_id not in found]
+        found = found + newest
+    return found
+
+
+async def _jobs(tx: Tx, chains: Sequence[str]) -> list[int]:
+    return [seq for (seq,) in await tx.fetch_all(JOBS, chains=chains)]
+
+
+REFERENCES = f"""
+    SELECT holdfast_blocker.chain_id, holdfast_job.id, holdfast_job.chain_id
+    FROM holdfast_blocker JOIN holdfast_job ON holdfast_job.seq = holdfast_blocker.job
+    WHERE holdfast_blocker.chain_id $any(chains: text)
+        AND holdfast_job.status IN ({", ".join(f"'{status}'" for status in OPEN)})
+    ORDER BY holdfast_job.seq"""
+
+
+async def _refuse_referenced(tx: Tx, chains: Sequence[str]) -> None:
+    rows = await tx.fetch_all(REFERENCES, chains=chains)
+    outside = [(UUID(chain_id), UUID(job)) for chain_id, job, chain_of_job in rows if chain_of_job not in chains]
+    if outside:
+        raise StillReferenced(outside)
+
+
+# an arrival of a lane may be one that was cancelled a moment ago, perhaps in this very transaction
+DELETE = """
+    DELETE FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND head = 0 AND (lane IS NULL OR coalesce(gate, '') <> 'arrival')"""
+BURY = f"""
+    UPDATE holdfast_job
+    SET status = 'cancelled', gate = 'arrival', wake_at = $now, head = 0, place = NULL,
+        id = '~' || CAST(seq AS text), chain_id = '~' || CAST(seq AS text),  -- an id may be deleted more than once
+        input = '{{}}', output = NULL, error = NULL, unique_key = NULL, worker = NULL, lease_until = NULL,
+        closed_as = '{TOMBSTONE}', closed_at = $now, finished_at = $now, version = version + 1
+    WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}"""
+FORGET_PHASES = """DELETE FROM holdfast_phase WHERE job $any(seqs: bigint)"""
+FORGET_BLOCKERS = """DELETE FROM holdfast_blocker WHERE job $any(seqs: bigint)"""
+# its history goes with it, and `job:deleted` stands for that
+FORGET_EVENTS = """DELETE FROM holdfast_event WHERE job $any(seqs: bigint)"""
+# two probes instead of OR: each has its index. Who delivers something about a job that is gone goes on with it
+FORGET_DELIVERIES = """DELETE FROM holdfast_delivery WHERE target $any(seqs: bigint)"""
+FORGET_DELIVERED = """DELETE FROM holdfast_delivery WHERE job $any(seqs: bigint)"""
+FORGET = (FORGET_PHASES, FORGET_BLOCKERS, FORGET_EVENTS, FORGET_DELIVERIES, FORGET_DELIVERED)
+
+
+async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
+    """Delete all jobs of whole chains, which we have locked, with everything of theirs."""
+    seqs = [each.seq for each in locked]
+    await unique.free(tx, [key for each in locked if (key := key_of(each)) is not None])
+    # if one was retried a moment ago, keys were taken for those who failed by it, whom nobody puts back now
+    await dependents.let_go(tx, sorted({each.chain_id for each in locked}))
+    for statement in FORGET:
+        await tx.execute(statement, seqs=seqs)
+    await tx.execute(DELETE, seqs=seqs)
+    await tx.execute(BURY, seqs=seqs)
+    freed = [lanes.resumed(each.halts, each.id, {}) for each in locked if each.halts is not None]
+    is_running = any(each.status == Status.RUNNING for each in locked)
+    await events.append(
+        tx, [_deleted(each.id, each.seq) for each in locked if _is_told(each)] + freed, to_all=is_running
+    )
+
+
+def _deleted(job_id: str, seq: int) -> events.Fact:
+    return events.Fact(events.NO_JOB, "job:deleted", facts=json.dumps({"id": job_id, "seq": seq}))

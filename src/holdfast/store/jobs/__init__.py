@@ -1,0 +1,1 @@
+"""What happens to single jobs: claim, settle, steer, reap, complete."""

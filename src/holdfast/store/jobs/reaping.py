@@ -1,0 +1,148 @@
+"""Reaping: jobs whose worker is gone are taken back, by their task's policy, in one guarded step.
+
+A reap is decided in the reaping transaction itself: the row is unlocked, and its lease is over by the database's
+clock, or its worker is proved dead. An earlier look may put a reap off, never bring one about: after an outage every
+lease looks expired, so only rows are taken whose own lease is shorter than the time since the store came back, or
+since its server started; and a row that was found expired *and locked* is left alone for one lease more, for its worker
+could not renew it. Who reaps says what time it expects the database to have: if that is far later, the call has waited
+for long, or the clock has jumped, and every lease looks expired as after an outage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.database.tx import Row, Tx
+from holdfast.models import RESERVED
+from holdfast.outcomes import Kind, Outcome, lost
+from holdfast.store.jobs.claiming import token_of
+from holdfast.store.jobs.settling import Settlement, decide, leave, with_others
+from holdfast.store.rows import LOCKED, to_locked
+
+MOST_REAPED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """How many jobs were taken back, and the leases, in ms, of those that were expired but locked by somebody.
+
+    *now_ms* is the database's time. *is_late*: nothing was even looked at, for it was not the time that was expected.
+    *has_arrivals*: a queue may have some; False only if it was seen that none has.
+    """
+
+    now_ms: int
+    count: int = 0
+    locked: dict[int, int] = field(default_factory=dict)
+    more: bool = False
+    is_late: bool = False
+    has_arrivals: bool = True
+
+
+LATE_MS = 5_000
+MARGIN_SHARE = 6  # the margin is a sixth of the lease, and LATE_MS at most
+NOW = {
+    "postgres": """
+    SELECT $now, $now - CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000 AS bigint)""",
+    "sqlite": """SELECT $now, NULL""",
+}
+# any lease, over or not: who only reads while others hold leases would not notice that nobody can renew them. A
+# statement without parameters keeps the plan that it was prepared with: while the table was tiny, to read all of it
+PEEK = {
+    database: f"""{now}, (SELECT leased.seq FROM holdfast_job AS leased
+        WHERE leased.lease_until IS NOT NULL ORDER BY leased.lease_until LIMIT 1),
+        (SELECT arrived.queue FROM holdfast_job AS arrived
+        WHERE arrived.gate = 'arrival' AND arrived.queue > :after ORDER BY arrived.queue LIMIT 1)"""
+    for database, now in NOW.items()
+}
+
+
+async def peek(tx: Tx, expected_ms: int | None = None) -> Reaped | None:
+    """Look whether any job is leased, in one statement: an idle process has no more to do; None says that one is."""
+    ((now_ms, _, leased, queue),) = await tx.fetch_all(PEEK[tx.database], after="")
+    is_late = expected_ms is not None and now_ms - expected_ms > LATE_MS
+    return Reaped(now_ms, is_late=is_late, has_arrivals=queue is not None) if leased is None else None
+
+
+FIND = """
+    SELECT seq, lease_ms FROM holdfast_job
+    WHERE lease_until < $now AND lease_ms <= :quiet_ms AND NOT (seq $any(spared: bigint))
+    ORDER BY lease_until LIMIT :most"""
+# coalesce: plainly written it goes by the index of all leases
+EXPIRED = f"""
+    SELECT {LOCKED} FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND coalesce(lease_until, $now) < $now
+    ORDER BY seq $skip_locked"""
+
+
+async def reap(
+    tx: Tx, quiet_ms: int, spared: Sequence[int] = (), most: int = MOST_REAPED, expected_ms: int | None = None
+) -> Reaped:
+    """Take back jobs whose lease is over, but none of *spared* and none whose lease is longer than *quiet_ms*.
+
+    Nothing happens if the database's time is far beyond *expected_ms*. If it is a little beyond, a lease whose margin
+    is shorter than that is told as locked: whoever holds it has waited as long to renew it.
+    """
+    ((now_ms, uptime_ms),) = await tx.fetch_all(NOW[tx.database])
+    late_ms = 0 if expected_ms is None else now_ms - expected_ms
+    if late_ms > LATE_MS:
+        return Reaped(now_ms, is_late=True)
+    if uptime_ms is not None and uptime_ms >= 0:  # else its clock was put back: nothing would be reaped for as long
+        quiet_ms = min(quiet_ms, uptime_ms)
+    found: dict[int, int] = dict(await tx.fetch_all(FIND, quiet_ms=quiet_ms, spared=list(spared), most=most))
+    if not found:
+        return Reaped(now_ms)
+    ripe = [seq for seq, lease_ms in found.items() if late_ms <= lease_ms / MARGIN_SHARE]
+    rows = await tx.fetch_all(EXPIRED, seqs=ripe) if ripe else []
+    taken = await _take_back(tx, rows)
+    locked = {seq: lease_ms for seq, lease_ms in found.items() if seq not in taken}
+    return Reaped(now_ms, len(taken), locked=locked, more=len(found) == most)
+
+
+STILL_EXPIRED = """SELECT seq FROM holdfast_job WHERE seq $any(seqs: bigint) AND lease_until < $now"""
+FREE = """SELECT seq FROM holdfast_job WHERE seq $any(seqs: bigint) ORDER BY seq $skip_locked"""
+
+
+async def still_locked(tx: Tx, seqs: Sequence[int]) -> set[int]:
+    """Tell which of the expired *seqs* somebody still has locked, so that their workers cannot renew them."""
+    expired = {seq for (seq,) in await tx.fetch_all(STILL_EXPIRED, seqs=list(seqs))}
+    return expired - {seq for (seq,) in await tx.fetch_all(FREE, seqs=sorted(expired))} if expired else set()
+
+
+OF_DEAD = f"""
+    SELECT {LOCKED} FROM holdfast_job
+    WHERE lease_until IS NOT NULL AND worker $any(workers: text)
+    ORDER BY lease_until LIMIT :most $skip_locked"""
+
+
+async def reap_dead(tx: Tx, workers: Sequence[str], most: int = MOST_REAPED) -> int:
+    """Take back jobs of *workers* that are proved dead, lease or not; answer how many."""
+    rows = await tx.fetch_all(OF_DEAD, workers=list(workers), most=most)
+    return len(await _take_back(tx, rows))
+
+
+POLICIES = """SELECT name, policy FROM holdfast_task WHERE name $any(names: text)"""
+
+
+async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
+    """Take back what we have locked, with the other rows where their end is written; answer which jobs."""
+    if not rows:
+        return set()
+    jobs = await with_others(tx, [to_locked(row) for row in rows])
+    found = await tx.fetch_all(POLICIES, names=sorted({job.task for job in jobs}))
+    policies = {name: json.loads(policy) for name, policy in found}
+    ending = []
+    for job in jobs:
+        policy = policies.get(job.task, {})
+        attempts = policy.get("attempts")
+        has_attempts = attempts is None or job.used < attempts
+        outcome = lost(job.crashes, policy.get("on_lost", "retry"), job.lease_until, has_attempts=has_attempts)
+        if job.started_at is None:  # a suspect that waited to run alone; it cannot be what brought the worker down
+            outcome = Outcome(Kind.GIVE_BACK, reason="lost before it began")
+        elif job.task.startswith(RESERVED):  # ours: it posts a webhook, which is no worker's death and lost by none
+            outcome = Outcome(Kind.GIVE_BACK, reason="lost")
+        settlement = Settlement(token_of(job), outcome, policy.get("halts_lane", True))
+        ending.append((job, decide(job, settlement)))
+    await leave(tx, ending)
+    return {job.seq for job in jobs}

@@ -1,0 +1,388 @@
+"""Settling: writing down what attempts came to, in batches, each job under its token.
+
+Everything takes lists: settling n jobs is a constant number of statements. The rows are locked first, SKIP LOCKED; a
+row that somebody else has locked is handed back for the next batch, a token that no longer holds is told as lost, and
+neither costs the others anything. What a finish cannot do at once, because its lane, the lane's next job or a
+dependent is locked, stays on its row as an arrival for admission.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from uuid import UUID
+
+from holdfast.database.tx import Row, Tx
+from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.models import DELIVER, EventName, PhaseStatus
+from holdfast.outcomes import POISON, Kind, Outcome
+from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_by
+from holdfast.store import arrivals, lanes, phase_rows
+from holdfast.store.chains import blockers, chain_ends, continuations
+from holdfast.store.chains.continuations import continued
+from holdfast.store.jobs.claiming import EXISTS, FENCE, STANDING, Hold, Token, hold_of, look, token_of
+from holdfast.store.log import events, fan_out
+from holdfast.store.rows import LOCKED, LockedJob, to_locked
+
+NOBODY_WAITED_FOR: Mapping[UUID, UUID] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What one attempt came to.
+
+    *halts_lane* is its task's policy; *is_plain* says that the job is in no lane and the first of its chain.
+    """
+
+    token: Token
+    outcome: Outcome
+    halts_lane: bool = True
+    is_plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a batch: written, lost to somebody else, or busy and to be settled again.
+
+    What was *refused* still runs: it cannot continue as it was to, and is to be settled as if it had raised that error.
+    """
+
+    done: list[Token]
+    lost: dict[Token, Hold]
+    busy: list[Settlement]
+    refused: dict[Token, HoldfastError] = field(default_factory=dict)
+
+
+HOLD = f"""
+    SELECT {LOCKED} FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND coalesce(status, '') = 'running'
+    ORDER BY seq $skip_locked"""
+
+
+async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
+    """Write down *settlements*; tell those that were written from the lost and the busy ones."""
+    done = await complete(tx, [each for each in settlements if _is_simple(each)])
+    others = [each for each in settlements if each.token.seq not in done] if done else settlements
+    if not others:
+        return Settled([each.token for each in settlements], {}, [])
+    rows = await tx.fetch_all(HOLD, seqs=[each.token.seq for each in others])
+    held = {token_of(each): each for each in await with_others(tx, [to_locked(row) for row in rows])}
+    decided = [(held[each.token], decide(held[each.token], each)) for each in others if each.token in held]
+    judged = await continuations.judge(tx, _steps(decided))
+    refused = {each.token: judged.mistakes[job.seq] for job, each in decided if job.seq in judged.mistakes}
+    mine = [(job, each) for job, each in decided if each.token not in refused]
+    missed = {each.token: each for each in others if each.token not in held}
+    await leave(tx, mine, judged.chains)
+    standing = await look(tx, list(missed))
+    busy = [each for token, each in missed.items() if standing[token] in (Hold.HELD, Hold.CANCEL, Hold.PAUSE)]
+    lost = {token: hold for token, hold in standing.items() if missed[token] not in busy}
+    done_now = [each.token for each in settlements if each.token not in missed and each.token not in refused]
+    return Settled(done_now, lost, busy, refused)
+
+
+# a block waits for who has its row, and the UPDATE itself does: when it has the row it looks at it again
+COMPLETE, COMPLETE_BLOCK = (
+    f"""
+    UPDATE holdfast_job
+    SET status = 'completed', output = given.output, reason = NULL, error = NULL, wake_at = NULL, worker = NULL,
+        lease_until = NULL, completed_by = worker, closed_as = 'completed', closed_at = $now, finished_at = $now,
+        version = version + 1
+    FROM $list(given: seq bigint, attempt bigint, nonce text, output text)
+    WHERE {FENCE} AND {guard(Change.COMPLETE)}
+        AND holdfast_job.lane IS NULL AND holdfast_job.chain_index = 0 AND holdfast_job.unique_key IS NULL
+        AND holdfast_job.watched = 0 AND holdfast_job.seq {free}
+    RETURNING holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt, holdfast_job.history,
+        holdfast_job.current_phase, {fan_out.MAY_WANT} AS may_want"""
+    for free in ("$free(seqs)", "IS NOT NULL")
+)
+COMPLETED: Sequence[EventName] = ("job:completed", "chain:completed")
+
+
+def _is_simple(settlement: Settlement) -> bool:
+    outcome = settlement.outcome
+    return settlement.is_plain and outcome.kind is Kind.COMPLETE and outcome.successor is None
+
+
+async def complete(tx: Tx, plain: Sequence[Settlement]) -> set[int]:
+    """Complete chains of one job that concern nobody else: no lane, no key, no dependents; answer which are done.
+
+    Most are such, and nothing follows from their end: one statement instead of three, half of the time. Whatever it
+    leaves, because it is locked, lost, wanted back or watched by now, goes the long way.
+    """
+    if not plain:
+        return set()
+    return await _complete(tx, COMPLETE, plain, seqs=[each.token.seq for each in plain])
+
+
+async def _complete(tx: Tx, sql: str, plain: Sequence[Settlement], **values: object) -> set[int]:
+    given = [(*each.token, each.outcome.output) for each in plain]
+    rows = await events.move(tx, sql, {"given": given, **values}, COMPLETED)
+    phased = [seq for seq, _, _, _, _, current_phase, _ in rows if current_phase is not None]
+    await phase_rows.end(tx, [phase_rows.JobEnd(seq, PhaseStatus.COMPLETED) for seq in phased])
+    return {row[0] for row in rows}
+
+
+FIRSTS = """
+    SELECT id FROM holdfast_job
+    WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
+
+
+async def with_others(tx: Tx, held: Sequence[LockedJob]) -> list[LockedJob]:
+    """Lock the other rows too where an end is written; leave out the jobs for which somebody has one of them locked.
+
+    That of a continued chain is written on its first row, that of a delivery on the job that it is about.
+    """
+    continued = sorted({each.chain_id for each in held if each.chain_index > 0})
+    firsts = {id_ for (id_,) in await tx.fetch_all(FIRSTS, ids=continued)} if continued else set()
+    busy = await fan_out.hold_targets(tx, [each.seq for each in held if each.task == DELIVER])
+    return [each for each in held if (each.chain_index == 0 or each.chain_id in firsts) and each.seq not in busy]
+
+
+CHECK = f"SELECT {STANDING}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
+HOLD_OWN = f"{CHECK} $locked"
+
+
+async def check(tx: Tx, token: Token) -> Hold:
+    """Tell how a claim stands as a block opens, without a lock: neither renewal nor cancel waits for user code."""
+    return _hold(token, await tx.fetch_all(CHECK, seq=token.seq))
+
+
+async def hold_block(tx: Tx, token: Token) -> None:
+    """Lock the job of a block that is about to commit; wait for it.
+
+    Raises `LeaseLost` if the job is not the attempt's own any more, or is to be cancelled. An expired lease that nobody
+    has reaped is still held.
+    """
+    _refuse_lost(token, await tx.fetch_all(HOLD_OWN, seq=token.seq))
+
+
+# in one order with whoever steers: the chain's first row comes before its later ones
+LOCK = f"""
+    SELECT {LOCKED} FROM holdfast_job
+    WHERE seq $in(SELECT own.seq FROM holdfast_job AS own WHERE own.seq = :seq
+        UNION SELECT first.seq FROM holdfast_job AS own JOIN holdfast_job AS first ON first.id = own.chain_id
+            WHERE own.seq = :seq)
+    ORDER BY seq $locked"""
+
+
+async def _hold_chain(tx: Tx, token: Token) -> LockedJob:
+    """Lock the job of a block as `hold_block` does, and with it its chain's first row, where its end is written."""
+    rows = {row[0]: row for row in await tx.fetch_all(LOCK, seq=token.seq)}
+    _refuse_lost(token, await tx.fetch_all(CHECK, seq=token.seq))
+    return to_locked(rows[token.seq])
+
+
+def _hold(token: Token, rows: Sequence[Row]) -> Hold:
+    return hold_of(token, rows[0][:-1] if rows else None)
+
+
+def _refuse_lost(token: Token, rows: Sequence[Row]) -> None:
+    hold = _hold(token, rows)
+    if hold not in (Hold.HELD, Hold.PAUSE):
+        raise LeaseLost(UUID(rows[0][-1]) if rows else NO_ID, LOST_BY[hold])
+
+
+NO_ID = UUID(int=0)
+"""The id of a job that is not there any more; whoever has run it knows its own."""
+
+
+LOST_BY = {
+    Hold.CANCEL: "cancelled",
+    Hold.TAKEN: "taken_by_another_worker",
+    Hold.COMPLETED: "already_completed",
+    Hold.GONE: "not_found",
+}
+"""Why a block may not commit, in the words of `ctx.abort_reason`."""
+
+
+async def finish_block(tx: Tx, settlement: Settlement) -> None:
+    """Write down what an attempt came to in the transaction of its block, which commits right after.
+
+    A chain of one job that concerns nobody else is completed by one statement, which waits for its row; whatever that
+    leaves goes the long way. On PostgreSQL it is one round trip instead of four, and half of the server's time.
+
+    Raises `LeaseLost` as `hold_block` does, and what is wrong with the continuation: `ChainNotFound`, `BlockerCycle`.
+    """
+    if _is_simple(settlement) and await _complete(tx, COMPLETE_BLOCK, [settlement]):
+        return
+    held = await _hold_chain(tx, settlement.token)
+    decided = [(held, decide(held, settlement))]
+    judged = await continuations.judge(tx, _steps(decided))
+    if judged.mistakes:
+        raise judged.mistakes[held.seq]
+    await leave(tx, decided, judged.chains)
+
+
+CHANGES: dict[Kind, tuple[Change, EventName]] = {
+    Kind.COMPLETE: (Change.COMPLETE, "job:completed"),
+    Kind.RETRY: (Change.RETRY_LATER, "job:retrying"),
+    Kind.RESCHEDULE: (Change.RESCHEDULE_RUNNING, "job:rescheduled"),
+    Kind.GIVE_BACK: (Change.GIVE_BACK, "job:rescheduled"),
+    Kind.LOST: (Change.REAP, "job:reaped"),
+    Kind.FAIL: (Change.FAIL, "job:failed"),
+    Kind.PAUSE: (Change.PAUSE_RUNNING, "job:paused"),
+    Kind.CANCEL: (Change.CANCEL_RUNNING, "job:cancelled"),
+}
+"""Which change of the law each outcome is, and the event that says so."""
+
+
+def leads_to(kind: Kind) -> Status:
+    """Say in which status an outcome leaves its job, by the law."""
+    change, _ = CHANGES[kind]
+    return MOVES[change].targets[0]
+
+
+def decide(job: LockedJob, settlement: Settlement) -> Settlement:
+    """Say what becomes of a job by what the attempt came to, and by what was asked for meanwhile."""
+    outcome = as_requested(job, settlement.outcome)
+    return settlement if outcome is settlement.outcome else replace(settlement, outcome=outcome)
+
+
+def as_requested(job: LockedJob, outcome: Outcome) -> Outcome:
+    """Put a requested cancel, or pause, before what the attempt came to; its end by itself beats only a pause."""
+    why = job.reason or outcome.reason  # what was said with a request, if one was made
+    if job.cancel_requested_at is not None:
+        return replace(outcome, kind=Kind.CANCEL, output=None, reason=why, successor=None)
+    if job.pause_requested_at is None:
+        return outcome
+    is_crash = outcome.is_crash and outcome.reason != POISON
+    pauses = outcome.kind is Kind.PAUSE or leads_to(outcome.kind) is Status.PENDING or is_crash
+    return replace(outcome, kind=Kind.PAUSE, reason=why) if pauses else outcome
+
+
+LEAVE = f"""
+    UPDATE holdfast_job
+    SET status = given.status, gate = given.gate, head = given.head,
+        place = CASE given.head WHEN 1 THEN place END,
+        output = given.output, reason = given.reason,
+        error = CASE given.status WHEN 'completed' THEN NULL ELSE coalesce(given.error, holdfast_job.error) END,
+        run_at = CASE given.status WHEN 'pending' THEN coalesce(given.run_at, $now + given.delay)
+            ELSE holdfast_job.run_at END,
+        wake_at = CASE given.gate WHEN 'arrival' THEN coalesce(given.run_at, $now + given.delay) END,
+        used = used - given.given_back, interrupted = holdfast_job.interrupted + given.interrupted,
+        crashes = crashes + given.crashed, worker = NULL, lease_until = NULL,
+        completed_by = CASE given.status WHEN 'completed' THEN worker END,
+        closed_as = CASE WHEN chain_index = 0 THEN given.closed_as END,
+        closed_at = CASE WHEN chain_index = 0 AND given.closed_as IS NOT NULL THEN $now END,
+        finished_at = CASE WHEN given.finished = 1 THEN $now END, version = version + 1
+    FROM $list(given: seq bigint, attempt bigint, nonce text, change text, status text, gate text, head bigint,
+        output text, reason text, error text, run_at bigint, delay bigint, given_back bigint, interrupted bigint,
+        crashed bigint, closed_as text, finished bigint)
+    WHERE {FENCE}
+        AND {guard_by("given.change", {change: change for change, _ in CHANGES.values()})}
+    RETURNING holdfast_job.seq, holdfast_job.version"""
+
+
+async def leave(
+    tx: Tx, decided: Sequence[tuple[LockedJob, Settlement]], chains: Mapping[UUID, UUID] = NOBODY_WAITED_FOR
+) -> None:
+    """Move rows that we have locked out of `running`, as was decided, with all that follows from it.
+
+    *chains* are those of the blockers that continuations name.
+    """
+    if not decided:
+        return
+    steps = _steps(decided)
+    handing_on = {each.lane for each in steps if each.hands_on_its_place and each.lane is not None}
+    passing = {job.lane for job, each in decided if job.lane is not None and not _keeps_lane(job, each)}
+    mine = await lanes.lock(tx, passing)
+    versions: dict[int, int] = dict(await tx.fetch_all(LEAVE, given=[_values(job, each) for job, each in decided]))
+    await phase_rows.end(tx, [end for job, each in decided if (end := _end_of_phases(job, each)) is not None])
+    ends = [chain_ends.end_of(job, leads_to(each.outcome.kind)) for job, each in decided if _closes(each)]
+    closed = await chain_ends.close(tx, ends)
+    enqueued = await continuations.insert(tx, steps, chains, {key: not lane.is_paused for key, lane in mine.items()})
+    stuck = await lanes.promote(tx, mine.keys() - handing_on, mine) | (passing - mine.keys() - handing_on)
+    moved, untold = await blockers.release(tx, {each.chain_id: each.closed_as for each in closed})
+    left = {job.seq for job, each in decided if job.lane in stuck and not _keeps_lane(job, each)}
+    left |= {each.first for each in closed if each.chain_id in untold}
+    await arrivals.leave(tx, sorted(left), arrivals.AGAIN_MS)
+    said = [fact for job, each in decided for fact in _facts(job, each, versions[job.seq])]
+    told = await fan_out.ended(tx, [_delivered(job, each) for job, each in decided if _ends_delivery(job, each)])
+    await events.append(tx, said + enqueued + told)
+    await blockers.move(tx, moved, announce_blocked=False)
+
+
+def _steps(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[continuations.Step]:
+    """Name the jobs that complete and are continued."""
+    continued = [(job, each.outcome.successor) for job, each in decided]
+    return [continuations.step_of(job, successor) for job, successor in continued if successor is not None]
+
+
+def _keeps_lane(job: LockedJob, settlement: Settlement) -> bool:
+    return job.head == 0 or lanes.holds_its_lane(leads_to(settlement.outcome.kind), settlement.halts_lane)
+
+
+ENDS_PHASES = {
+    Kind.COMPLETE: PhaseStatus.COMPLETED,
+    Kind.RETRY: PhaseStatus.FAILED,
+    Kind.FAIL: PhaseStatus.FAILED,
+    Kind.CANCEL: PhaseStatus.CANCELLED,
+}
+"""What becomes of the phases of a run; by all other ends they stay as they are, and the next run goes on from there."""
+
+
+def _end_of_phases(job: LockedJob, settlement: Settlement) -> phase_rows.JobEnd | None:
+    how = ENDS_PHASES.get(settlement.outcome.kind)
+    if job.current_phase is None or how is None:
+        return None
+    return phase_rows.JobEnd(job.seq, how, settlement.outcome.error)
+
+
+def _closes(settlement: Settlement) -> bool:
+    return leads_to(settlement.outcome.kind) in TERMINAL and settlement.outcome.successor is None
+
+
+def _ends_delivery(job: LockedJob, settlement: Settlement) -> bool:
+    return job.task == DELIVER and leads_to(settlement.outcome.kind) in TERMINAL
+
+
+def _delivered(job: LockedJob, settlement: Settlement) -> fan_out.End:
+    outcome = settlement.outcome
+    return fan_out.End(job.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
+
+
+def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
+    outcome = settlement.outcome
+    change, _ = CHANGES[outcome.kind]
+    status = leads_to(outcome.kind)
+    # a pause is no attempt that failed: whoever resumes the job has the attempts that it had before; but a crash is one
+    is_given_back = outcome.kind in (Kind.GIVE_BACK, Kind.RESCHEDULE, Kind.PAUSE) and not outcome.is_crash
+    return (
+        job.seq,
+        job.attempt,
+        job.nonce,
+        change,
+        status,
+        Gate.ARRIVAL if status is Status.PENDING else None,
+        1 if job.head and _keeps_lane(job, settlement) else 0,
+        outcome.output,
+        outcome.reason,
+        outcome.error,
+        outcome.run_at_ms,
+        outcome.delay_ms,
+        int(is_given_back),
+        int(outcome.kind is Kind.GIVE_BACK),
+        int(outcome.is_crash),
+        status if _closes(settlement) else None,
+        int(status in TERMINAL),
+    )
+
+
+def _facts(job: LockedJob, settlement: Settlement, version: int) -> Iterator[events.Fact]:
+    """Say what became of the job, and of its chain and its lane."""
+    outcome = settlement.outcome
+    _, name = CHANGES[outcome.kind]
+    status = leads_to(outcome.kind)
+    said = {"reason": outcome.reason, "error": json.loads(outcome.error) if outcome.error else None}
+    facts = {key: value for key, value in said.items() if value is not None} | continued(outcome.successor)
+    seq, attempt = job.seq, job.attempt
+    yield events.Fact(seq, name, status, version, attempt, json.dumps(facts) if facts else None)
+    if status is Status.COMPLETED and outcome.successor is None:
+        yield events.Fact(seq, "chain:completed", status, version, attempt)
+    if job.lane is not None and job.head and status in HALTING and _keeps_lane(job, settlement):
+        yield lanes.halted(job.lane, job.id, outcome.reason)
+
+
+HALTING = (Status.FAILED, Status.PAUSED)

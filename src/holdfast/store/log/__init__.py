@@ -1,0 +1,1 @@
+"""The log of events: append, fan out to webhooks, read, prune."""

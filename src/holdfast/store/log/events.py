@@ -1,0 +1,112 @@
+"""The log: every state move appends a row here, in the transaction that makes the move.
+
+A row holds the facts that change (status, version, attempt and what the event itself says); what does not change is
+joined when it is read. `seq` is drawn after a write of the same transaction under the job's row lock, so per job it
+grows in commit order. Rows with job 0 are about no job that still exists: deleted ones, lanes, queues. A job whose task
+keeps no history (`history = 0`) has no rows here.
+
+Every state move comes by here, so it is here that hints are sent, in the statement that appends: to whoever sleeps, if
+something may have grown; in any case if something is asked of a running handler; because a job was claimed or comes
+along, only to who follows the log. And here webhooks are made of what happens, whether or not it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from holdfast.database.tx import Row, Tx
+from holdfast.models import TRIGGERS, EventName
+from holdfast.store.facts import Fact as Fact  # noqa: PLC0414 - who appends something finds it here
+from holdfast.store.log import fan_out
+
+NO_JOB = 0
+
+APPEND = {
+    hint: f"""
+    INSERT INTO holdfast_event (job, name, at, status, version, attempt, facts)
+    SELECT given.job, given.name, $now, given.status, given.version, given.attempt, given.facts
+    FROM $list(given: job bigint, name text, status text, version bigint, attempt bigint, facts text)
+    WHERE {hint}  -- SQLite reads `FROM … ORDER` after a list only with a WHERE between
+        AND coalesce((SELECT told.history FROM holdfast_job AS told WHERE told.seq = given.job), 1) = 1
+    ORDER BY given.nr"""
+    for hint in ("$hint", "$hint_sleepers", "$hint_readers")
+}
+REQUESTS = frozenset(("job:cancelling", "job:pausing"))
+QUIET = frozenset(("job:started", "job:progress", "job:blocked"))
+
+
+async def append(tx: Tx, facts: Sequence[Fact], *, to_all: bool = False) -> None:
+    """Append *facts* in their order; *to_all*: a running handler is concerned by what does not say so itself."""
+    if facts:
+        hint = "$hint" if to_all else _hint({each.name for each in facts})
+        await tx.execute(APPEND[hint], given=list(facts))
+        await _deliver(tx, [each for each in facts if each.name in TRIGGERS])
+
+
+async def _deliver(tx: Tx, facts: Sequence[Fact]) -> None:
+    """Make the webhooks that *facts*, which are triggers, ask for."""
+    made = await fan_out.fan_out(tx, facts) if facts else []
+    if made:
+        enqueued = [Fact(each.seq, "job:enqueued", each.status, version=1, attempt=0) for each in made]
+        await tx.execute(APPEND["$hint_sleepers"], given=enqueued)
+
+
+# what a row of `moved` says, once for each name; SQLite reads it from the rows themselves
+TELL = """
+    INSERT INTO holdfast_event (job, name, at, status, version, attempt, facts)
+    SELECT moved.seq, told.name, $now, moved.status, moved.version, moved.attempt, CAST(:facts AS text)
+    FROM {moved} AS moved, ({told}) AS told
+    WHERE {condition} AND moved.history = 1 AND {hint}
+    ORDER BY moved.seq, told.nr"""
+
+
+async def move(
+    tx: Tx, sql: str, values: Mapping[str, object], names: Sequence[EventName], facts: str | None = None
+) -> list[Row]:
+    """Run *sql*, which writes jobs, and append events of *names*, all with the same *facts*; give what it returns.
+
+    It returns `seq`, `status`, `version`, `attempt` and `history`, in this order and by these names, before what else
+    the caller needs; last of all, if one of *names* is a trigger, whether a webhook may be wanted. On PostgreSQL both
+    are one statement, which for a start took 360 µs instead of 650 and for a batch of 100 claims saved a fifth of the
+    client's time; SQLite has no such statement, and no round trip to save.
+    """
+    moved = await _move(tx, sql, values, names, facts)
+    triggers = [name for name in names if name in TRIGGERS]
+    wanted = [row for row in moved if row[-1]] if triggers else []
+    await _deliver(tx, [Fact(row[0], name, row[1], row[2], row[3], facts) for row in wanted for name in triggers])
+    return moved
+
+
+async def _move(
+    tx: Tx, sql: str, values: Mapping[str, object], names: Sequence[EventName], facts: str | None
+) -> list[Row]:
+    if tx.database == "postgres":
+        return await tx.fetch_all(_with_events(sql, tuple(names)), facts=facts, **values)
+    rows = await tx.fetch_all(sql, **values)
+    if rows:
+        await tx.execute(_events_of_jobs(tuple(names)), facts=facts, jobs=[row[0] for row in rows])
+    return rows
+
+
+@cache
+def _with_events(sql: str, names: tuple[EventName, ...]) -> str:
+    tell = TELL.format(moved="moved", told=_told(names), condition="true", hint=_hint(set(names)))
+    return f"WITH moved AS ({sql}), told AS ({tell}) SELECT * FROM moved"
+
+
+@cache
+def _events_of_jobs(names: tuple[EventName, ...]) -> str:
+    condition = "moved.seq $any(jobs: bigint)"
+    return TELL.format(moved="holdfast_job", told=_told(names), condition=condition, hint=_hint(set(names)))
+
+
+def _told(names: tuple[EventName, ...]) -> str:
+    """Write *names* as a table; as a list of two they kept PostgreSQL from a plan that it can use again: 0.2 ms."""
+    return " UNION ALL ".join(f"SELECT '{name}' AS name, {nr} AS nr" for nr, name in enumerate(names))
+
+
+def _hint(names: set[EventName]) -> str:
+    if names & REQUESTS:
+        return "$hint"
+    return "$hint_readers" if names <= QUIET else "$hint_sleepers"

@@ -1,0 +1,121 @@
+"""What those who sleep read when they are woken, and at every poll: one statement, no transaction, no lock.
+
+Each glance brings its horizon, of the same snapshot, by which a sleeper knows whether everybody has seen its mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from holdfast.database.hints import Horizon
+from holdfast.database.tx import Row, Tx
+from holdfast.states import Status
+from holdfast.store.jobs.claiming import Want
+from holdfast.store.rows import maybe_json
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Whether there is something to admit or to claim now, and in how many milliseconds the next arrival is due."""
+
+    is_there: bool
+    next_ms: int | None
+    horizon: Horizon
+
+
+# scalar subqueries stay probes, one for each (queue, task) that is served
+WORK = """
+    SELECT
+        CASE WHEN (SELECT 1 FROM holdfast_queue AS held WHERE held.name = given.queue AND held.paused_at IS NOT NULL
+            AND (held.until IS NULL OR held.until > $now)) IS NULL
+        THEN (SELECT ready.seq FROM holdfast_job AS ready
+            WHERE ready.queue = given.queue AND ready.task = given.task AND ready.gate = 'ready'
+            ORDER BY ready.sort_key LIMIT 1) END,
+        (SELECT arrival.wake_at FROM holdfast_job AS arrival
+            WHERE arrival.queue = given.queue AND arrival.gate = 'arrival'
+            ORDER BY arrival.wake_at LIMIT 1) - $now,
+        $oldest, $newest
+    FROM $list(given: queue text, task text)"""
+
+
+async def work(tx: Tx, wants: Sequence[Want]) -> Work:
+    """Look whether a worker that serves *wants* has something to do."""
+    rows = await tx.fetch_all(WORK, given=[(each.queue, each.task) for each in wants])
+    waits = [wait for _, wait, _, _ in rows if wait is not None]
+    next_ms = min(waits, default=None)
+    is_there = any(seq is not None for seq, *_ in rows) or (next_ms is not None and next_ms <= 0)
+    return Work(is_there, next_ms, Horizon(*rows[0][2:]) if rows else Horizon(0, 0))
+
+
+WAITS = """
+    SELECT seq FROM holdfast_job
+    WHERE queue = :queue AND task = :task AND gate = 'ready' AND sort_key < $now - :milliseconds
+    ORDER BY sort_key LIMIT 1"""
+
+
+async def waits(tx: Tx, queue: str, task: str, milliseconds: int) -> bool:
+    """Look whether a job of *task* in *queue* could have been claimed for *milliseconds*, and was not."""
+    return bool(await tx.fetch_all(WAITS, queue=queue, task=task, milliseconds=milliseconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Which chains have closed, and whether all that were asked for exist."""
+
+    closed: list[UUID]
+    are_all_there: bool
+    horizon: Horizon
+
+
+ENDED = """
+    SELECT CAST(NULL AS text), count(*), $oldest, $newest FROM holdfast_job WHERE id $any(ids: text)
+    UNION ALL
+    SELECT id, 0, 0, 0 FROM holdfast_job WHERE id $any(ids: text) AND closed_as IS NOT NULL"""
+
+
+async def ended(tx: Tx, chain_ids: Sequence[UUID]) -> Ended:
+    """Look which of *chain_ids* have closed."""
+    rows = await tx.fetch_all(ENDED, ids=[str(each) for each in chain_ids])
+    ((count, oldest, newest),) = [facts for id_, *facts in rows if id_ is None]
+    closed = [UUID(id_) for id_, *_ in rows if id_ is not None]
+    return Ended(closed, count == len(chain_ids), Horizon(oldest, newest))
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the chain of the job *asked* stands, by its last job; *closed_as* is None while it is open."""
+
+    asked: UUID
+    chain_id: UUID
+    closed_as: Status | None
+    job_id: UUID
+    task: str
+    output: str | None
+    reason: str | None
+    error: dict[str, Any] | None
+
+
+ENDS = """
+    SELECT asked.id, first.id, first.closed_as, last.id, last.task, last.output, last.reason, last.error
+    FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
+    JOIN holdfast_job AS last ON last.seq = coalesce(
+        (SELECT later.seq FROM holdfast_job AS later
+            WHERE later.chain_id = first.id AND later.chain_index > 0
+            ORDER BY later.chain_index DESC LIMIT 1),
+        first.seq)
+    WHERE asked.id $any(ids: text)"""
+
+
+async def ends(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, End]:
+    """Read how the chains of *ids*, which name chains or any of their jobs, stand; what is not there is left out."""
+    rows = await tx.fetch_all(ENDS, ids=[str(each) for each in ids])
+    return {each.asked: each for each in map(_end, rows)}
+
+
+def _end(row: Row) -> End:
+    asked, chain_id, closed_as, job_id, task, output, reason, error = row
+    status = None if closed_as is None else Status(closed_as)
+    return End(UUID(asked), UUID(chain_id), status, UUID(job_id), task, output, reason, maybe_json(error))

@@ -1,6 +1,0 @@
-"""The store on one SQLite file: the right to write, group commit, read connections."""
-
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.store.sqlite.tx import SqliteTx, translated
-
-__all__ = ["SqliteStore", "SqliteTx", "translated"]

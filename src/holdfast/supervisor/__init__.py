@@ -1,0 +1,1 @@
+"""Worker processes: how one begins, lives and ends, and how several are supervised."""

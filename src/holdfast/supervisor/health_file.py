@@ -1,0 +1,116 @@
+"""Where a worker command tells how it is: a file that `holdfast health` reads, and systemd."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic_core import to_json
+
+from holdfast.errors import Misuse
+from holdfast.supervisor.health import BEAT_SECONDS, Report, is_stuck, problems, summary
+from holdfast.supervisor.systemd import Notifier
+
+logger = logging.getLogger(__name__)
+
+
+class Reporting:
+    """Tells of reports at *health_file* and by *notifier*, as far as they are there."""
+
+    def __init__(self, health_file: Path | None, notifier: Notifier | None) -> None:
+        self._file = None if health_file is None else HealthFile(health_file)
+        self._notifier = notifier
+        self._have_worked: set[int] = set()
+        self._is_ready_told = False
+        self._is_stopping = False
+
+    @property
+    def has_readers(self) -> bool:
+        """Tell whether anybody is told at all."""
+        return self._file is not None or self._notifier is not None
+
+    @property
+    def seconds(self) -> float:
+        """How often to tell."""
+        watchdog = self._notifier.watchdog if self._notifier is not None else None
+        return BEAT_SECONDS if watchdog is None else min(BEAT_SECONDS, watchdog / 2)
+
+    def begin(self, report: Report) -> None:
+        """Tell of the first report; raise `Misuse` if the file cannot be written."""
+        if self._file is not None:
+            self._file.begin(report)
+        self._notify(report)
+
+    def tell(self, report: Report) -> None:
+        """Tell of another *report*."""
+        if self._file is not None:
+            self._file.write(report)
+        self._notify(report)
+
+    def stop(self) -> None:
+        """Tell that the end has begun; of more than one call the first counts."""
+        if self._notifier is not None and not self._is_stopping:
+            self._notifier.send(STOPPING=1)
+        self._is_stopping = True
+
+    def end(self) -> None:
+        """Leave no report behind of what has ended."""
+        if self._file is not None:
+            self._file.remove()
+
+    def _notify(self, report: Report) -> None:
+        if self._notifier is None:
+            return
+        self._have_worked |= {each.number for each in report.processes if each.state == "working"}
+        is_ready = len(self._have_worked) == len(report.processes)  # not all at once: one may fall again and again
+        facts: dict[str, str | int] = {"STATUS": summary(report)}
+        if is_ready and not self._is_ready_told:
+            facts["READY"] = 1
+        if self._notifier.watchdog is not None and not is_stuck(problems(report, report.at)):
+            facts["WATCHDOG"] = 1
+        self._is_ready_told |= self._notifier.send(**facts) and is_ready
+
+
+class HealthFile:
+    """The newest report, as JSON, in the file at *path*: always a whole one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._new = path.with_name(f".{path.name}.new")
+        self._is_in_trouble = False
+
+    def begin(self, report: Report) -> None:
+        """Write the first one, or raise `Misuse`."""
+        try:
+            self._replace(report)
+        except OSError as error:
+            raise Misuse(f"cannot write the health file {self._path}: {error.strerror}") from None
+
+    def write(self, report: Report) -> None:
+        """Write the next one; if that cannot be done say so, once."""
+        try:
+            self._replace(report)
+        except OSError as error:  # a worker that works is not stopped for it; whoever reads the file sees its age
+            if not self._is_in_trouble:
+                logger.warning("health_file_not_written", extra={"path": self._path, "reason": error.strerror})
+            self._is_in_trouble = True
+        else:
+            self._is_in_trouble = False
+
+    def remove(self) -> None:
+        """Take it away."""
+        for each in (self._path, self._new):
+            try:
+                each.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("health_file_not_removed", extra={"path": each, "reason": error.strerror})
+
+    def _replace(self, report: Report) -> None:
+        self._new.write_bytes(to_json(report, indent=1) + b"\n")
+        self._new.replace(self._path)
+
+
+def instant(wall_ms: int) -> datetime:
+    """Make of milliseconds since 1970 the time that is written down."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC)

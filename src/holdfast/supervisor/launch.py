@@ -1,0 +1,132 @@
+"""How a worker process begins, for `holdfast worker` and `manage.py holdfast_worker`: their options and what they mean.
+
+The options are plain data: each command translates them for its own command-line library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from holdfast.app import Holdfast
+    from holdfast.worker.options import WorkerKeywords
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOption:
+    """One option: a switch if *kind* is bool; *least* and *most* bound a number; *unset* says what None stands for."""
+
+    name: str
+    kind: type[bool] | type[int] | type[float] | type[str] | type[Path]
+    help: str
+    default: bool | int | float | None = None
+    least: float | None = None
+    most: float | None = None
+    unset: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """Give its spelling on a command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def described(self) -> str:
+        """Give its help, with what it is when it is left out."""
+        usual = self.unset if self.default is None else f"{self.default}"
+        return self.help if usual is None else f"{self.help}  [default: {usual}]"
+
+    def complaint(self, value: float) -> str | None:
+        """Say what is wrong with *value*, if it is out of bounds."""
+        if self.least is not None and value < self.least:
+            return f"{value} is too small: {self.flag} is at least {self.least}"
+        if self.most is not None and value > self.most:
+            return f"{value} is too large: {self.flag} is at most {self.most}"
+        return None
+
+
+OPTIONS = (
+    WorkerOption("queues", str, "The queues to serve, with commas.", unset="`default` and those its tasks name"),
+    WorkerOption("concurrency", int, "How many jobs a process runs at once.", 100, 1, 10_000),
+    WorkerOption("name", str, "A name for people; the id of the worker begins with it.", unset="worker"),
+    WorkerOption("grace", float, "Seconds that running jobs are given when it stops.", 20.0, 0, 86_400),
+    WorkerOption("poll", float, "Seconds between two looks when no hint comes.", 2.0, 0.05, 3_600),
+    WorkerOption("webhooks", bool, "Whether it delivers webhooks too.", default=True),
+    WorkerOption(
+        "children",
+        int,
+        'How many child processes run tasks with run_in="process", at most.',
+        least=1,
+        most=1_000,
+        unset="one for each core",
+    ),
+    WorkerOption("child_jobs", int, "After how many jobs a child is replaced.", 1000, 1),
+    WorkerOption(
+        "child_megabytes", float, "Above which size a child is replaced after its job.", least=1, unset="no limit"
+    ),
+    WorkerOption("processes", int, "How many processes work; more than one have a supervisor.", 1, 1, 256),
+    WorkerOption("health_file", Path, "A file that tells every two seconds how it is, for `holdfast health`."),
+)
+
+
+def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: int, health_file: Path | None) -> int:
+    """Run the jobs of what *find* gives, in this process or as the supervisor of several; answer the exit code."""
+    import os
+
+    from holdfast.supervisor.health_file import Reporting
+    from holdfast.supervisor.run import serve
+    from holdfast.supervisor.supervisor import supervise
+    from holdfast.supervisor.systemd import Notifier
+    from holdfast.supervisor.worker_process import Line
+
+    line = Line.from_environment(os.environ)
+    if line is not None:
+        return serve(find(), options, Reporting(None, None), line)
+    reporting = Reporting(health_file, Notifier.from_environment(os.environ))
+    if processes > 1:
+        return supervise(processes, options["grace"] or 0.0, reporting)
+    return serve(find(), options, reporting)
+
+
+def keywords(names: str | None, **options: Unpack[WorkerKeywords]) -> WorkerKeywords:
+    """Make the keywords of `hf.worker()` of the options of this command; *names* are the queues, with commas."""
+    if names is not None:
+        options["queues"] = [each.strip() for each in names.split(",") if each.strip()]
+    return options
+
+
+def find(place: str) -> Holdfast:
+    """Import the Holdfast object at *place*, or raise `Misuse` that says what is wrong with it."""
+    import importlib
+
+    from holdfast.app import Holdfast
+    from holdfast.errors import Misuse
+
+    module_name, colon, attribute = place.partition(":")
+    if not colon or not module_name or not attribute:
+        raise Misuse(f"{place!r} is no place of an object; write module:attribute, such as shop.jobs:hf")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # it was found, and something that it imports was not
+        raise Misuse(f"there is no module {error.name!r} here; start in the directory that holds it") from None
+    found = module
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise Misuse(f"module {module_name!r} has no {attribute!r}{_hint(module)}")
+        found = getattr(found, name)
+    if not isinstance(found, Holdfast):
+        raise Misuse(f"{place} is of type {type(found).__name__}, not Holdfast{_hint(module)}")
+    return found
+
+
+def _hint(module: object) -> str:
+    from holdfast.app import Holdfast
+
+    there = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
+    return f"; there is {', '.join(there)}" if there else "; it has no Holdfast object at all"

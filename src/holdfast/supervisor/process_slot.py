@@ -1,0 +1,136 @@
+"""A place of the supervisor: a worker process runs in it, or will again when its time has come."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from holdfast.runtime import Surroundings
+from holdfast.supervisor.backoff import Restarts
+from holdfast.supervisor.health import ProcessReport, ProcessState
+from holdfast.supervisor.health_file import instant
+from holdfast.supervisor.worker_process import WorkerProcess, how_it_ended
+
+logger = logging.getLogger(__name__)
+
+
+class Place:
+    """The place *number*, where *command* runs; a process that was told to end has *last_seconds* to do so."""
+
+    def __init__(self, number: int, command: Sequence[str], last_seconds: float, surroundings: Surroundings) -> None:
+        self.number = number
+        self._command = command
+        self._last_seconds = last_seconds
+        self._surroundings = surroundings
+        self._restarts = Restarts(surroundings.chance)
+        self._process: WorkerProcess | None = None
+        self._last_end: str | None = None
+        self._was_retired = False
+        self.starts = 0
+        self.due_at = surroundings.monotonic()
+        self.kill_at: float | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process that runs here, if one does."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def line(self) -> int | None:
+        """The reading end of its pipe, as long as something may come."""
+        return None if self._process is None or self._process.is_silent else self._process.line
+
+    @property
+    def is_working(self) -> bool:
+        """Tell whether a process is here that has begun to work, and was not told to end."""
+        return self._process is not None and self._process.has_worked and self.kill_at is None
+
+    def start(self) -> None:
+        """Start a process here."""
+        self.starts += 1
+        self._was_retired = False
+        self._restarts.started(self._surroundings.monotonic())
+        try:
+            self._process = WorkerProcess(self._command, self.number)
+        except OSError as error:  # no memory or no numbers left: later, perhaps
+            self._last_end = f"could not be started: {error.strerror}"
+            logger.error("process_not_started", extra={"place": self.number, "reason": error.strerror})
+            self.plan_restart()
+            return
+        logger.info("process_started", extra={"place": self.number, "pid": self.pid})
+
+    def hear(self) -> None:
+        """Take in what the process has written."""
+        if self._process is None:
+            return
+        had_worked, now = self._process.has_worked, self._surroundings.monotonic()
+        self._process.hear(now)
+        if self._process.has_worked and not had_worked:
+            self._restarts.worked(now)
+
+    def retire(self) -> None:
+        """Tell the process to drain; of more than one call the first counts."""
+        if self._process is None or self.kill_at is not None:
+            return
+        self.kill_at = self._surroundings.monotonic() + self._last_seconds
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End the process now."""
+        if self._process is not None:
+            self._process.kill()
+
+    def kill_if_late(self) -> None:
+        """End the process if its last seconds are over."""
+        if self._process is None or self.kill_at is None or self._surroundings.monotonic() < self.kill_at:
+            return
+        logger.error("process_does_not_end", extra={"place": self.number, "pid": self.pid})
+        self.kill_at = self._surroundings.monotonic() + self._last_seconds
+        self.kill()
+
+    def vacate(self, code: int) -> bool:
+        """Take the process out, which has ended with *code*; tell whether it had ever worked."""
+        assert self._process is not None  # noqa: S101 - who calls has looked for its number
+        self.hear()  # its last words
+        process, self._was_retired = self._process, self.kill_at is not None
+        process.close(code)
+        self._process = self.kill_at = None
+        self._last_end = how_it_ended(code)
+        is_as_told = self._was_retired and code in (0, -signal.SIGTERM)
+        level = logging.INFO if is_as_told else logging.WARNING
+        logger.log(level, "process_ended", extra={"place": self.number, "pid": process.pid, "how": self._last_end})
+        return process.has_worked
+
+    def plan_restart(self) -> None:
+        """Decide when the next process is started here."""
+        now = self._surroundings.monotonic()
+        self.due_at = self._restarts.soonest(now) if self._was_retired else self._restarts.after_end(now)
+        seconds = round(self.due_at - now, 1)
+        logger.info("process_starts_again", extra={"place": self.number, "seconds": seconds})
+
+    def report(self, is_over: bool) -> ProcessReport:
+        """Tell how it is; if *is_over*, an empty place stays empty."""
+        process, now, wall = self._process, self._surroundings.monotonic(), instant(self._surroundings.wall_ms())
+        known = ProcessReport(number=self.number, state="ended", starts=self.starts, last_end=self._last_end)
+        if process is None and is_over:
+            return known
+        if process is None and self.starts == 0:
+            return replace(known, state="starting")
+        if process is None:
+            return replace(known, state="down", again_at=wall + timedelta(seconds=max(0.0, self.due_at - now)))
+        return replace(
+            known,
+            state=self._state(process),
+            pid=process.pid,
+            heard_at=None if process.heard is None else wall - timedelta(seconds=now - process.heard),
+            poll=process.poll,
+            health=process.health,
+        )
+
+    def _state(self, process: WorkerProcess) -> ProcessState:
+        if self.kill_at is not None or process.health.get("is_draining"):
+            return "draining"
+        return "working" if process.has_worked else "starting"

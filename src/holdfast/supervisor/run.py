@@ -1,0 +1,154 @@
+"""Runs a worker as a process: signals, the grace time, the last act, the exit code.
+
+Signal handlers are Python's own, not the event loop's: they run between two instructions of the main thread, also
+while a handler keeps the loop from running. If the thread of a handler takes a signal, a socket wakes the loop. And a
+timer of the system ends the process in time, whatever hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from holdfast.app import Holdfast
+from holdfast.errors import HoldfastError, StoreError, UsageError
+from holdfast.runtime import Surroundings
+from holdfast.supervisor.exit_alarm import allow_alarm, set_alarm
+from holdfast.supervisor.health_file import Reporting
+from holdfast.supervisor.heartbeat import Beats
+from holdfast.supervisor.logs import log_to_stderr
+from holdfast.supervisor.worker_process import Line
+from holdfast.worker.options import WorkerKeywords
+from holdfast.worker.shutdown import LAST_SECONDS
+from holdfast.worker.worker import Worker
+
+CLEANUP_SECONDS = 2.5
+SPARE_SECONDS = 0.8
+LEAVE_SECONDS = LAST_SECONDS + SPARE_SECONDS + 0.2
+"""How long after the grace time a process has ended, whatever happens."""
+BROKEN = HoldfastError.exit_code
+UNUSABLE = UsageError.exit_code
+NOT_WRITTEN = StoreError.exit_code
+
+logger = logging.getLogger(__name__)
+
+
+def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: Line | None = None) -> int:
+    """Work until a signal comes; answer the exit code. *line* leads to the supervisor, if there is one."""
+    allow_alarm()
+    log_to_stderr(**({} if line is None else {"place": line.number}))
+    beats = Beats(options["poll"], reporting, line, Surroundings())
+    beats.begin()
+    try:
+        code = asyncio.run(_Service(hf, options, beats, has_supervisor=line is not None).run())
+    finally:
+        beats.end()
+    logger.info("worker_ended", extra={"code": code})
+    if code:
+        _leave(code)
+    return code
+
+
+class _Service:
+    def __init__(self, hf: Holdfast, options: WorkerKeywords, beats: Beats, *, has_supervisor: bool) -> None:
+        self._hf = hf
+        self._options = options
+        self._beats = beats
+        self._has_supervisor = has_supervisor
+        self._grace = options["grace"] or 0.0
+        self._signals = 0
+        self._code = 0
+
+    async def run(self) -> int:
+        """Work, drain, and answer the exit code."""
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        with woken_by_signals(self._loop):
+            return await self._serve()
+
+    async def _serve(self) -> int:
+        async with self._hf:
+            worker = self._hf.worker(**self._options)
+            async with worker:
+                logger.info("worker_started", extra={"worker": worker.id, "pid": os.getpid()})
+                self._tell_when_asked(worker)
+                with self._beats.of(worker):
+                    await self._work(worker)
+        return self._code
+
+    async def _work(self, worker: Worker) -> None:
+        stop = asyncio.ensure_future(self._stopping.wait())
+        either: list[asyncio.Future[Any]] = [stop, worker.ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if self._signals:
+            await self._drain(worker)
+
+    def _tell_when_asked(self, worker: Worker) -> None:
+        """Log the health of *worker* at SIGUSR1, unless the application has its own use for that."""
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            log = partial(self._beats.log, worker)
+            signal.signal(signal.SIGUSR1, lambda *_: self._loop.call_soon_threadsafe(log))
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            if self._has_supervisor:  # which kills; others may only have told both of us the same thing
+                return
+            _leave(128 + number)
+        set_alarm(self._grace + LAST_SECONDS + SPARE_SECONDS, lambda: _leave(NOT_WRITTEN))
+        self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def _drain(self, worker: Worker) -> None:
+        logger.info("worker_drains", extra={"grace": self._grace})
+        self._beats.stop()
+        worker.drain()
+        if await worker.has_ended(self._grace):
+            self._code = NOT_WRITTEN if worker.has_unwritten else 0
+            return
+        worker.interrupt()
+        if await worker.has_ended(CLEANUP_SECONDS):
+            self._code = NOT_WRITTEN if worker.has_unwritten else 0
+            return
+        is_written = await worker.abandon(LAST_SECONDS - CLEANUP_SECONDS)
+        self._beats.end()
+        _leave(0 if is_written else NOT_WRITTEN)  # a thread that does not stop would keep the interpreter
+
+
+@contextmanager
+def woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Wake *loop* at every signal, so that Python runs its handler also if another thread has taken it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        loop.add_reader(ours, _empty, ours)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(ours)
+
+
+def _empty(ours: socket.socket) -> None:
+    with suppress(BlockingIOError):
+        ours.recv(4096)
+
+
+def _leave(code: int) -> None:
+    """End the process now, whatever else runs in it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

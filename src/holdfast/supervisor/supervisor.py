@@ -1,0 +1,224 @@
+"""Supervises several worker processes: starts them, starts them again, and ends them all in time.
+
+The supervisor imports no application and opens no database, so that nothing of either can take it down. It is one
+thread in one loop, which is woken by signals (also by the one that a process has ended), by what the processes write
+about themselves, and when something is due.
+
+A process that ends by itself is started again, see `restarts`. But if one cannot be used or breaks at its very first
+start, before it has ever worked, all end with its code: what is wrong there is in the call or in the application, and
+is not mended by trying.
+
+As the first process of a container it also collects the orphans that end there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from holdfast.runtime import Surroundings
+from holdfast.supervisor.health import ProcessState, Report, described
+from holdfast.supervisor.health_file import Reporting, instant
+from holdfast.supervisor.logs import log_to_stderr
+from holdfast.supervisor.process_slot import Place
+from holdfast.supervisor.run import BROKEN, LEAVE_SECONDS, NOT_WRITTEN, UNUSABLE
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+SEVERITY = (0, NOT_WRITTEN, BROKEN, UNUSABLE)
+
+logger = logging.getLogger(__name__)
+
+
+def supervise(processes: int, grace: float, reporting: Reporting) -> int:
+    """Run the command that was given to us in several *processes*, until a signal comes; answer the exit code."""
+    log_to_stderr()
+    command = [sys.executable, *sys.orig_argv[1:]]  # the options of the interpreter among them
+    return Supervisor(command, processes, grace, reporting, Surroundings()).run()
+
+
+class Supervisor:
+    """Runs *command* in several processes at once."""
+
+    def __init__(
+        self, command: Sequence[str], processes: int, grace: float, reporting: Reporting, surroundings: Surroundings
+    ) -> None:
+        self._grace = grace
+        self._reporting = reporting
+        self._surroundings = surroundings
+        self._places = [Place(each, command, grace + LEAVE_SECONDS, surroundings) for each in range(1, processes + 1)]
+        self._outdated: deque[tuple[Place, int]] = deque()
+        self._signals: deque[int] = deque()
+        self._endings = 0
+        self._has_terminal = os.isatty(0)
+        self._is_stopping = False
+        self._code = 0
+        self._report_at = surroundings.monotonic()
+        self._told_states: list[ProcessState] = []
+
+    def run(self) -> int:
+        """Supervise until all have ended; answer the exit code."""
+        logger.info("supervisor_started", extra={"pid": os.getpid(), "processes": len(self._places)})
+        with self._woken() as woken:
+            self._reporting.begin(self._report())
+            self._look()
+            while not self._is_over:
+                self._rest(woken)
+                self._look()
+        self._reporting.end()
+        logger.info("supervisor_ended", extra={"code": self._code})
+        return self._code
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_stopping and all(each.pid is None for each in self._places)
+
+    def _look(self) -> None:
+        """Do whatever is to be done by now."""
+        while self._signals:
+            self._heed(self._signals.popleft())
+        for each in self._places:
+            each.hear()
+        self._collect()
+        self._start_due()
+        self._replace_outdated()
+        for each in self._places:
+            each.kill_if_late()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell how all are, when it is time, or has changed."""
+        report, now = self._report(), self._surroundings.monotonic()
+        states = [each.state for each in report.processes]
+        if now >= self._report_at or states != self._told_states:
+            self._told_states, self._report_at = states, now + self._reporting.seconds
+            self._reporting.tell(report)
+
+    def _heed(self, number: int) -> None:
+        if number in ENDING:
+            self._endings += 1
+            if self._endings > 1:
+                self._leave(number)
+            self._stop()
+        elif number == signal.SIGHUP and self._has_terminal:  # it is closed, as shells and the kernel both tell us
+            self._stop()
+        elif number == signal.SIGHUP:
+            self._outdated = deque((each, each.pid) for each in self._places if each.pid is not None)
+            logger.info("supervisor_replaces", extra={"processes": len(self._outdated)})
+        elif number == signal.SIGUSR1:
+            for each in self._report().processes:
+                logger.info("process_health", extra={"is": described(each, instant(self._surroundings.wall_ms()))})
+
+    def _stop(self, code: int = 0) -> None:
+        """Have every process drain, and start none any more."""
+        if self._is_stopping:
+            return
+        self._is_stopping, self._code = True, code
+        logger.info("supervisor_drains", extra={"grace": self._grace})
+        self._reporting.stop()
+        for each in self._places:
+            each.retire()
+
+    def _leave(self, number: int) -> None:
+        """End all now."""
+        for each in self._places:
+            each.kill()
+        self._reporting.end()
+        logger.warning("supervisor_leaves", extra={"code": 128 + number})
+        raise SystemExit(128 + number)
+
+    def _collect(self) -> None:
+        """Collect every process that has ended."""
+        while (ended := _next_ended()) is not None:
+            pid, code = ended
+            for place in self._places:
+                if place.pid == pid:
+                    self._note_end(place, code)
+
+    def _note_end(self, place: Place, code: int) -> None:
+        had_worked = place.vacate(code)
+        if self._is_stopping:  # one that had not begun to work has died of our SIGTERM, and lost nothing
+            self._code = worst(self._code, code if had_worked or code != -signal.SIGTERM else 0)
+        elif code in (BROKEN, UNUSABLE) and place.starts == 1 and not had_worked:
+            self._stop(code)
+        else:
+            place.plan_restart()
+
+    def _start_due(self) -> None:
+        now = self._surroundings.monotonic()
+        for each in self._places:
+            if not self._is_stopping and each.pid is None and each.due_at <= now:
+                each.start()
+
+    def _replace_outdated(self) -> None:
+        """Replace one process after the other: the next one only when the last one's heir works."""
+        while self._outdated and not self._is_stopping:
+            place, pid = self._outdated[0]
+            if place.pid == pid:
+                place.retire()
+                return
+            if not place.is_working:
+                return
+            self._outdated.popleft()
+
+    def _report(self) -> Report:
+        now = instant(self._surroundings.wall_ms())
+        return Report(at=now, pid=os.getpid(), processes=[each.report(self._is_stopping) for each in self._places])
+
+    def _rest(self, woken: socket.socket) -> None:
+        """Wait until something comes or is due."""
+        lines = [each.line for each in self._places if each.line is not None]
+        instants = [self._report_at, *(each.kill_at for each in self._places if each.kill_at is not None)]
+        if not self._is_stopping:
+            instants += [each.due_at for each in self._places if each.pid is None]
+        seconds = max(0.0, min(instants) - self._surroundings.monotonic())
+        select.select([woken.fileno(), *lines], [], [], seconds)
+        with suppress(BlockingIOError):
+            woken.recv(4096)
+
+    @contextmanager
+    def _woken(self) -> Iterator[socket.socket]:
+        """Have signals noted, and make a socket readable that is given."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+            for number in (*ENDING, *self._further_signals()):
+                signal.signal(number, self._note_signal)
+            try:
+                yield ours
+            finally:
+                signal.set_wakeup_fd(before)
+
+    def _further_signals(self) -> list[signal.Signals]:
+        """Name the signals that are heeded beside those that end us; `nohup` takes one away."""
+        found = [signal.SIGCHLD, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            found.append(signal.SIGHUP)
+        return found
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+
+def worst(one: int, other: int) -> int:
+    """Give the worse of two exit codes; what had to be killed, or was by somebody, counts as broken."""
+    known = [each if each in SEVERITY else BROKEN for each in (one, other)]
+    return max(known, key=SEVERITY.index)
+
+
+def _next_ended() -> tuple[int, int] | None:
+    """Collect a process that has ended, whosever it was; give its number and how it ended."""
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, os.waitstatus_to_exitcode(status)) if pid else None

@@ -1,0 +1,1 @@
+"""Tasks, their calls and what is known of their functions."""

@@ -1,0 +1,57 @@
+"""Rows become typed: stored texts are read by the types of the tasks that are known here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from holdfast.models import Chain, Event, Job
+from holdfast.tasks.task import Task, Tasks
+
+
+class Typed:
+    """Reads jobs and chains by the types of *tasks*; those of tasks that are not known here stay plain JSON."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+
+    def job(self, job: Job) -> Job:
+        """Read the input and the output of *job*."""
+        task = self._known(job.task)
+        return replace(
+            job,
+            input=_read(job.input, task and task.decode_input),
+            output=_read(job.output, task and task.decode_output),
+        )
+
+    def event(self, event: Event) -> Event:
+        """Read the job of *event*, if it has one."""
+        return event if event.job is None else replace(event, job=self.job(event.job))
+
+    def chain(self, chain: Chain[Any]) -> Chain[Any]:
+        """Read the output of *chain*, which is that of its last job."""
+        if chain.output is None:
+            return chain
+        return replace(chain, output=self.output(chain.last_task, chain.output))
+
+    def output(self, task: str, text: str | None) -> Any:
+        """Read an output of the task of this name."""
+        known = self._known(task)
+        return _read(text, known and known.decode_output)
+
+    def _known(self, name: str) -> Task[..., Any] | None:
+        return self._tasks.get(name) if name in self._tasks else None
+
+
+def _read(text: str | None, decode: Callable[[str], Any] | None) -> Any:
+    """Read a stored value by its type; a value that no longer fits its type is given as plain JSON, not lost."""
+    if text is None:
+        return None
+    if decode is None:
+        return json.loads(text)
+    try:
+        return decode(text)
+    except Exception:  # noqa: BLE001 - it does not fit, or a validator of the user's has raised whatever it likes
+        return json.loads(text)

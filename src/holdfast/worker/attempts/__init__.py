@@ -1,0 +1,1 @@
+"""One run of one job: the handler, its context, its blocks, its end."""

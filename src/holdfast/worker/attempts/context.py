@@ -1,0 +1,291 @@
+"""What a handler is given: its job, and what it may ask, say and open while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from uuid import UUID
+
+from holdfast.client.completion import AsyncBlock, BlockingBlock
+from holdfast.client.transactions import BlockingTransaction, Transaction
+from holdfast.codec import clean_text
+from holdfast.database.tx import drive
+from holdfast.states import Status
+from holdfast.tasks.calls import Call
+from holdfast.tasks.phases import percent_of
+from holdfast.tasks.task import Task
+from holdfast.worker.attempts.aborts import Aborted, AbortReason, AbortSignal
+from holdfast.worker.attempts.attempt_block import BlockingCompletingTransaction, CompletingTransaction, TokenFence
+from holdfast.worker.attempts.blocks import BlockKind, Blocks
+from holdfast.worker.attempts.phases import Phases
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MESSAGE_LENGTH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """What a handler may know of its job: the facts of this attempt."""
+
+    id: UUID
+    chain_id: UUID
+    chain_index: int
+    task: str
+    queue: str
+    lane: str | None
+    attempt: int
+    """The number of this run; it only grows."""
+    used: int
+    """How many attempts of its budget are used, this one included."""
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A chain that a job has waited for, as it ended; *output* is None unless it completed."""
+
+    id: UUID
+    task: str
+    """The task of its last job; empty if the chain has been deleted since."""
+    status: Status | None
+    """How it closed; None if it is open again."""
+    output: Any
+
+
+class Host(Protocol):
+    """Who runs the handler: the attempt, as its context sees it."""
+
+    def facts(self) -> RunningJob:
+        """Tell the facts of this attempt."""
+
+    def blockers(self) -> tuple[Blocker, ...]:
+        """Tell how the chains ended that the job has waited for."""
+
+    def blocker_output(self, task: Task[..., R], index: int) -> R:
+        """Read the output of one of them."""
+
+    def blocks(self) -> Blocks:
+        """Give the blocks of this attempt."""
+
+    def phases(self) -> Phases:
+        """Give the phases of this attempt."""
+
+    def report(self, percent: float, message: str | None, at_once: bool) -> Future[bool] | None:
+        """Take in how far the handler is, from any thread; *at_once* gives what `flushed` takes."""
+
+    async def flushed(self, written: Future[bool]) -> None:
+        """Wait until a report is written, or raise why nobody will write it."""
+
+    def continue_with(self, call: Call[Any]) -> object:
+        """Go on with *call* when the handler has returned what this gives."""
+
+    def fail(self, reason: str) -> None:
+        """Fail the job for good, from any thread."""
+
+
+class _Base:
+    """What both contexts have."""
+
+    def __init__(self, host: Host, idempotency_key: str, aborted: AbortSignal) -> None:
+        self._host = host
+        self.aborted = aborted
+        """Set when the handler is to stop; `abort_reason` says why."""
+        self.abort_reason: AbortReason | None = None
+        self.idempotency_key = idempotency_key
+        """The same text in every attempt of this job, for services that take such a key."""
+        self.state: dict[str, Any] = {}
+        """A place for what middleware and handler hand to each other in this attempt; it is not stored."""
+
+    @cached_property
+    def job(self) -> RunningJob:
+        """The job as it was claimed."""
+        return self._host.facts()
+
+    @cached_property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """The chains that the job has waited for, in the order in which they were given, with their outputs."""
+        return self._host.blockers()
+
+    def blocker(self, task: Task[..., R], index: int = 0) -> R:
+        """Give the output of the *index*-th chain that the job has waited for, which *task* began.
+
+        Raises `ChainFailed` or `ChainCancelled` if it ended so, under `on_blocker_failure="ignore"`.
+        """
+        return self._host.blocker_output(task, index)
+
+    def continue_with(self, call: Call[R]) -> R:
+        """Complete the job without an output, and go on with *call*: `return ctx.continue_with(ship(order_id=7))`.
+
+        What it gives stands for the chain's output and is only to be returned. The next job has queue, priority, tags,
+        webhook and lane of this one, unless its task or *call* says otherwise. In a block it is `tx.continue_with`.
+        """
+        return cast("R", self._host.continue_with(call))
+
+    def raise_if_aborted(self) -> None:
+        """Leave the handler, if it is to stop."""
+        if self.abort_reason is not None:
+            raise Aborted(self.abort_reason)
+
+    def fail(self, reason: str) -> None:
+        """Fail the job for good and stop its handler; from beside it too, such as a task that watches a budget."""
+        self._host.fail(reason)
+
+    def phase_result(self, name: str) -> Any:
+        """Give what the phase *name* gave, which has finished, in this attempt or an earlier one.
+
+        It is read by the type of the function that `ctx.phase` was given for it in this attempt, else as plain JSON.
+        """
+        return self._host.phases().result(name)
+
+    def phase_results(self) -> dict[str, Any]:
+        """Give what the phases that have finished gave, by name, in their order."""
+        return self._host.phases().results()
+
+    def _fence(self, kind: BlockKind, using: object) -> TokenFence:
+        return TokenFence(self._host.blocks(), kind, using)
+
+    def _report(self, percent: float, message: str | None, total: float | None, flush: bool) -> Future[bool] | None:
+        text = None if message is None else clean_text(str(message), MESSAGE_LENGTH)
+        return self._host.report(percent_of(percent, total), text, flush)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    """A report that is to be written at once; await it to know that it is."""
+
+    host: Host
+    written: Future[bool]
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self.host.flushed(self.written).__await__()
+
+
+class Context(_Base):
+    """The first parameter of an `async def` handler that wants one.
+
+    Annotate it, and leave it out when you call the task: `async def charge(ctx: Context, order_id: int) -> str`.
+    """
+
+    __holdfast_context__: ClassVar[str] = "async"
+
+    @overload
+    async def phase(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def phase(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def phase(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `function(*args)` as the phase *name*, which the task declares, and store what it returns.
+
+        A phase that has finished is never run again: what was stored is given, in every later attempt. Phases run one
+        after the other, in the order of `phases=`. A plain *function* runs in a thread. What it returns is stored as
+        JSON, by its annotation, and given as it is read back. Raises `Misuse` out of order, `InvalidOutput` for what
+        cannot be stored, and, if the handler is to stop, what `raise_if_aborted` does, before it begins.
+        """
+        return await self._host.phases().run(name, function, args, kwargs)
+
+    @overload
+    def progress(
+        self,
+        percent: float,
+        message: str | None = None,
+        *,
+        total: float | None = None,
+        flush: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    def progress(
+        self, percent: float, message: str | None = None, *, total: float | None = None, flush: Literal[True]
+    ) -> Awaitable[None]: ...
+    def progress(
+        self, percent: float, message: str | None = None, *, total: float | None = None, flush: bool = False
+    ) -> Awaitable[None] | None:
+        """Say how far the job is, from 0 to 100; with *total*, how much of that is done: `ctx.progress(3, total=7)`.
+
+        In a phase it is of the phase, and the job's follows from it. It is stored and seen by everybody who watches; it
+        returns at once and may be called as often as you like: the first call is written at once, later ones at most
+        four times a second, and the last one with the end of the phase or the job. *flush* has this one written without
+        waiting; `await ctx.progress(50, flush=True)` returns when it is durable. Raises `InvalidInput` for what is no
+        number; one below 0 or above 100 is taken for these.
+        """
+        written = self._report(percent, message, total, flush)
+        return None if written is None else _Flush(self._host, written)
+
+    def prepare(self, *, using: object = None) -> AsyncBlock[Transaction]:
+        """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
+
+        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's. *using*
+        has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
+        sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
+        """
+        return AsyncBlock(self._fence(BlockKind.PREPARE, using), lambda fence: Transaction(fence.statements))
+
+    def complete(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
+        """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
+
+        End it by `return tx.finish(output)` or `return tx.continue_with(call)`. It raises, and all of it rolls back, if
+        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
+        as in `prepare`.
+        """
+        return AsyncBlock(self._fence(BlockKind.COMPLETE, using), CompletingTransaction)
+
+    def atomic(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
+        """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
+        return AsyncBlock(self._fence(BlockKind.ATOMIC, using), CompletingTransaction)
+
+
+class BlockingContext(_Base):
+    """The first parameter of a plain `def` handler that wants one; public as `holdfast.sync.Context`."""
+
+    __holdfast_context__: ClassVar[str] = "blocking"
+
+    def phase(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run `function(*args)` as the phase *name*, which the task declares, and store what it returns.
+
+        A phase that has finished is never run again: what was stored is given, in every later attempt. Phases run one
+        after the other, in the order of `phases=`. What it returns is stored as JSON, by its annotation, and given as
+        it is read back. Raises `Misuse` out of order, `InvalidOutput` for what cannot be stored, and, if the handler is
+        to stop, what `raise_if_aborted` does, before it begins.
+        """
+        return cast("R", self._host.phases().run_blocking(name, function, args, kwargs))
+
+    def progress(
+        self, percent: float, message: str | None = None, *, total: float | None = None, flush: bool = False
+    ) -> None:
+        """Say how far the job is, from 0 to 100; with *total*, how much of that is done: `ctx.progress(3, total=7)`.
+
+        In a phase it is of the phase, and the job's follows from it. It is stored and seen by everybody who watches; it
+        returns at once and may be called as often as you like: the first call is written at once, later ones at most
+        four times a second, and the last one with the end of the phase or the job. With *flush* it returns when it is
+        durable. Raises `InvalidInput` for what is no number; one below 0 or above 100 is taken for these.
+        """
+        written = self._report(percent, message, total, flush)
+        if written is not None:
+            drive(self._host.flushed(written))
+
+    def prepare(self, *, using: object = None) -> BlockingBlock[BlockingTransaction]:
+        """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
+
+        At most once, and before `complete`. It raises, and rolls back, if the job is no longer this attempt's. *using*
+        has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
+        sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
+        """
+        return BlockingBlock(self._fence(BlockKind.PREPARE, using), lambda fence: BlockingTransaction(fence.statements))
+
+    def complete(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
+        """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
+
+        End it by `return tx.finish(output)` or `return tx.continue_with(call)`. It raises, and all of it rolls back, if
+        the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
+        as in `prepare`.
+        """
+        return BlockingBlock(self._fence(BlockKind.COMPLETE, using), BlockingCompletingTransaction)
+
+    def atomic(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
+        """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
+        return BlockingBlock(self._fence(BlockKind.ATOMIC, using), BlockingCompletingTransaction)

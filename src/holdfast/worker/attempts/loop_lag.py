@@ -1,0 +1,93 @@
+"""Notices, from another thread, that the event loop does not answer, and says which job blocks it, and where.
+
+A handler that sleeps or computes in an `async def` stops every other handler of the process. Its lease is kept, for
+that has a thread of its own; but nobody would know why all stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from holdfast.runtime import Surroundings
+from holdfast.worker.attempts.attempt import Attempt
+
+BLOCKED_SECONDS = 3.0
+STACK_LENGTH = 4_000
+
+logger = logging.getLogger(__name__)
+
+
+class LoopWatch:
+    """Watches the loop that it is made in; `look` is called, now and then, in another thread."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._monotonic = surroundings.monotonic
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._asked: float | None = None
+        self._lag = 0.0
+        self._is_told = False
+
+    def look(self) -> None:
+        """Ask the loop for an answer, or say once that it has owed one for long."""
+        if self._asked is None:
+            self._asked = self._monotonic()
+            self._call(self._answer)
+        elif not self._is_told and self._monotonic() - self._asked > BLOCKED_SECONDS:
+            self._is_told = True
+            self._tell(self._monotonic() - self._asked)
+
+    @property
+    def lag(self) -> float:
+        """How many seconds the loop took to answer last time, or has owed an answer for by now, if that is longer."""
+        asked = self._asked
+        return self._lag if asked is None else max(self._lag, self._monotonic() - asked)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop is closed; nobody is left to be blocked
+            self._asked = None
+
+    def _answer(self) -> None:
+        self._lag = 0.0 if self._asked is None else self._monotonic() - self._asked
+        if self._is_told and self._asked is not None:
+            logger.warning("event_loop_answers", extra={"seconds": round(self._monotonic() - self._asked, 1)})
+        self._asked, self._is_told = None, False
+
+    def _tell(self, seconds: float) -> None:
+        frame = sys._current_frames().get(self._thread)
+        attempt = _attempt_in(frame)
+        facts: dict[str, Any] = {"seconds": round(seconds, 1), "stack": _stack(frame)}
+        if attempt is not None:
+            facts |= {"job": attempt.job.id, "task": attempt.job.task}
+        logger.warning("event_loop_blocked", extra=facts)
+
+
+RUN_HANDLER: CodeType = Attempt._run_handler.__code__
+
+
+def _attempt_in(frame: FrameType | None) -> Attempt | None:
+    """Find the attempt whose handler runs in *frame*, by the frames that it was called from."""
+    while frame is not None:
+        if frame.f_code is RUN_HANDLER:
+            found = frame.f_locals.get("self")
+            return found if isinstance(found, Attempt) else None
+        frame = frame.f_back
+    return None
+
+
+def _stack(frame: FrameType | None) -> str:
+    """Write down where *frame* is, from the handler on, or all of it if no handler is found."""
+    lines: list[str] = []
+    while frame is not None and frame.f_code is not RUN_HANDLER:
+        lines[:0] = traceback.format_stack(frame, limit=1)
+        frame = frame.f_back
+    return "".join(lines)[-STACK_LENGTH:]

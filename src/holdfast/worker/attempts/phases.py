@@ -1,0 +1,317 @@
+"""The phases of one attempt: each runs between two commits, and one that has finished answers what it gave before.
+
+A phase begins by a commit that makes it the current one, and ends by one that stores its result, sets the job's crashes
+back and says so in the log; both carry the token. What was stored by earlier attempts is read before the handler
+begins, under a token that nobody else can write with, so that nothing is asked of the database twice. A result is
+given to the handler as it is read back, the first time too: so every run sees the same.
+
+The end of a phase may be worth hours. It is written again and again while the lease is ours and nobody has told the
+handler to stop, and whoever has it stop while a commit is under way, the worker or a time-out of the handler's own,
+waits for its answer: else the handler could run a phase once more that is completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from holdfast.codec import Codec
+from holdfast.database.tx import Tx, drive
+from holdfast.errors import Busy, Misuse, Unavailable, UnknownOutcome
+from holdfast.models import PhaseStatus
+from holdfast.store import phase_rows, phases
+from holdfast.store.jobs.claiming import Claimed, Hold, Report, Token
+from holdfast.store.phase_rows import PhaseRow
+from holdfast.store.phases import Beginning, Completion
+from holdfast.tasks.phases import half_up, overall, result_codec
+from holdfast.tasks.task import Task
+from holdfast.worker.attempts.aborts import ABORTS, AbortReason, abort_error
+from holdfast.worker.attempts.blocks import Desk
+
+Item = TypeVar("Item", Beginning, Completion)
+Write: TypeAlias = Callable[[Tx, Sequence[Item], Sequence[Report]], Coroutine[Any, Any, dict[Token, Hold]]]
+"""`phases.begin` or `phases.complete`."""
+
+BUSY_SECONDS = 0.025  # until a row is tried again that somebody has locked
+TROUBLE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a phase gave that has finished."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a function has returned in a thread, and whether the handler was cancelled meanwhile."""
+
+    value: Any
+    is_cancelled: bool
+
+
+class Surrounding(Protocol):
+    """The attempt, as its phases see it."""
+
+    def refuse_phase(self) -> None:
+        """Raise if no phase may begin now: the handler is to stop, has ended, or has completed its job."""
+
+    def stop_reason(self) -> AbortReason | None:
+        """Tell why the handler is to stop, if it is."""
+
+    def abort_soon(self, reason: AbortReason) -> None:
+        """Have the handler stop."""
+
+    async def call_in_thread(self, call: Callable[[], Any]) -> Returned:
+        """Run a plain function of an async handler; whatever happens, wait until it comes back."""
+
+
+class Phases:
+    """The phases of one attempt; `active` names the one that is under way."""
+
+    def __init__(self, job: Claimed, task: Task[..., Any], desk: Desk, around: Surrounding) -> None:
+        self._token = job.token
+        self._job = job
+        self._task = task
+        self._names = tuple(task.policy.phases)
+        self._desk = desk
+        self._around = around
+        self._rows: Sequence[PhaseRow] = ()
+        self._is_laid = False
+        self._results: dict[str, str] = {}
+        self._codecs: dict[str, Codec[Any]] = {}
+        self._is_committing = False
+        self._is_cancelled = False
+        """The handler was cancelled while a commit was under way, and has not been told yet."""
+        self._is_in_doubt = False
+        """Nobody knows whether the last commit took place."""
+        self._deferred: AbortReason | None = None
+        self.active: str | None = None
+        self.found: AbortReason | None = None
+        """What a phase itself has found of the claim, before anybody told the attempt."""
+
+    async def load(self) -> None:
+        """Read what earlier attempts have stored."""
+        self._rows = await self._until_read()
+        finished = [row for row in self._rows if row.status is PhaseStatus.COMPLETED]
+        self._results = {row.name: row.result for row in finished if row.result is not None}
+
+    async def _until_read(self) -> Sequence[PhaseRow]:
+        """Read the rows; a store that is away costs no attempt for as long as the job is ours."""
+        while True:
+            try:
+                return await self._desk.runner.read(phase_rows.read, self._token.seq)
+            except (Unavailable, Busy) as error:
+                if not self._desk.leases.may_complete(self._token):
+                    raise self._lost(AbortReason.ERROR) from error
+            self._refuse_stopped()
+            await self._desk.pause(TROUBLE_SECONDS)
+
+    async def run(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run *function* as the phase *name* of an async handler, or give what it gave before."""
+        if (stored := await self._enter(name, function)) is not None:
+            return stored.value
+        is_cancelled = False
+        try:
+            if inspect.iscoroutinefunction(function):
+                value = await function(*args, **kwargs)
+            else:
+                returned = await self._around.call_in_thread(partial(function, *args, **kwargs))
+                value, is_cancelled = returned.value, returned.is_cancelled
+                value = await value if inspect.isawaitable(value) else value
+            result = await self._leave(name, value)
+        finally:
+            self.active = None
+        if is_cancelled:
+            raise asyncio.CancelledError
+        return result
+
+    def run_blocking(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run *function* as the phase *name* of a plain handler, or give what it gave before."""
+        if inspect.iscoroutinefunction(function):
+            raise Misuse(f"phase {name!r} is run by a plain handler, and its function is async; make both the same")
+        if (stored := drive(self._enter(name, function))) is not None:
+            return stored.value
+        try:
+            return drive(self._leave(name, function(*args, **kwargs)))
+        finally:
+            self.active = None
+
+    def result(self, name: str) -> Any:
+        """Read what a phase that has finished gave."""
+        self._position(name)
+        if name not in self._results:
+            raise Misuse(f"phase {name!r} has not finished, and has no result yet; ask after ctx.phase({name!r}, …)")
+        return self._read(name)
+
+    def results(self) -> dict[str, Any]:
+        """Read what the phases that have finished gave, in their order."""
+        return {name: self._read(name) for name in self._names if name in self._results}
+
+    def report(self, percent: float, message: str | None) -> Report:
+        """Say how far the job is whose phase is at *percent*; between phases *percent* is of the whole job."""
+        if (name := self.active) is None:
+            return Report(self._token, half_up(percent), message, phase=None)
+        position = self._names.index(name)
+        whole = overall(position, len(self._names), percent)
+        return Report(self._token, whole, message, name, position, half_up(percent))
+
+    def defers(self, reason: AbortReason) -> bool:
+        """Tell whether an abort is to wait, for the end of a phase is just being committed."""
+        if self._is_committing:
+            self._deferred = self._deferred or reason
+        return self._is_committing
+
+    def _position(self, name: str) -> int:
+        if name in self._names:
+            return self._names.index(name)
+        if not self._names:
+            raise Misuse(f"task {self._task.name} declares no phases; write @hf.task(phases=({name!r},))")
+        declared = ", ".join(map(repr, self._names[:10]))
+        raise Misuse(f"phase {str(name)[:60]!r} is not declared: task {self._task.name} has {declared}; add it there")
+
+    def _read(self, name: str) -> Any:
+        codec, text = self._codecs.get(name), self._results[name]
+        return json.loads(text) if codec is None else codec.decode(text)
+
+    async def _enter(self, name: str, function: Callable[..., Any]) -> Stored | None:
+        """Begin a phase, or give what is stored of it."""
+        position = self._position(name)
+        self._around.refuse_phase()
+        if self._is_in_doubt:
+            await self.load()
+            self._is_in_doubt = False
+        if self.active is not None:
+            raise Misuse(
+                f"phase {name!r} cannot begin while phase {self.active!r} is under way: phases run one after the "
+                "other, each called by the handler itself; within one, use ctx.phase_result()"
+            )
+        self._codecs[name] = result_codec(function, name, self._task.name)
+        if name in self._results:
+            return Stored(self._read(name))
+        missing = next((each for each in self._names[:position] if each not in self._results), None)
+        if missing is not None:
+            raise Misuse(
+                f"phase {name!r} comes after phase {missing!r}, which has not finished; run them in the order of "
+                "phases="
+            )
+        self.active = name
+        try:
+            await self._begin(name, position)
+        except BaseException:
+            self.active = None
+            raise
+        return None
+
+    async def _begin(self, name: str, position: int) -> None:
+        percent = overall(position, len(self._names), 0)
+        rows, total = self._layout(name, position)
+        await self._write(phases.begin, Beginning(self._token, name, percent, rows, total))
+        self._is_laid = True
+
+    def _layout(self, name: str, position: int) -> tuple[tuple[PhaseRow, ...], int | None]:
+        """Say which rows are to be written for a phase to begin: all that are not as they should be, the first time."""
+        active = PhaseRow(position, name, PhaseStatus.ACTIVE, 0)
+        if self._is_laid:
+            return (active,), None
+        finished = {row.name: row for row in self._rows if row.name in self._results}
+        wanted = [
+            finished[each]._replace(position=place) if each in finished else PhaseRow(place, each)
+            for place, each in enumerate(self._names)
+        ]
+        wanted[position] = active
+        # what the code has no phase for any more is kept behind the others: an older release may still run the job
+        further = [row for row in finished.values() if row.name not in self._names]
+        wanted += [row._replace(position=place) for place, row in enumerate(further, start=len(wanted))]
+        stored = set(self._rows)
+        changed = tuple(row for row in wanted if row not in stored)
+        return changed, len(wanted) if len(self._rows) > len(wanted) else None
+
+    async def _leave(self, name: str, value: object) -> Any:
+        """Store what a phase has given, and give it as it will be read."""
+        position, codec = self._names.index(name), self._codecs[name]
+        text = codec.encode(codec.check(value))
+        percent = overall(position, len(self._names), 100)
+        await self._write(phases.complete, Completion(self._token, name, position, percent, text))
+        self._results[name] = text
+        self._give_way()
+        return codec.decode(text)
+
+    async def _write(self, operation: Write[Item], item: Item) -> None:
+        """Write a step down, and with it what was said before; raise if the job is not ours any more."""
+        progress, token = self._desk.progress, self._token
+        hold: Hold | None = None
+        try:
+            await self._desk.wait(progress.hold(token))
+            hold = await self._until_written(operation, item, progress.unwritten(token))
+        finally:
+            progress.release(token, is_written=hold is Hold.HELD)
+        if hold is not Hold.HELD:
+            raise self._lost(ABORTS[hold])
+
+    def _lost(self, reason: AbortReason) -> Exception:
+        """Remember why the attempt is over, and make the error that says so."""
+        self.found = self.found or reason
+        return abort_error(self.found, self._job.id)
+
+    async def _until_written(self, operation: Write[Item], item: Item, reports: Sequence[Report]) -> Hold:
+        while True:
+            try:
+                hold = await self._commit(operation, item, reports)
+            except (Unavailable, Busy, UnknownOutcome) as error:
+                self._is_in_doubt |= isinstance(error, UnknownOutcome)
+                if not self._desk.leases.may_complete(self._token):
+                    raise self._lost(AbortReason.ERROR) from error
+                hold, seconds = Hold.LOCKED, TROUBLE_SECONDS
+            else:
+                seconds = BUSY_SECONDS
+            if hold is not Hold.LOCKED:
+                self._is_in_doubt = False
+                return hold
+            self._give_way()
+            self._refuse_stopped()
+            await self._desk.pause(seconds)
+
+    def _refuse_stopped(self) -> None:
+        if (reason := self._around.stop_reason()) is not None:
+            raise abort_error(reason, self._job.id)
+
+    async def _commit(self, operation: Write[Item], item: Item, reports: Sequence[Report]) -> Hold:
+        """Write once; an async handler is not cancelled while the answer to an end is under way: it would be lost."""
+        self._is_committing = self._task.signature.is_async and isinstance(item, Completion)
+        writing = self._desk.runner.run(operation, [item], reports)
+        try:
+            return (await (self._answered(writing) if self._is_committing else writing))[self._token]
+        finally:
+            self._is_committing = False
+            deferred, self._deferred = self._deferred, None
+            if deferred is not None:
+                self._around.abort_soon(deferred)
+
+    async def _answered(self, writing: Coroutine[Any, Any, dict[Token, Hold]]) -> dict[Token, Hold]:
+        """Wait for the answer, also if the handler is cancelled meanwhile; `_give_way` has it hear of that later."""
+        answer = asyncio.create_task(writing)
+        while not answer.done():
+            try:
+                await asyncio.wait([answer])
+            except asyncio.CancelledError:
+                self._is_cancelled = True
+                if self._deferred is not None:  # the worker has waited long enough
+                    answer.cancel()
+        return answer.result()
+
+    def _give_way(self) -> None:
+        """Have a cancel take place that came while an answer was under way."""
+        if self._is_cancelled:
+            self._is_cancelled = False
+            raise asyncio.CancelledError

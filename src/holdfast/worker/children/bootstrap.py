@@ -1,0 +1,100 @@
+"""What a child process must know to begin: where its application is, which database that has, and its middleware."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any, Self
+
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.tx import Store
+from holdfast.errors import Misuse
+from holdfast.settings import Settings
+from holdfast.tasks.task import Task
+from holdfast.worker.children.import_path import MAIN, Main, place_of
+
+HOW = 'write hf.worker(app="module:name"), where importing that module makes the same Holdfast'
+
+NOT_HERE = (
+    "this is a child process of a worker, and has no worker of its own; if a module begins one when it is imported, "
+    'put that below `if __name__ == "__main__":`'
+)
+
+_children: set[int] = set()
+"""This process, if it is a child of a worker."""
+
+
+def be_child() -> None:
+    """Take note that this process is a child itself: a worker in it would have children that have workers, for ever."""
+    _children.add(os.getpid())
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the children of a worker begin; *tasks* are those that run there."""
+
+    app: str
+    middleware: tuple[str, ...]
+    main: Main | None
+    database: str
+    tasks: tuple[str, ...]
+
+    def begin(self, worker: str) -> dict[str, Any]:
+        """Give the first message to a child of *worker*."""
+        return {
+            "app": self.app,
+            "middleware": self.middleware,
+            "main": None if self.main is None else asdict(self.main),
+            "path": sys.path,
+            "arguments": sys.argv,
+            "worker": worker,
+            "parent": os.getpid(),
+        }
+
+    @classmethod
+    def of(
+        cls,
+        application: object,
+        app: str | None,
+        settings: Settings,
+        store: Store,
+        tasks: Sequence[Task[..., Any]],
+        middleware: Sequence[object],
+    ) -> Self:
+        """Say how children of a worker of *application*, which may be told to be at *app*, begin; or raise `Misuse`."""
+        if os.getpid() in _children:
+            raise Misuse(NOT_HERE)
+        place = app or place_of(application, [each.function.__module__ for each in tasks if each.function is not None])
+        if place is None:
+            raise Misuse(
+                f'task {tasks[0].name} runs in child processes (run_in="process"), which import the application, but '
+                f"no module has this Holdfast as a name of its own; {HOW}"
+            )
+        wrapping = tuple(_place_of_middleware(each) for each in middleware)
+        is_main = any(each.startswith(f"{MAIN}:") for each in (place, *wrapping))
+        main = Main.here() if is_main else None
+        if main is not None and main.module is None and main.file is None:
+            raise Misuse(f"a child process cannot import what is typed or given by -c; {HOW}")
+        return cls(place, wrapping, main, mark_of(settings, store), tuple(each.name for each in tasks))
+
+
+def _place_of_middleware(function: object) -> str:
+    place = place_of(function, [str(getattr(function, "__module__", MAIN))])
+    if place is None:
+        raise Misuse(
+            f"middleware {getattr(function, '__qualname__', function)} cannot be imported by a child process, and "
+            'there are tasks with run_in="process"; define it at the top of a module, or give it to these tasks'
+        )
+    return place
+
+
+def mark_of(settings: Settings, store: Store) -> str:
+    """Give what is equal for the same database, and tells nobody where it is.
+
+    A file is where the store has it: the directory that its name began in may not be that of this process any more.
+    """
+    where = store.path if isinstance(store, SqliteStore) else settings.database
+    return sha256(f"{where}\n{settings.schema_name}".encode()).hexdigest()

@@ -1,0 +1,57 @@
+"""What a worker and its child processes say to each other: a JSON object on each line, and nothing that can be run.
+
+worker to child   begin     where its application is, and what else it is to know
+                  run       a job, and how long its lease is good for
+                  lease     how long it is good for by now
+                  abort     have the handler stop, and why
+                  written   that a report is in the database
+                  answer    to what was asked under a number
+                  end       leave, for no job comes any more
+child to worker   hello     it has imported its application; which database and which tasks it has
+                  report    how far the handler is
+                  hold      write no reports until `release`; is answered when none is under way
+                  release   go on with reports
+                  completed a block has completed the job
+                  ended     what the attempt came to
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from pydantic import TypeAdapter
+
+from holdfast.outcomes import Outcome
+from holdfast.store.jobs.claiming import Claimed, Report
+
+Message: TypeAlias = dict[str, Any]
+
+CHUNK = 65_536
+
+JOB = TypeAdapter(Claimed)
+OUTCOME = TypeAdapter(Outcome | None)
+REPORT = TypeAdapter(Report)
+
+
+def packed(say: str, **facts: object) -> bytes:
+    """Write a message as a line."""
+    return json.dumps({"say": say, **facts}).encode() + b"\n"
+
+
+class Lines:
+    """Puts messages together from the pieces in which they arrive."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def take(self, piece: bytes) -> Iterator[Message]:
+        """Take in *piece*; give the messages that are whole by now, those before one that is no JSON as well."""
+        *whole, rest = piece.split(b"\n")
+        if not whole:
+            self._rest += rest
+            return iter(())
+        first = bytes(self._rest) + whole[0]
+        self._rest = bytearray(rest)
+        return map(json.loads, (first, *whole[1:]))

@@ -1,0 +1,87 @@
+"""Proof of death on SQLite: each worker locks a file of its own; whoever gets that lock takes its jobs over at once.
+
+A lock that is not got, and a file that is missing or another one, prove nothing: then the lease decides, as everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.liveness_lock import HeldLock, take, take_of_the_dead
+from holdfast.database.tx import Store
+from holdfast.fault_points import reach
+from holdfast.store import proofs
+from holdfast.store.jobs import reaping
+from holdfast.store.proofs import LifeLock
+
+logger = logging.getLogger(__name__)
+
+
+class Proof:
+    """The lock of one worker, and its look at the locks of the others; asked in the worker's loop only."""
+
+    def __init__(self, store: SqliteStore, worker: str) -> None:
+        self._store = store
+        self._worker = worker
+        self._own: HeldLock | None = None
+        self._others: list[LifeLock] = []
+        self._dead: dict[str, HeldLock] = {}
+
+    async def begin(self) -> None:
+        """Take our own lock and write it down; nothing may be claimed before."""
+        database = self._store.path
+        path = f"{database}-holdfast-worker-{self._worker.rpartition('-')[2]}"
+        self._own = take(path, model=database)
+        await self._store.run(proofs.record, LifeLock(self._worker, path, self._own.device, self._own.inode))
+
+    async def end(self) -> None:
+        """Strike us off and let go; only if we have no jobs any more."""
+        await self._store.run(proofs.forget, [self._worker])
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of every lock; jobs that are still ours may be taken over from now on."""
+        if self._own is not None:
+            self._own.remove()
+        for lock in self._dead.values():
+            lock.close()
+        self._own, self._dead = None, {}
+
+    def sees_a_death(self) -> bool:
+        """Look at the locks of the others that were known last time; asks only the file system."""
+        self._look()
+        return bool(self._dead)
+
+    async def take_over_the_dead(self) -> int:
+        """Take back the jobs of every worker that is proved dead; answer how many."""
+        known = await self._store.read(proofs.list_locks)
+        self._others = [each for each in known if each.worker != self._worker]
+        self._look()
+        if not self._dead:
+            return 0
+        reach("reap.after_proof")
+        count = 0
+        while taken := await self._store.run(reaping.reap_dead, sorted(self._dead)):
+            count += taken
+        await self._store.run(proofs.forget, sorted(self._dead))
+        logger.warning("workers_found_dead", extra={"workers": ", ".join(sorted(self._dead)), "jobs": count})
+        dead, self._dead = self._dead, {}
+        self._others = [each for each in self._others if each.worker not in dead]
+        for lock in dead.values():
+            lock.remove()
+        return count
+
+    def _look(self) -> None:
+        for each in self._others:
+            if each.worker not in self._dead:
+                # the name beside our own database: a container may see the same files under another path
+                path = str(Path(self._store.path).with_name(Path(each.path).name))
+                if (lock := take_of_the_dead(path, each.device, each.inode)) is not None:
+                    self._dead[each.worker] = lock
+
+
+def make_proof(store: Store, worker: str) -> Proof | None:
+    """Make the proof for a worker on *store*; only SQLite, whose workers share a machine, has one."""
+    return Proof(store, worker) if isinstance(store, SqliteStore) else None

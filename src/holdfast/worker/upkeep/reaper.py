@@ -1,0 +1,199 @@
+"""What every worker does beside its jobs: take over what was lost, admit for queues that nobody serves. No leader.
+
+*Hold-off.* An outage leaves every lease expired, and whoever comes back first would take the jobs of workers that are
+alive. So after our own calls have failed, and when the database's clock is not where we expect it, no lease is judged
+that is longer than the time since. A connection that was replaced by another within a call is no outage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.database.sqlite import planner_statistics
+from holdfast.database.tx import Store
+from holdfast.errors import StoreError
+from holdfast.models import DELIVER, INTERNAL_QUEUE
+from holdfast.runtime import Surroundings
+from holdfast.store import admission, polls
+from holdfast.store.jobs import reaping
+from holdfast.store.jobs.claiming import Want
+from holdfast.store.jobs.reaping import Reaped
+from holdfast.worker.upkeep.liveness_lock import Proof
+
+PERIOD_SECONDS = 4.0
+MARGIN_SECONDS = 5.0
+PROOF_SECONDS = 1.0
+UNDELIVERED_SECONDS = 10.0
+JUMP_SECONDS = 60.0  # by which the database's clock goes wrong before it is worth a word
+UNSERVED_ROUNDS = 2
+NEIGHBOUR_ROUNDS, STATISTICS_ROUNDS = 8, 15
+NO_OUTAGE = 2**53
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Spared:
+    """A job that was expired, and locked by somebody when it was *seen* last."""
+
+    lease_seconds: float
+    seen: float
+
+    @property
+    def until(self) -> float:
+        # the lock may have gone right after we looked, and the next look comes only a round later
+        return self.seen + max(self.lease_seconds, 2 * PERIOD_SECONDS)
+
+
+class Undelivered:
+    """Says once that webhooks wait and cannot be posted here, because the extra is not installed."""
+
+    def __init__(self, store: Store, seconds: float = UNDELIVERED_SECONDS) -> None:
+        self._store = store
+        self._milliseconds = round(seconds * 1000)
+        self._is_told = False
+
+    async def look(self) -> None:
+        """Look whether some have waited for a while, so that nobody else delivers them."""
+        if self._is_told or not await self._store.read(polls.waits, INTERNAL_QUEUE, DELIVER, self._milliseconds):
+            return
+        self._is_told = True
+        advice = "pip install 'holdfast[webhooks]', or run a worker that has it; webhooks=False says that one has"
+        logger.warning("webhooks_not_delivered", extra={"reason": "the extra is not installed", "advice": advice})
+
+
+class Upkeep:
+    """The reaper and its hold-off; *wake* is called when jobs were taken back."""
+
+    def __init__(
+        self,
+        store: Store,
+        surroundings: Surroundings,
+        wants: Sequence[Want],
+        proof: Proof | None = None,
+        wake: Callable[[], None] = lambda: None,
+        undelivered: Undelivered | None = None,
+    ) -> None:
+        self._store = store
+        self._surroundings = surroundings
+        self._served = {each.queue for each in wants}
+        self._proof = proof
+        self._wake = wake
+        self._undelivered = undelivered
+        self._worked: tuple[float, int] | None = None
+        self._failing_since: float | None = None
+        self._quiet_since: float | None = None
+        self._spared: dict[int, _Spared] = {}
+        self._rounds = 0
+        self._is_hinted = True
+
+    def hint(self) -> None:
+        """Take note that something was written: there may be new neighbours."""
+        self._is_hinted = True
+
+    async def run(self) -> None:
+        """Go round until cancelled."""
+        while True:
+            began = self._surroundings.monotonic()
+            try:
+                await self.step()
+            except StoreError:
+                self._note_failure(began)  # the worker itself says that the store is in trouble
+                logger.debug("upkeep_failed", exc_info=True)
+            except Exception:
+                self._note_failure(began)
+                logger.exception("upkeep_failed")
+            await self._pause()
+
+    def _note_failure(self, began: float) -> None:
+        self._failing_since = began if self._failing_since is None else self._failing_since
+
+    async def step(self) -> None:
+        """Go round once."""
+        await self._take_over_the_dead()
+        await self._spare_the_locked()
+        while (reaped := await self._reap()).more:
+            pass
+        if reaped.has_arrivals and self._rounds % UNSERVED_ROUNDS == 0:
+            for queue in await self._store.read(admission.unserved, sorted(self._served)):
+                await self._store.run(admission.admit, queue)
+        if self._rounds % STATISTICS_ROUNDS == 0 and await self._store.read(planner_statistics.are_known):
+            await self._store.run(planner_statistics.forget)
+        if self._rounds % STATISTICS_ROUNDS == 0 and self._undelivered is not None:
+            await self._undelivered.look()
+        self._store.tidy()
+        self._rounds += 1
+
+    async def _reap(self) -> Reaped:
+        now = self._surroundings.monotonic()
+        was_out = self._failing_since is not None and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS)
+        if was_out:
+            self._quiet_since = now
+        expected_ms = self._expected_ms(now)
+        reaped = await self._store.read(reaping.peek, expected_ms)
+        if reaped is None:
+            quiet_ms, spared = self._quiet_ms(now), self._sparing(now)
+            reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
+        self._tell_jump(now, reaped.now_ms)
+        if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
+            self._quiet_since = self._surroundings.monotonic()
+        self._worked, self._failing_since = (self._surroundings.monotonic(), reaped.now_ms), None
+        self._spared |= {seq: _Spared(lease_ms / 1000, self._worked[0]) for seq, lease_ms in reaped.locked.items()}
+        self._tell_taken(reaped.count)
+        return reaped
+
+    async def _spare_the_locked(self) -> None:
+        """Go on sparing what a stranger still has locked: its worker must have time to renew it once it is free."""
+        now = self._surroundings.monotonic()
+        if self._spared:
+            for seq in await self._store.run(reaping.still_locked, list(self._spared)):
+                self._spared[seq].seen = now
+
+    async def _take_over_the_dead(self) -> None:
+        if self._proof is None:
+            return
+        if self._is_hinted or self._proof.sees_a_death() or self._rounds % NEIGHBOUR_ROUNDS == 0:
+            self._is_hinted = False  # whoever comes writes itself down, which is a hint
+            self._tell_taken(await self._proof.take_over_the_dead())
+
+    async def _pause(self) -> None:
+        """Sleep until the next round, or until a neighbour on this machine is seen to be dead."""
+        until = self._surroundings.monotonic() + PERIOD_SECONDS * (0.9 + 0.2 * self._surroundings.chance.random())
+        while (left := until - self._surroundings.monotonic()) > 0:
+            await self._surroundings.sleep(left if self._proof is None else min(left, PROOF_SECONDS))
+            if self._proof is not None and self._proof.sees_a_death():
+                return
+
+    def _tell_taken(self, count: int) -> None:
+        if count:
+            logger.info("jobs_taken_back", extra={"jobs": count})
+            self._wake()
+
+    def _tell_jump(self, sent: float, database_ms: int) -> None:
+        """Say that the database's clock was put forward or back, if it went on by much more or less than ours."""
+        if self._worked is None:
+            return
+        at, before_ms = self._worked
+        passed = (database_ms - before_ms) / 1000
+        # it was read at some moment between our question and its answer, and we may have stood still for long there
+        earliest, latest = sent - at, self._surroundings.monotonic() - at
+        jump = passed - min(max(passed, earliest), latest)
+        if abs(jump) > JUMP_SECONDS:
+            logger.warning("database_clock_jumped", extra={"seconds": round(jump)})
+
+    def _expected_ms(self, now: float) -> int | None:
+        if self._worked is None:
+            return None
+        at, database_ms = self._worked
+        # what has failed since is as good as one call that waited: a short lease has a margin shorter than ours
+        sent = now if self._failing_since is None else self._failing_since
+        return database_ms + round((sent - at) * 1000)
+
+    def _quiet_ms(self, now: float) -> int:
+        return NO_OUTAGE if self._quiet_since is None else round((now - self._quiet_since) * 1000)
+
+    def _sparing(self, now: float) -> list[int]:
+        self._spared = {seq: each for seq, each in self._spared.items() if now < each.until}
+        return list(self._spared)

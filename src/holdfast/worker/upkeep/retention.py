@@ -1,0 +1,302 @@
+"""Passes of retention: what has ended long enough ago is marked stale, and what has been stale long enough is deleted.
+
+Every worker makes one now and then; there is no leader, and two at once pass over each other's rows. A pass takes a
+batch of each task and outcome in turn, so that one with a long backlog holds up no other; a worker's pass ends after
+some batches, and the next one goes on there. Hooks are called between the look and the deed, outside any transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Literal, TypeAlias
+
+from holdfast.database.tx import Runner
+from holdfast.errors import Busy, StoreError
+from holdfast.fault_points import reach
+from holdfast.models import Job
+from holdfast.retention import INTERNAL, STAGES, Hook, Retained, Retention, RetentionCount, Stage, Times, is_internal
+from holdfast.runtime import Surroundings
+from holdfast.settings import Settings
+from holdfast.states import Status
+from holdfast.store import retention, task_rows, unique, workers
+from holdfast.store.log import pruning
+from holdfast.store.retention import BEGINNING, Found, Line, Place
+from holdfast.store.unique import Turn
+from holdfast.tasks.decoder import Typed
+from holdfast.tasks.task import Tasks
+from holdfast.worker.upkeep.hooks import Errand, Hooks
+
+FIRST_SECONDS = 20.0
+BUSY_SECONDS = 60.0
+IDLE_SECONDS = 600.0
+MOST_BATCHES = 100
+ASTRAY_SECONDS = 30 * 86_400.0
+
+End: TypeAlias = Literal["stale", "deleted", "kept", "postponed"]
+ENDS: tuple[End, ...] = ("stale", "deleted", "kept", "postponed")
+DONE: dict[Stage, End] = {"stale": "stale", "delete": "deleted"}
+AS_USUAL = Retention()
+
+logger = logging.getLogger(__name__)
+
+
+class RetentionPass:
+    """Passes over what has ended in the database of *at*; *usual* are the times of tasks that name none.
+
+    Hooks are those of *tasks*, called by *hooks*. Chains with a hook whose code is not here are left to others.
+    """
+
+    def __init__(self, at: Runner, tasks: Tasks, usual: Times, hooks: Hooks) -> None:
+        self._at = at
+        self._tasks = tasks
+        self._typed = Typed(tasks)
+        self._usual = usual
+        self._hooks = hooks
+        self._left_at: dict[tuple[Stage, str, Status], Place] = {}
+        self._turn: Turn | None = None
+        self._job: int | None = None
+
+    async def run(self, *, dry_run: bool = False, most_batches: int | None = None) -> Retained:
+        """Make one pass; with *dry_run* only tell what it would do, and change nothing.
+
+        With *most_batches* each stage ends after that many, and the next pass goes on there.
+        """
+        tally = _Tally()
+        known = _Known(self._tasks, await self._at.read(task_rows.policies), self._usual)
+        for stage in STAGES:
+            left = await self._go_through(await self._due(stage, known, tally, dry_run), most_batches)
+            if left:
+                self._left_at |= {each.key: each.place for each in left}
+                tally.is_done = False
+        if not dry_run:
+            tally.trimmed = await self._tidy(is_whole=most_batches is None)
+        return tally.result()
+
+    async def _go_through(self, walks: Iterable[_Walk], most_batches: int | None) -> Sequence[_Walk]:
+        """Take a batch of each of *walks* in turn, until all are at their end; or give what is left of them."""
+        under_way = deque(walks)
+        batches = count() if most_batches is None else range(most_batches)
+        for _ in batches:
+            if not under_way:
+                break
+            if (walk := await self._take_batch(under_way.popleft())) is not None:
+                under_way.append(walk)
+        return under_way
+
+    async def _due(self, stage: Stage, known: _Known, tally: _Tally, dry_run: bool) -> list[_Walk]:
+        """Find the lines in which something is due."""
+        walks = []
+        for line in await self._at.read(retention.lines, stage):
+            age = getattr(known.times(line.task, line.outcome), stage)
+            if age is not None and line.now_ms - line.oldest_ms >= age * 1000:
+                left_at = None if dry_run else self._left_at.pop((stage, line.task, line.outcome), None)
+                walks.append(_Walk(stage, line, round(age * 1000), known, tally, dry_run, left_at or BEGINNING))
+        return walks
+
+    async def _take_batch(self, walk: _Walk) -> _Walk | None:
+        """Take the next batch of *walk* through its stage; give how it goes on, None at its end."""
+        batch, has_more = await self._at.read(retention.find, walk.stage, walk.line, walk.age_ms, walk.place)
+        if not batch:
+            return None
+        at_rest = await self._at.read(retention.at_rest, walk.stage, batch)
+        ripe = [each for each in batch if each.seq in at_rest]
+        willing = sorted(await self._willing(walk, ripe))
+        done = willing if walk.dry_run else await self._act(walk, willing)
+        walk.count(DONE[walk.stage], len(done))
+        walk.count("postponed", len(ripe) - len(willing))
+        walk.count("kept", len(batch) - len(ripe) + len(willing) - len(done))
+        gone = () if walk.dry_run else done
+        return replace(walk, place=walk.place.behind(batch, gone)) if has_more else None
+
+    async def _willing(self, walk: _Walk, batch: Sequence[Found]) -> set[int]:
+        """Call the hooks of *batch*; answer which chains may go through the stage."""
+        stage, known = walk.stage, walk.known
+        asked = [each for each in batch if known.may_be_hooked(stage, walk.line.task, each.jobs)]
+        unasked = {each.seq for each in batch} - {each.seq for each in asked}
+        chains = await self._at.read(retention.jobs_of, asked) if asked else {}
+        mine = {
+            seq: jobs for seq, jobs in chains.items() if not any(known.is_elsewhere(stage, job.task) for job in jobs)
+        }
+        calls = {seq: self._calls(known, stage, jobs) for seq, jobs in mine.items()}
+        if walk.dry_run:
+            return unasked | mine.keys()
+        errands = [Errand(seq, stage, each) for seq, each in calls.items() if each]
+        well = await self._hooks.run(errands) if errands else set()
+        if errands:
+            reach("retain.after_hook")
+        return unasked | {seq for seq, each in calls.items() if not each} | well
+
+    def _calls(self, known: _Known, stage: Stage, jobs: Sequence[Job]) -> list[tuple[Hook, Job]]:
+        hooked = [(hook, job) for job in jobs if (hook := known.hook(stage, job.task)) is not None]
+        return [(hook, self._typed.job(job)) for hook, job in hooked]
+
+    async def _act(self, walk: _Walk, seqs: Sequence[int]) -> list[int]:
+        """Mark or delete chains; if one of them is in the way of the others, each alone."""
+        if not seqs:
+            return []
+        operation = retention.mark if walk.stage == "stale" else retention.delete
+        try:
+            return await self._at.run(operation, walk.line, walk.age_ms, seqs)
+        except Busy:
+            if len(seqs) == 1:
+                return []
+            return [seq for each in seqs for seq in await self._act(walk, [each])]
+
+    async def _tidy(self, *, is_whole: bool) -> int:
+        """Remove what belongs to nobody any more, all of it or the next piece; answer how much of it was log."""
+        trimmed = await self._trim() + await self._forget_orphans()
+        while is_whole and self._job is not None:
+            trimmed += await self._forget_orphans()
+        await self._sweep_keys()
+        while is_whole and self._turn is not None:
+            await self._sweep_keys()
+        age_ms = round(ASTRAY_SECONDS * 1000)
+        if gone := await self._at.read(workers.astray, age_ms):
+            await self._at.run(workers.forget_astray, gone, age_ms)
+        return trimmed
+
+    async def _trim(self) -> int:
+        if self._usual.stale is None or self._usual.delete is None:
+            return 0
+        age_ms = round((self._usual.stale + self._usual.delete) * 1000)
+        trimmed = 0
+        if await self._at.read(pruning.has_old, age_ms):
+            for _ in range(MOST_BATCHES):
+                trimmed += (removed := await self._at.run(pruning.trim, age_ms))
+                if removed < pruning.MOST_EVENTS:
+                    break
+        return trimmed
+
+    async def _forget_orphans(self) -> int:
+        gone, self._job = await self._at.read(pruning.orphans, self._job or 0)
+        return await self._at.run(pruning.forget, gone) if gone else 0
+
+    async def _sweep_keys(self) -> None:
+        walked = await self._at.read(unique.walk, self._turn or Turn())
+        self._turn = walked.last
+        try:
+            if walked.lost:
+                await self._at.run(unique.free, walked.lost)
+            if walked.over:
+                await self._at.run(unique.sweep, walked.over)
+        except Busy:  # somebody is just writing keys; there is no hurry
+            logger.debug("keys_not_swept", exc_info=True)
+
+
+class _Known:
+    """What is known of all tasks: by the code that is here, else by what their owners have written down."""
+
+    def __init__(self, tasks: Tasks, policies: Mapping[str, str], usual: Times) -> None:
+        self._tasks = tasks
+        self._usual = usual
+        self._records: dict[str, dict[str, Any]] = {
+            name: found for name, policy in policies.items() if (found := json.loads(policy).get("retention"))
+        }
+
+    def times(self, task: str, outcome: Status) -> Times:
+        """Say how long chains of *task* that ended as *outcome* are kept."""
+        if is_internal(task):
+            return INTERNAL
+        own = self._own(task)
+        found = Retention.from_record(self._records.get(task, {})) if own is None else own
+        return found.times(outcome, self._usual)
+
+    def hook(self, stage: Stage, task: str) -> Hook | None:
+        """Give the hook of *task*, if its code is here."""
+        own = self._own(task)
+        return None if own is None else own.hook(stage)
+
+    def is_elsewhere(self, stage: Stage, task: str) -> bool:
+        """Tell whether *task* has a hook whose code is not here."""
+        return self._own(task) is None and stage in self._records.get(task, {}).get("hooks", ())
+
+    def may_be_hooked(self, stage: Stage, task: str, jobs: int) -> bool:
+        """Tell whether a chain of *task* may have a hook, here or elsewhere; several *jobs* may be of any tasks."""
+        tasks = [task] if jobs == 1 else [*self._records, *(each.name for each in self._tasks)]
+        return any(self.hook(stage, each) is not None or self.is_elsewhere(stage, each) for each in tasks)
+
+    def _own(self, task: str) -> Retention | None:
+        if task not in self._tasks or (known := self._tasks.get(task)).is_declared:
+            return None
+        return known.policy.retention or AS_USUAL
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a pass has done so far."""
+
+    counts: Counter[tuple[str, Status, End]] = field(default_factory=Counter)
+    trimmed: int = 0
+    is_done: bool = True
+
+    def result(self) -> Retained:
+        """Sum it up, by task and outcome."""
+        lines = sorted({(task, outcome) for task, outcome, _ in self.counts})
+        counts = tuple(
+            RetentionCount(task=task, outcome=outcome, **{end: self.counts[task, outcome, end] for end in ENDS})
+            for task, outcome in lines
+        )
+        return Retained(counts=counts, trimmed=self.trimmed, is_done=self.is_done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A way along one line, and how far it has come."""
+
+    stage: Stage
+    line: Line
+    age_ms: int
+    known: _Known
+    tally: _Tally
+    dry_run: bool
+    place: Place
+
+    @property
+    def key(self) -> tuple[Stage, str, Status]:
+        """Under which name the next pass goes on."""
+        return self.stage, self.line.task, self.line.outcome
+
+    def count(self, end: End, number: int) -> None:
+        """Say what became of some chains."""
+        if number:
+            self.tally.counts[self.line.task, self.line.outcome, end] += number
+
+
+def usual_times(settings: Settings) -> Times:
+    """Give the times of tasks that name none."""
+    return Times(settings.stale_after_seconds, settings.delete_after_seconds)
+
+
+class RetentionUpkeep:
+    """The passes of a worker: soon after one that had something to do, else rarely."""
+
+    def __init__(self, retention_pass: RetentionPass, surroundings: Surroundings) -> None:
+        self._pass = retention_pass
+        self._surroundings = surroundings
+
+    async def run(self) -> None:
+        """Make passes until cancelled."""
+        seconds = FIRST_SECONDS
+        while True:
+            await self._surroundings.sleep(seconds * (0.75 + 0.5 * self._surroundings.chance.random()))
+            seconds = await self.step()
+
+    async def step(self) -> float:
+        """Make one pass; answer after how many seconds the next one is due."""
+        try:
+            done = await self._pass.run(most_batches=MOST_BATCHES)
+        except StoreError:  # the worker itself says that the store is in trouble
+            logger.debug("retention_failed", exc_info=True)
+            return BUSY_SECONDS
+        except Exception:
+            logger.exception("retention_failed")
+            return IDLE_SECONDS
+        if done.stale or done.deleted:
+            facts = {"stale": done.stale, "deleted": done.deleted, "trimmed": done.trimmed}
+            logger.info("retention_passed", extra=facts)
+        return BUSY_SECONDS if done.stale or done.deleted or not done.is_done else IDLE_SECONDS

@@ -1,0 +1,193 @@
+"""The built-in task that posts a webhook: one job for each event and receiver, tried until it is answered.
+
+2xx is delivered. 5xx, 429, and whatever keeps an answer from coming is tried again, later and later, over hours; a
+receiver that says `Retry-After` is heard. Anything else is final: a redirect, another 4xx, and 410, by which a receiver
+says that it is gone for good. Every try has the same id, which is the job's (or that of the job which posted it first),
+and a timestamp of its own, by the database's clock. What came of each try stands in the job's history: status, seconds,
+the beginning of the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from random import Random
+from typing import Any
+
+from holdfast.database.tx import Store
+from holdfast.fault_points import reach
+from holdfast.models import DELIVER, GONE
+from holdfast.outcomes import Described, Fail, Retry
+from holdfast.runtime import Surroundings
+from holdfast.settings import Settings
+from holdfast.store import clock
+from holdfast.tasks.calls import Options
+from holdfast.tasks.signatures import read_signature
+from holdfast.tasks.task import Policy, Task
+from holdfast.webhooks import signing
+from holdfast.webhooks.addresses import AddressRules
+from holdfast.webhooks.answers import Answer, NotPosted, Posts
+from holdfast.worker.attempts.context import Context
+
+FACTOR, LONGEST_SECONDS, JITTER = 3.0, 14_400.0, 0.1
+MOST_RETRY_AFTER = 86_400.0
+LEASE_SECONDS, TIMEOUT_SECONDS = 30.0, 60.0
+USER_AGENT = f"holdfast/{version('holdfast')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a delivery that succeeded came to."""
+
+    status: int
+    seconds: float
+    answer: str
+
+
+class NotDelivered(Described):
+    """A try that is to be followed by another; *retry_after* is what the receiver asked for, in seconds."""
+
+    def __init__(self, message: str, facts: Mapping[str, str | float | None], retry_after: float | None = None) -> None:
+        super().__init__(message, facts)
+        self.retry_after = retry_after
+
+
+class Refused(Fail, Described):
+    """An answer after which there is no other try."""
+
+    def __init__(self, reason: str, message: str, facts: Mapping[str, str | float | None]) -> None:
+        Described.__init__(self, message, facts)
+        self.reason = reason
+
+
+def has_extra() -> bool:
+    """Tell whether what posts webhooks is installed: the extra `webhooks`."""
+    return find_spec("httpcore2") is not None
+
+
+def make_delivery(
+    store: Store, settings: Settings, surroundings: Surroundings, poster: Posts | None = None
+) -> Task[..., Any]:
+    """Make the task as a worker with these settings runs it; *poster* is that of the extra unless it is given."""
+    sender = _Sender(store, settings, surroundings, poster)
+
+    async def deliver(
+        ctx: Context,
+        url: str,
+        body: str,
+        event: str,
+        target: str,
+        subscription: str | None,
+        secrets: list[str],
+        at: int,
+        message: str | None = None,
+    ) -> Delivered:
+        return await sender.deliver(message or str(ctx.job.id), url, body.encode(), secrets)
+
+    return Task(
+        DELIVER,
+        read_signature(deliver, {}),
+        policy=Policy(
+            lease=LEASE_SECONDS, timeout=TIMEOUT_SECONDS, retry=_retry(settings, surroundings.chance), halts_lane=False
+        ),
+        chosen=Options(),
+        place="holdfast",
+        function=deliver,
+    )
+
+
+class _Sender:
+    """Signs and posts, by one worker's settings."""
+
+    def __init__(self, store: Store, settings: Settings, surroundings: Surroundings, poster: Posts | None) -> None:
+        self._store = store
+        self._settings = settings
+        self._surroundings = surroundings
+        self._poster = poster
+
+    async def deliver(self, webhook_id: str, url: str, body: bytes, names: Sequence[str]) -> Delivered:
+        """Post once; give what it came to, or raise `NotDelivered` or `Refused`."""
+        if self._poster is None:  # what it imports takes a while, which the event loop has better uses for
+            self._poster = await self._surroundings.threads.call(self._make_poster)
+        now_ms = await self._store.read(clock.now_ms)
+        headers = self._headers(webhook_id, now_ms // 1000, body, names)
+        try:
+            answer = await self._poster.post(url, headers, body)
+        except NotPosted as error:
+            raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
+        reach("deliver.after_post")
+        return judged(answer, datetime.fromtimestamp(now_ms / 1000, UTC))
+
+    def _make_poster(self) -> Posts:
+        from holdfast.webhooks.posting import Poster
+
+        return Poster(AddressRules.of(self._settings), self._surroundings.monotonic)
+
+    def _headers(self, webhook_id: str, timestamp: int, body: bytes, names: Sequence[str]) -> dict[str, str]:
+        signed = signing.sign(
+            body,
+            webhook_id=webhook_id,
+            timestamp=timestamp,
+            secrets=self._secrets(names),
+            compatible=self._settings.webhook_compatible_signature,
+        )
+        ours = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
+        return {**ours, "Accept-Encoding": "identity", **signed}
+
+    def _secrets(self, names: Sequence[str]) -> list[str]:
+        """Give the secrets of these names, or of the usual one; what is to be signed is never sent without."""
+        known, usual = self._settings.webhook_secrets, self._settings.webhook_secret
+        wanted = names or ([usual] if usual in known else [])
+        if missing := [each for each in wanted if each not in known]:
+            what = f"this worker has no secret called {missing[0]!r}; set webhook_secrets"
+            raise NotDelivered(what, {"problem": "secret"})
+        return [each.get_secret_value() for name in wanted for each in known[name]]
+
+
+def judged(answer: Answer, now: datetime) -> Delivered:
+    """Say what *answer*, which came about *now*, means; raise `NotDelivered` or `Refused` unless it is a 2xx."""
+    status, seconds, text = answer.status, round(answer.seconds, 3), answer.text
+    if 200 <= status < 300:
+        return Delivered(status=status, seconds=seconds, answer=text)
+    facts: dict[str, str | float | None] = {"status": status, "seconds": seconds, "answer": text}
+    what = f"the receiver answered {status}"
+    if status == 429 or status >= 500:
+        raise NotDelivered(what, facts, retry_after(answer.headers, now))
+    raise Refused(GONE if status == 410 else what, what, facts)
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Read how long a receiver wants to be left alone, in seconds, a day at most; None if it does not say.
+
+    >>> retry_after({"retry-after": "120"}, datetime.now(UTC))
+    120.0
+    """
+    said = headers.get("retry-after", "").strip()
+    if said.isascii() and said.isdigit():
+        return min(float(said[:12]), MOST_RETRY_AFTER)
+    try:
+        at, here = parsedate_to_datetime(said), parsedate_to_datetime(headers["date"]) if "date" in headers else now
+        return min(max((_aware(at) - _aware(here)).total_seconds(), 0.0), MOST_RETRY_AFTER)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+
+
+def _aware(instant: datetime) -> datetime:
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+
+
+def _retry(settings: Settings, chance: Random) -> Retry:
+    growing = Retry(
+        first=settings.webhook_retry_seconds, factor=FACTOR, maximum=LONGEST_SECONDS, jitter=JITTER, attempts=None
+    )
+
+    def delay(attempt: int, error: BaseException) -> float:
+        asked = error.retry_after if isinstance(error, NotDelivered) else None
+        return max(growing.delay(attempt, error, chance), 0.0 if asked is None else math.ceil(asked))
+
+    return Retry(attempts=settings.webhook_attempts, backoff=delay)
