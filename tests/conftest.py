@@ -12,20 +12,20 @@ import hypothesis
 import pytest
 
 from holdfast import Holdfast
-from tests.factories import TASKS
-from tests.kept_connections import KeptConnections, kept_connections
-from tests.sweeping import Sweeper
-from tests.ways import WAYS, Way
+from tests.support.databases.kept_connections import KeptConnections, kept_connections
+from tests.support.databases.sweeping import Sweeper
+from tests.support.factories import TASKS
+from tests.support.ways import WAYS, Way
 
 pytest_plugins = [
-    "tests.debian",
-    "tests.garbage",
-    "tests.memory",
-    "tests.postgres",
-    "tests.pooled",
-    "tests.strace",
-    "tests.turns",
-    "tests.unclosed",
+    "tests.support.processes.debian",
+    "tests.support.garbage",
+    "tests.support.databases.memory",
+    "tests.support.databases.postgres",
+    "tests.support.databases.pooled",
+    "tests.support.faults.strace",
+    "tests.support.turns",
+    "tests.support.unclosed",
 ]
 
 SCHEMA = "contract"

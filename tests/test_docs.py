@@ -48,7 +48,10 @@ from holdfast.tasks.calls import CHECKS, StartOptions
 from holdfast.tasks.pipelines import Pipeliner
 from holdfast.tasks.task import TaskOptions
 from holdfast.wire.webhook_body import webhook_schema
-from tests import django_project, fault_table, forked, guarantee_table
+from tests.support.databases import django_project
+from tests.support.processes import forked
+from tests.support.tables import faults as fault_table
+from tests.support.tables import guarantees as guarantee_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Tasks
 from holdfast.outcomes import Retry
-from tests.conditions import until
+from tests.support.conditions import until
 
 NewHoldfast: TypeAlias = Callable[..., Holdfast]
 

@@ -17,10 +17,10 @@ from typing import Any
 from uuid import UUID
 
 from holdfast import Holdfast
-from tests import forked
 from tests.acceptance.jobs_of_tests import PLACE, TASKS
 from tests.acceptance.processes import state_of, until
-from tests.lines import whole_lines
+from tests.support.processes import forked
+from tests.support.processes.lines import whole_lines
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.acceptance.jobs_of_tests:hf"

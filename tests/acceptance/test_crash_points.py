@@ -22,7 +22,8 @@ import pytest
 import holdfast
 from holdfast.errors import InvalidSettings
 from holdfast.fault_points import IN_TRANSACTIONS, OUTSIDE, Trap
-from tests.acceptance import test_media_pipeline, test_webhooks
+from tests.acceptance import test_media_pipeline
+from tests.acceptance import test_webhooks_of_killed_workers as test_webhooks
 from tests.acceptance.crash_cases import IN_CHILDREN, cases, places
 from tests.acceptance.jobs_in_children import in_child
 from tests.acceptance.play import REACHED, trapped, until_on_stage

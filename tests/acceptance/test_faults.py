@@ -45,9 +45,9 @@ from tests.acceptance.hall import (
 from tests.acceptance.jobs_of_tests import TASKS, quick
 from tests.acceptance.processes import until as wait_until
 from tests.acceptance.scene import Scene
-from tests.conditions import until
 from tests.conftest import SCHEMA
-from tests.fault_proxy import FaultProxy
+from tests.support.conditions import until
+from tests.support.faults.fault_proxy import FaultProxy
 
 LEASE = 1.0
 

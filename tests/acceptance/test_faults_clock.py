@@ -20,9 +20,9 @@ from tests.acceptance.hall import Hall, messages, rows, until_counts, until_past
 from tests.acceptance.jobs_of_tests import LEASE, gated, quick
 from tests.acceptance.processes import until as wait_until
 from tests.acceptance.scene import APP, ROOT, Scene, WorkerProcess
-from tests.conditions import until
-from tests.debian import ProgramUnavailable
-from tests.faketime import ClockedServer, find_library, server_with_a_clock
+from tests.support.conditions import until
+from tests.support.faults.faketime import ClockedServer, find_library, server_with_a_clock
+from tests.support.processes.debian import ProgramUnavailable
 
 # what a busy machine may add to a promised time
 NOISE = 20.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.hall import NewHoldfast, counts, rows
-from tests.scripts import run_script
+from tests.support.processes.scripts import run_script
 
 BEGINNING = """
 import asyncio, os, sys, warnings

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import Holdfast, Tasks
 from tests.acceptance.hall import Crowd, NewHoldfast, deadlocks, reaped, rows, until_counts, until_past
-from tests.conditions import until
 from tests.conftest import SCHEMA
-from tests.fault_proxy import FaultProxy
+from tests.support.conditions import until
+from tests.support.faults.fault_proxy import FaultProxy
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from holdfast.outcomes import Retry
 from holdfast.worker.claiming import unknown_claims
 from holdfast.worker.upkeep import reaper
 from tests.acceptance.hall import Hall, NewHoldfast, reaped, rows, until_counts, until_past
-from tests.conditions import until
 from tests.conftest import SCHEMA
-from tests.fault_proxy import FaultProxy
-from tests.lossy_network import LossyNetwork, NoNamespace, lossy_network
+from tests.support.conditions import until
+from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.faults.lossy_network import LossyNetwork, NoNamespace, lossy_network
 
 # what a busy machine may add to a promised time
 NOISE = 10.0

@@ -21,8 +21,8 @@ from holdfast.store import workers
 from holdfast.store.workers import Member
 from holdfast.testing import NotOurServer, PostgresServer
 from tests.acceptance.hall import Hall, NewHoldfast, deadlocks, reaped, rows, until_counts, until_past
-from tests.conditions import until
 from tests.conftest import SCHEMA
+from tests.support.conditions import until
 
 # what a busy machine may add to a promised time
 NOISE = 10.0

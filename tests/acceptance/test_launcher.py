@@ -28,7 +28,7 @@ from holdfast.testing import (
 )
 from holdfast.testing.identity import Identity
 from tests.acceptance.processes import is_running, listening_addresses, owner_of, processes_naming, until
-from tests.standby import temporary_standby
+from tests.support.databases.standby import temporary_standby
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the /proc of Linux")
 

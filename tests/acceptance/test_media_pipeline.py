@@ -14,7 +14,7 @@ from tests.acceptance.crash_cases import PHASED, cases, places
 from tests.acceptance.play import REACHED, let_leases_be_over, rob, trapped
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene
-from tests.lines import whole_lines
+from tests.support.processes.lines import whole_lines
 
 APP = "examples.media_pipeline:hf"
 PHASES = ("download", "encode", "upload")

@@ -14,9 +14,9 @@ from holdfast.errors import JobNotFound, Unavailable
 from holdfast.events.feed import Follower
 from holdfast.testing import PostgresServer, PostgresUnavailable, postgres, temporary_postgres
 from tests.acceptance.hall import Crowd, Hall, rows, until_counts
-from tests.conditions import until
-from tests.factories import TASKS, greet
-from tests.standby import Standby, temporary_standby
+from tests.support.conditions import until
+from tests.support.databases.standby import Standby, temporary_standby
+from tests.support.factories import TASKS, greet
 
 
 def both(primary: PostgresServer, standby: PostgresServer) -> str:

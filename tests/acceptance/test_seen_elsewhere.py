@@ -1,7 +1,7 @@
 """What went wrong in comparable projects, and must not here: each test carries the number of its line.
 
 Lines that another test shows have their number in the docstring of that one.
-`tests/test_fault_table.py` finds them all.
+`tests/support/tables/test_fault_table.py` finds them all.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from tests.acceptance.hall import (
 from tests.acceptance.jobs_of_tests import LEASE, gated, quick
 from tests.acceptance.processes import until as wait_until
 from tests.acceptance.scene import Scene, scene
-from tests.conditions import until
-from tests.factories import greet
 from tests.store import engine
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import greet
+from tests.support.ways import Way
 
 FOR_EVER = 2**53
 

@@ -19,7 +19,7 @@ from tests.acceptance.jobs_of_tests import cleans_up, deadly, gated, gated_threa
 from tests.acceptance.processes import is_running, until
 from tests.acceptance.scene import Scene, WorkerProcess, scene
 from tests.cli.test_worker import holdfast
-from tests.listening_systemd import hear, listening_systemd
+from tests.support.processes.listening_systemd import hear, listening_systemd
 
 on_sqlite = pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
 # what a busy machine may add to a promised time

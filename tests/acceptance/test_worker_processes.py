@@ -25,7 +25,7 @@ from tests.acceptance.jobs_of_tests import (
 )
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, WorkerProcess, overlaps, scene, seconds_until
-from tests.fault_proxy import FaultProxy
+from tests.support.faults.fault_proxy import FaultProxy
 
 on_sqlite = pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
 on_both = pytest.mark.parametrize("stage_database", ["sqlite", "postgres"], indirect=True)

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests import forked
 from tests.acceptance.crash_cases import WAYS
 from tests.acceptance.scenarios import SCENARIOS, Scenario
 from tests.acceptance.scene import ROOT
 from tests.acceptance.walker import table
+from tests.support.processes import forked
 
 Way: TypeAlias = tuple[str, str, str]
 """Scenario, database, mode."""

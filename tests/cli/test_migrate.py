@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from tests import forked
+from tests.support.processes import forked
 
 
 def holdfast(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

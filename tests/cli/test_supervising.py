@@ -20,10 +20,10 @@ import pytest
 from holdfast.supervisor.backoff import HEALTHY_SECONDS, MOST_SECONDS, Restarts
 from holdfast.supervisor.supervisor import worst
 from holdfast.supervisor.worker_process import how_it_ended
-from tests import forked
 from tests.acceptance.processes import is_running, until
 from tests.cli import small_workers
-from tests.listening_systemd import hear, listening_systemd
+from tests.support.processes import forked
+from tests.support.processes.listening_systemd import hear, listening_systemd
 
 # when it starts again
 

@@ -20,8 +20,8 @@ from click.testing import CliRunner, Result
 from holdfast import Context, Holdfast, InvalidId, Tasks
 from holdfast.cli import commands
 from holdfast.cli.watch import LEAVE_SECONDS
-from tests.conditions import until
-from tests.thread_signals import send_to_thread
+from tests.support.conditions import until
+from tests.support.processes.thread_signals import send_to_thread
 
 tasks = Tasks()
 

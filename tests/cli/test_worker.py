@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.supervisor.run import SPARE_SECONDS, woken_by_signals
 from holdfast.worker.shutdown import LAST_SECONDS
-from tests import forked
+from tests.support.processes import forked
 
 
 def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

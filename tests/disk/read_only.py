@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from holdfast import Holdfast
-from tests.conditions import until
 from tests.disk.starved import TASKS, ended, fork_once, gate, refusal, waits
+from tests.support.conditions import until
 
 CAPABILITIES = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
 DAC_OVERRIDE, DAC_READ_SEARCH = 1 << 1, 1 << 2

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.database.tx import Tx
-from tests import forked
-from tests.conditions import until
 from tests.disk.program import create, new_holdfast
 from tests.disk.recording import OPTIONS, Event, read_recording
-from tests.strace import Strace
+from tests.support.conditions import until
+from tests.support.faults.strace import Strace
+from tests.support.processes import forked
 
 ROOT = Path(__file__).parents[2]
 DATABASE, ACKS = "jobs.db", "acks"

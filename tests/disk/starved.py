@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from holdfast import Holdfast, Tasks
 from holdfast.errors import StoreError
-from tests.conditions import until
+from tests.support.conditions import until
 
 DESCRIPTORS = 64
 WATCHED_SECONDS = 1.0

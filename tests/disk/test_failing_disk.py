@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from holdfast.database.sqlite.filelock import FileLock
-from tests import forked
 from tests.acceptance.jobs_of_tests import gated, quick
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, scene
 from tests.disk.callers import AFTERWARDS, CALLERS
 from tests.disk.running import MOUNTING, ROOT, may_mount
-from tests.strace import Strace
+from tests.support.faults.strace import Strace
+from tests.support.processes import forked
 
 FULL, FAILING = "pwrite64:error=ENOSPC", "fdatasync:error=EIO"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
 from tests.acceptance.hall import Hall, NewHoldfast, until_counts
-from tests.conditions import until
 from tests.disk.running import ROOT
+from tests.support.conditions import until
+from tests.support.processes import forked
 
 LEASE = 1.5
 TAKEN = [("", "replaced"), ("-shm", "removed"), ("", "removed"), ("-wal", "removed"), ("-wal", "replaced")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.disk.running import DATABASE, Left, finish, look, run_until_write
-from tests.strace import Strace
+from tests.support.faults.strace import Strace
 
 PARTS = 8
 FEWEST_POINTS = 40  # of each part; all in all there are some 460

@@ -13,13 +13,13 @@ import pytest
 
 from holdfast.errors import Unavailable
 from holdfast.runtime import Pool, Threads
-from tests import forked
 from tests.acceptance.jobs_of_tests import gated_thread, in_blocks, quick
 from tests.acceptance.scene import Scene, scene
 from tests.disk.running import ROOT
 from tests.disk.starved import WATCHED_SECONDS
 from tests.store.notes import add, new_store, numbers
-from tests.strace import Strace
+from tests.support.faults.strace import Strace
+from tests.support.processes import forked
 
 NO_THREADS = "clone,clone3:error=EAGAIN"
 

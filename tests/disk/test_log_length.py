@@ -16,8 +16,8 @@ from holdfast.database.sqlite.filelock import FileLock
 from holdfast.database.tx import Tx
 from holdfast.worker.upkeep import reaper
 from tests.acceptance.processes import until as wait_until
-from tests.conditions import until
 from tests.store.notes import add, is_sound, new_store, numbers
+from tests.support.conditions import until
 
 NewHoldfast: TypeAlias = Callable[..., Holdfast]
 

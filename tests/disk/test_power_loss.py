@@ -19,7 +19,7 @@ from tests.disk.power import FATES, Disk, Fate, put
 from tests.disk.program import new_holdfast, plain
 from tests.disk.recording import Event, Sync, Told
 from tests.disk.running import DATABASE, record
-from tests.strace import Strace
+from tests.support.faults.strace import Strace
 
 SMOKE = 150
 SEEDS = range(3)

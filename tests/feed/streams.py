@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from holdfast import Holdfast
 from holdfast.database.tx import Tx
-from tests.ways import Way
+from tests.support.ways import Way
 
 PATIENCE_SECONDS = 20.0
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.factories import greet
 from tests.store.engine import CANCEL, FAIL, GIVE_BACK, PAUSE, RETRY, claim_one, come_due, run, settle
 from tests.store.log_readers import LogReader
+from tests.support.factories import greet
+from tests.support.ways import Way
 from tests.test_docs import FACTS
-from tests.ways import Way
 
 
 @pytest.mark.parametrize("way", ["sqlite-async", "postgres-async"], indirect=True)

@@ -23,12 +23,12 @@ from holdfast.models import JobEvent
 from holdfast.runtime import Surroundings
 from holdfast.store.log import reading
 from holdfast.wire.cursors import Position, read_cursor
-from tests.conditions import until
-from tests.factories import TASKS, add, greet
 from tests.feed.streams import InColour, become_another, events, is_at_rest
 from tests.store import engine
 from tests.store.log_readers import writer_elsewhere
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, add, greet
+from tests.support.ways import Way
 
 NewHoldfast = Callable[..., Holdfast]
 IN_THE_LOOP = pytest.mark.parametrize("way", ["sqlite-async", "postgres-async"], indirect=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import Holdfast
-from tests.scripts import run_script
+from tests.support.processes.scripts import run_script
 
 
 async def test_a_child_has_followers_and_listeners_of_its_own_and_the_parent_keeps_its(

@@ -21,7 +21,7 @@ from holdfast.models import Event
 from holdfast.runtime import Surroundings
 from holdfast.store.chains import creation
 from holdfast.store.log import reading
-from tests.factories import TASKS, a_start, greet
+from tests.support.factories import TASKS, a_start, greet
 
 NewHoldfast = Callable[..., Holdfast]
 

@@ -20,12 +20,12 @@ from holdfast.events import listeners
 from holdfast.events.feed import Follower
 from holdfast.store.log import reading
 from holdfast.tasks.decoder import Typed
-from tests.conditions import until
-from tests.factories import TASKS, greet
 from tests.feed.streams import become_another, is_at_rest
 from tests.feed.test_following import has_noticed
 from tests.store import engine
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, greet
+from tests.support.ways import Way
 
 NewHoldfast = Callable[..., Holdfast]
 

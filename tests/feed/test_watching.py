@@ -10,11 +10,11 @@ import pytest
 
 from holdfast import Holdfast, JobNotFound
 from holdfast.events import job_watch
-from tests.conditions import until
-from tests.factories import change_job, greet, make_job
 from tests.feed.streams import become_another, is_at_rest, watch
 from tests.store import engine
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import change_job, greet, make_job
+from tests.support.ways import Way
 
 
 async def test_a_job_is_seen_as_it_is_and_whenever_it_changes_until_it_has_ended(way: Way) -> None:

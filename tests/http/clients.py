@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.sse_reader import Message, Reader
+from tests.support.sse_reader import Message, Reader
 
 PATH = "/api/events"
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.sse_reader import Message, Reader
-from tests.ways import Way
+from tests.support.sse_reader import Message, Reader
+from tests.support.ways import Way
 
 
 class Listening:

@@ -24,11 +24,11 @@ from holdfast.store.log import pruning
 from holdfast.store.log.reading import Told
 from holdfast.wire.cursors import SeqCursor, Snapshot, SnapshotCursor
 from holdfast.wire.job_json import event_object
-from tests.conditions import until
-from tests.factories import a_start, add, continue_chain, greet, make_job
 from tests.http.listening import Listening, listening
-from tests.sse_reader import Message
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import a_start, add, continue_chain, greet, make_job
+from tests.support.sse_reader import Message
+from tests.support.ways import Way
 
 
 async def start(way: Way, name: str = "Ada", **options: Any) -> UUID:

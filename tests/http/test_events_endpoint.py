@@ -29,10 +29,10 @@ from holdfast.http import Events, events_app
 from holdfast.http import sse as endpoint
 from holdfast.http.sse import EventsOptions
 from holdfast.integrations.starlette import lifespan
-from tests.conditions import until
-from tests.factories import TASKS, greet
 from tests.http.clients import connected, stalled
 from tests.http.serving import listen, served
+from tests.support.conditions import until
+from tests.support.factories import TASKS, greet
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.http import events_app
-from tests.conditions import until
-from tests.factories import TASKS, greet
 from tests.http.clients import connected, stalled
 from tests.http.crowd import Crowd
 from tests.http.serving import Process, served
+from tests.support.conditions import until
+from tests.support.factories import TASKS, greet
 
 BATCH = 50
 MOST_BYTES = 20_000_000

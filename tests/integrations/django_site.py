@@ -16,7 +16,7 @@ from django.db import connections
 
 from holdfast import Holdfast
 from holdfast.integrations.django import project, tasks
-from tests import django_project
+from tests.support.databases import django_project
 
 on_postgres = pytest.mark.parametrize("site", ["postgres"], indirect=True)
 on_sqlite = pytest.mark.parametrize("site", ["sqlite"], indirect=True)

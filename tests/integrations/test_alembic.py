@@ -23,7 +23,7 @@ from holdfast import Holdfast, InvalidSettings, Misuse
 from holdfast.database import migrations
 from holdfast.database.migrations import Step, code_number, steps
 from holdfast.integrations import alembic
-from tests.factories import TASKS, greet
+from tests.support.factories import TASKS, greet
 
 ENVIRONMENT = '''
 """An Alembic environment as its templates make it, for blocking and async engines."""

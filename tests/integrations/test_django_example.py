@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast, Status
-from tests.conditions import until
+from tests.support.conditions import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MANAGE = [sys.executable, "-W", "error", "-m", "examples.orders_django.manage"]

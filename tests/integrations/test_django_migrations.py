@@ -19,8 +19,8 @@ from holdfast import Holdfast
 from holdfast.database import migrations
 from holdfast.database.dialect import TABLES
 from holdfast.database.tx import Database
-from tests import django_project
 from tests.integrations.django_site import rows
+from tests.support.databases import django_project
 
 KINDS: tuple[Database, ...] = ("sqlite", "postgres")
 

@@ -14,8 +14,8 @@ from holdfast.database.tx import Row, Tx
 from holdfast.integrations.django import holdfast
 from holdfast.integrations.django.addresses import address_of
 from holdfast.integrations.django.tables import table
-from tests import django_project
 from tests.integrations.django_site import forget, greet, on_postgres, on_sqlite
+from tests.support.databases import django_project
 
 OWN = Holdfast("own.db")
 """The object of a project that makes its own."""

@@ -26,7 +26,7 @@ from holdfast.integrations.fastapi import AppHoldfast, get_holdfast, lifespan
 from holdfast.models import Job
 from holdfast.sync import Context as BlockingContext
 from holdfast.worker.worker import Worker
-from tests.conditions import until
+from tests.support.conditions import until
 
 tasks = Tasks()
 begun = threading.Event()

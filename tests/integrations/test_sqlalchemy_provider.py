@@ -38,9 +38,9 @@ from holdfast import (
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import drive
 from holdfast.integrations.sqlalchemy import SQLAlchemy
-from tests.conditions import until
-from tests.fault_proxy import FaultProxy
 from tests.store.open_blocks import add_bill, make_table
+from tests.support.conditions import until
+from tests.support.faults.fault_proxy import FaultProxy
 from tests.worker.colours import Colour, Witness
 from tests.worker.providers.sqlalchemy import DRIVERS, engine_of
 

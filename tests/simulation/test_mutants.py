@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutant_registry import RACES, SIMULATED, Mutant, Race, load
+from tests.mutants import RACES, SIMULATED, Mutant, Race, load
 from tests.simulation.scenes import MOST_SEEDS as MOST_SEEDS_OF_A_SCENE
 from tests.simulation.scenes import SCENES, play_scene
 from tests.simulation.world import FAULTS, Outcome, play

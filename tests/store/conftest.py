@@ -12,11 +12,11 @@ from holdfast import Holdfast
 from holdfast.database.postgres import PostgresStore
 from holdfast.runtime import Surroundings
 from holdfast.settings import Settings
-from tests.factories import TASKS
-from tests.fault_proxy import FaultProxy
 from tests.store.half import Half
 from tests.store.samples import CREATE_TABLE, SCHEMA, Caller, Stranger
-from tests.ways import Way
+from tests.support.factories import TASKS
+from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.ways import Way
 
 MakeStore: TypeAlias = Callable[..., PostgresStore]
 

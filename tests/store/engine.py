@@ -13,7 +13,7 @@ from holdfast.store import admission
 from holdfast.store.jobs import claiming, settling
 from holdfast.store.jobs.claiming import Claimed, Token, Want
 from holdfast.store.jobs.settling import Settled, Settlement
-from tests.ways import Way
+from tests.support.ways import Way
 
 LEASE_MS = 30_000
 WANTS = [Want("default", "greet", LEASE_MS), Want("sums", "add", LEASE_MS)]

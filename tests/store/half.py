@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from holdfast.database.postgres import AsyncPostgresTx
-from tests import pooled
-from tests.ways import Way
+from tests.support.databases import pooled
+from tests.support.ways import Way
 
 
 class Half:

@@ -13,7 +13,7 @@ from holdfast.models import Event
 from holdfast.store.log import reading
 from holdfast.store.log.reading import Told
 from holdfast.wire.cursors import Cursor, read_cursor
-from tests.ways import Way
+from tests.support.ways import Way
 
 
 class LogReader:

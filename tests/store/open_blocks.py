@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.database.tx import First, OpenTx, Store, Tx
-from tests.ways import Way
+from tests.support.ways import Way
 
 LEASE = 30.0
 FOR_EVER = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n) SELECT max(n) FROM n"

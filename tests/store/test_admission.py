@@ -17,8 +17,6 @@ from holdfast.database.tx import Tx
 from holdfast.store import admission
 from holdfast.store.jobs import claiming, settling
 from holdfast.store.jobs.settling import Settlement
-from tests.conditions import until
-from tests.factories import add, events_of, greet, row_of
 from tests.store.engine import (
     DONE,
     FAIL,
@@ -35,7 +33,9 @@ from tests.store.engine import (
     settle,
 )
 from tests.store.half import Half
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import add, events_of, greet, row_of
+from tests.support.ways import Way
 
 
 async def test_what_has_nothing_to_wait_for_is_ready_without_admission(way: Way) -> None:

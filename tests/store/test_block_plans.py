@@ -11,10 +11,10 @@ from holdfast.database.postgres.address import PLANS_SECONDS
 from holdfast.database.postgres.beginning import MOST_PREPARED
 from holdfast.database.tx import First, OpenTx, Tx
 from holdfast.runtime import Surroundings
-from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE
 from tests.store.samples import Stranger
+from tests.support.faults.fault_proxy import FaultProxy
 
 MANY = 50_000
 UNTIL_GENERIC = 15  # the driver prepares after five times, and the server looks at values five times more

@@ -16,9 +16,9 @@ from holdfast.outcomes import Outcome
 from holdfast.store import unique
 from holdfast.store.chains import blockers, dependents
 from holdfast.store.jobs import steering
-from tests.factories import TASKS, continue_chain, events_of, greet, row_of
 from tests.store.engine import CANCEL, DONE, FAIL, RETRY, admit, claim, claim_all, claim_one, come_due, run, settle
-from tests.ways import Way
+from tests.support.factories import TASKS, continue_chain, events_of, greet, row_of
+from tests.support.ways import Way
 
 
 async def fetch(way: Way, count: int = 1) -> list[Chain[str]]:

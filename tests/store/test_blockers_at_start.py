@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import ChainNotFound, InvalidId, State, Status
-from tests.factories import continue_chain, events_of, greet, make_job, row_of, seq_of, whole_store
-from tests.ways import Way
+from tests.support.factories import continue_chain, events_of, greet, make_job, row_of, seq_of, whole_store
+from tests.support.ways import Way
 
 
 async def links_of(way: Way, job_id: UUID) -> list[tuple[int, str, str | None]]:

@@ -14,9 +14,9 @@ from holdfast.store import reads
 from holdfast.store.chains import blockers
 from holdfast.store.jobs import claiming
 from holdfast.store.reads import Paging
-from tests.factories import a_start, counted, greet
 from tests.store.engine import DONE, FAIL, WANTS, admit, claim_all, claim_one, come_due, run, settle
-from tests.ways import Way
+from tests.support.factories import a_start, counted, greet
+from tests.support.ways import Way
 
 
 def says(text: str) -> Outcome:

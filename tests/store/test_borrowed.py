@@ -37,12 +37,12 @@ from holdfast.database import hints
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.dialect import TABLES
 from holdfast.database.tx import Tx
-from tests.conditions import until
-from tests.factories import TASKS, add, block, events_of, greet, make_job, whole_store
-from tests.fault_proxy import FaultProxy
 from tests.store.callers import STACKS, Caller, Can, Habit, Stack
 from tests.store.wire import Wire
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, add, block, events_of, greet, make_job, whole_store
+from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.ways import Way
 from tests.worker.test_hints import is_asleep
 
 

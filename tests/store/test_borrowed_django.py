@@ -24,9 +24,9 @@ from holdfast import (
     WrongConnection,
     WrongTask,
 )
-from tests import django_project
-from tests.factories import TASKS, add, greet
-from tests.fault_proxy import FaultProxy
+from tests.support.databases import django_project
+from tests.support.factories import TASKS, add, greet
+from tests.support.faults.fault_proxy import FaultProxy
 
 ALIAS = "shop"
 

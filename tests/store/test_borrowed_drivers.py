@@ -20,10 +20,10 @@ from psycopg2 import extensions, extras
 from holdfast import Busy, Holdfast, TransactionRequired, Unavailable, WrongConnection
 from holdfast.database.borrowed import drivers
 from holdfast.database.borrowed.asyncpg import number
-from tests.conditions import until
-from tests.factories import TASKS, events_of, greet, whole_store
 from tests.store.callers import STACKS, Caller, Stack
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, events_of, greet, whole_store
+from tests.support.ways import Way
 
 
 @pytest.fixture

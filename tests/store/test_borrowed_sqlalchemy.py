@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from holdfast import Busy, Status, TransactionRequired, Unavailable, WrongConnection
-from tests.factories import greet, whole_store
 from tests.store.callers import Stack
 from tests.store.callers.sqlalchemy import BRIEFLY, finished, make_async_engine, make_engine, url_of
-from tests.ways import Way
+from tests.support.factories import greet, whole_store
+from tests.support.ways import Way
 
 DRIVERS = {
     ("sqlite", False): "sqlite+pysqlite",

@@ -24,11 +24,11 @@ from holdfast.store import admission
 from holdfast.store.chains import blockers, creation, deletes
 from holdfast.store.jobs import claiming, completing, settling
 from holdfast.store.jobs.settling import Settlement
-from tests.conditions import until
-from tests.factories import TASKS, a_start, events_of, greet
 from tests.store import by_hand
 from tests.store.engine import DONE, admit, claim_all, claim_one, run, settle
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, a_start, events_of, greet
+from tests.support.ways import Way
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from holdfast.models import Asked, Continuation
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import completing, steering
-from tests.factories import a_start, greet
 from tests.store.engine import FAIL, admit, claim_one, run, settle
-from tests.ways import Way
+from tests.support.factories import a_start, greet
+from tests.support.ways import Way
 
 
 async def test_who_waits_for_a_chain_that_closes_again_as_soon_as_it_was_opened_is_told(way: Way) -> None:

@@ -14,9 +14,9 @@ from holdfast.models import Asked
 from holdfast.store import admission, holds
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import Want
-from tests.factories import TASKS, add, counted, events_of, greet, make_job, row_of, seq_of
 from tests.store.engine import RETRY, WANTS, claim, claim_all, claim_one, come_due, expire, settle
-from tests.ways import Way
+from tests.support.factories import TASKS, add, counted, events_of, greet, make_job, row_of, seq_of
+from tests.support.ways import Way
 
 
 async def test_a_claim_sets_attempt_token_worker_and_lease_at_once(way: Way) -> None:

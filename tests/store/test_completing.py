@@ -17,10 +17,10 @@ from holdfast.store.chains import creation, deletes
 from holdfast.store.jobs import claiming, completing, steering
 from holdfast.store.jobs.completing import Current
 from holdfast.store.log import events
-from tests.factories import a_start, counted, events_of, greet, make_job, make_phase, row_of, whole_store
 from tests.store import by_hand
 from tests.store.engine import DONE, FAIL, admit, claim_all, claim_one, come_due, facts_of, lane_rows, run, settle
-from tests.ways import Way
+from tests.support.factories import a_start, counted, events_of, greet, make_job, make_phase, row_of, whole_store
+from tests.support.ways import Way
 
 NOBODY = Asked()
 EVERYTHING = frozenset({"queue", "priority", "tags", "webhook", "lane"})

@@ -17,7 +17,6 @@ from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.reads import Paging
-from tests.factories import a_start, counted, events_of, greet, row_of
 from tests.store.engine import (
     DONE,
     FAIL,
@@ -33,7 +32,8 @@ from tests.store.engine import (
     run,
     settle,
 )
-from tests.ways import Way
+from tests.support.factories import a_start, counted, events_of, greet, row_of
+from tests.support.ways import Way
 
 EVERYTHING = frozenset({"queue", "priority", "tags", "webhook", "lane"})
 

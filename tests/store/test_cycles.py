@@ -15,9 +15,9 @@ from holdfast.store.chains import blockers
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.store.jobs.settling import Settled, Settlement
-from tests.factories import a_start, counted, events_of, greet
 from tests.store.engine import DONE, FAIL, admit, claim_all, drain, settle
-from tests.ways import Way
+from tests.support.factories import a_start, counted, events_of, greet
+from tests.support.ways import Way
 
 
 def waiting_for(*chains: UUID) -> Outcome:

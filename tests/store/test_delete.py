@@ -14,7 +14,8 @@ from holdfast.models import INTERNAL_QUEUE, Asked
 from holdfast.store.chains import deletes
 from holdfast.store.jobs import steering
 from holdfast.store.log import events
-from tests.factories import (
+from tests.store.engine import admit, claim_one
+from tests.support.factories import (
     block,
     continue_chain,
     counted,
@@ -24,8 +25,7 @@ from tests.factories import (
     seq_of,
     whole_store,
 )
-from tests.store.engine import admit, claim_one
-from tests.ways import Way
+from tests.support.ways import Way
 
 
 async def remaining(way: Way) -> set[UUID]:

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import JobNotFound
-from tests.conditions import until
-from tests.factories import TASKS, greet
 from tests.store import engine
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, greet
+from tests.support.ways import Way
 
 
 async def test_a_verb_that_waits_for_a_head_that_is_deleted_meanwhile_says_that_it_is_gone(

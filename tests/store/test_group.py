@@ -16,9 +16,9 @@ from holdfast.database.postgres.deadline import Deadline
 from holdfast.database.postgres.group import MOST_FLIGHTS, MOST_ITEMS, BlockingGroup, Part
 from holdfast.database.tx import Tx, repeatable
 from holdfast.errors import Busy, Unavailable, UnknownOutcome, WrongTask
-from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.samples import Caller, Item, Stranger, add_items, until
+from tests.support.faults.fault_proxy import FaultProxy
 
 MakeCaller = Callable[..., Caller]
 

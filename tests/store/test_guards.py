@@ -30,11 +30,11 @@ from holdfast.store.jobs import claiming, completing, settling, steering
 from holdfast.store.jobs.claiming import Want, token_of
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.rows import LOCKED, to_locked
-from tests import mutant_registry
-from tests.factories import make_job, seq_of
+from tests import mutants as mutant_registry
 from tests.store import test_moves
 from tests.store.test_moves import ALSO, LAW, PAIRS, STATUSES, on_both_stores, on_one_store
-from tests.ways import Way
+from tests.support.factories import make_job, seq_of
+from tests.support.ways import Way
 
 SETTLING = "guard of settling, and the look before it"
 UNBLOCKING = "guard of unblocking and failing by a blocker, and the look before it"

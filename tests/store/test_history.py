@@ -18,11 +18,11 @@ from holdfast.store.jobs.claiming import Claimed, Report, Want
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.log import events
 from tests.conftest import SCHEMA
-from tests.factories import TASKS, counted, events_of, greet, row_of, seq_of
 from tests.store.engine import DONE, FAIL, LEASE_MS, RETRY, settle
 from tests.store.test_continuations import then
 from tests.store.test_webhooks import URL, told
-from tests.ways import Way
+from tests.support.factories import TASKS, counted, events_of, greet, row_of, seq_of
+from tests.support.ways import Way
 
 QUIET = Tasks()
 

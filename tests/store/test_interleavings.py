@@ -19,9 +19,9 @@ from holdfast.database.postgres import AsyncPostgresTx
 from holdfast.database.tx import Row, Tx
 from holdfast.store import reads, unique
 from holdfast.store.chains import creation
-from tests.conditions import until
-from tests.factories import TASKS, a_start, add, greet, let_keys_expire
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, a_start, add, greet, let_keys_expire
+from tests.support.ways import Way
 
 
 @pytest.fixture

@@ -20,15 +20,15 @@ from holdfast.store import admission, unique
 from holdfast.store.chains import creation
 from holdfast.store.jobs import claiming, settling
 from holdfast.store.jobs.settling import Settlement
-from tests.factories import TASKS, a_start, greet
-from tests.mutant_registry import RACES, Race, load
+from tests.mutants import RACES, Race, load
 from tests.store.callers.psycopg import connect_async, connect_blocking
 from tests.store.engine import DONE, GIVE_BACK, WANTS, claim, claim_one, settle
 from tests.store.half import Half
 from tests.store.test_admission import settle_down
 from tests.store.test_chain_races import Actor, next_id, then
 from tests.store.test_interleavings import Interrupted
-from tests.ways import Way
+from tests.support.factories import TASKS, a_start, greet
+from tests.support.ways import Way
 
 BEFORE_ANYBODY_WAITS_LONG = "SET LOCAL lock_timeout = '300ms'"
 

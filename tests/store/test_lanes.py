@@ -14,9 +14,7 @@ from holdfast.models import Asked
 from holdfast.outcomes import Outcome
 from holdfast.store import holds
 from holdfast.store.jobs import steering
-from tests.conditions import until
 from tests.conftest import SCHEMA
-from tests.factories import add, events_of, greet, row_of
 from tests.store.engine import (
     DONE,
     FAIL,
@@ -32,7 +30,9 @@ from tests.store.engine import (
     run,
     settle,
 )
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import add, events_of, greet, row_of
+from tests.support.ways import Way
 
 
 async def in_lane(way: Way, count: int, key: str = "vm-7", **options: Any) -> list[UUID]:

@@ -17,9 +17,9 @@ from holdfast.database.postgres.async_connection import WRITABLE, Line
 from holdfast.database.postgres.deadline import Alarm
 from holdfast.database.tx import OpenTx
 from holdfast.errors import TransactionBroken
-from tests.conditions import until
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE
+from tests.support.conditions import until
 
 ACTIVE = """
     SELECT count(*) FROM pg_stat_activity

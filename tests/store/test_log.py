@@ -11,8 +11,8 @@ from holdfast import StillReferenced, WrongTask
 from holdfast.database.tx import Tx
 from holdfast.store.log import events
 from holdfast.store.log.events import Fact
-from tests.factories import add, block, counted, greet, make_job, now_ms
-from tests.ways import Way
+from tests.support.factories import add, block, counted, greet, make_job, now_ms
+from tests.support.ways import Way
 
 
 async def log(way: Way, columns: str = "name") -> list[tuple[Any, ...]]:

@@ -21,11 +21,11 @@ from holdfast.store.log import events, pruning
 from holdfast.store.log import reading as log
 from holdfast.store.log.events import Fact
 from holdfast.store.log.reading import Told
-from tests.factories import a_start, greet, seq_of
 from tests.store.engine import DONE, WANTS
 from tests.store.half import Half
 from tests.store.log_readers import LogReader, writer_elsewhere
-from tests.ways import Way
+from tests.support.factories import a_start, greet, seq_of
+from tests.support.ways import Way
 
 DRAW = "SELECT pg_current_xact_id()"
 

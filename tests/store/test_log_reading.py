@@ -15,10 +15,10 @@ from holdfast.store.log import events, pruning, reading
 from holdfast.store.log.events import Fact
 from holdfast.store.log.reading import Told
 from holdfast.wire.cursors import Cursor, SeqCursor, Snapshot, SnapshotCursor, read_cursor
-from tests.factories import counted, greet, make_job, now_ms, seq_of
 from tests.store.engine import DONE, FAIL, claim_all, run, settle
 from tests.store.log_readers import LogReader
-from tests.ways import Way
+from tests.support.factories import counted, greet, make_job, now_ms, seq_of
+from tests.support.ways import Way
 
 
 async def lead_lives(way: Way) -> None:

@@ -24,10 +24,10 @@ from holdfast.database.migrations import Step, code_number, steps
 from holdfast.database.postgres import AsyncPostgresTx, PostgresTx
 from holdfast.database.sqlite import SqliteTx
 from holdfast.database.tx import Database
-from tests import forked
-from tests.conditions import until
-from tests.factories import TASKS, greet
 from tests.store.steps import take_steps
+from tests.support.conditions import until
+from tests.support.factories import TASKS, greet
+from tests.support.processes import forked
 
 ROOT = Path(__file__).parents[2]
 DATABASES: tuple[Database, ...] = ("sqlite", "postgres")

@@ -23,10 +23,10 @@ from holdfast.states import MOVES, Change, guard
 from holdfast.store.chains import blockers
 from holdfast.store.jobs import claiming, reaping, settling, steering
 from holdfast.store.jobs.claiming import Token, Want
-from tests.factories import events_of, make_job, now_ms, row_of, seq_of, whole_store
 from tests.law.moves import LAW, PAIRS, STATUSES
 from tests.store import by_hand
-from tests.ways import Way
+from tests.support.factories import events_of, make_job, now_ms, row_of, seq_of, whole_store
+from tests.support.ways import Way
 
 
 def test_the_law_by_hand_knows_every_change_and_every_status() -> None:

@@ -18,9 +18,9 @@ from holdfast.database.tx import Tx
 from holdfast.errors import InvalidInput, Misuse, TransactionBroken, WrongTask
 from holdfast.store import reads
 from holdfast.store.chains import creation
-from tests.factories import TASKS, a_start
 from tests.store.open_blocks import add_bill, begin_with, bills, insert, make_table, on_connection, opened
-from tests.ways import WAYS, Way
+from tests.support.factories import TASKS, a_start
+from tests.support.ways import WAYS, Way
 from tests.worker.providers import Often, database_and_options, provided
 
 DriverError = (sqlite3.Error, psycopg.Error, exc.StatementError, django.db.Error)

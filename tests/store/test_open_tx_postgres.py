@@ -18,11 +18,11 @@ from holdfast.database.tx import OpenTx, Tx, drive
 from holdfast.errors import Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
 from holdfast.runtime import Shell, Surroundings, ThreadShell
 from holdfast.settings import Settings
-from tests.conditions import until
-from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE, begin, on_connection
 from tests.store.samples import SCHEMA, Stranger, add, count
+from tests.support.conditions import until
+from tests.support.faults.fault_proxy import FaultProxy
 
 SLEEPING = """
     SELECT count(*) FROM pg_stat_activity

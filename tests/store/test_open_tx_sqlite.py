@@ -18,10 +18,10 @@ from holdfast.database.tx import OpenTx, drive
 from holdfast.errors import Busy, Misuse, TransactionBroken, TransactionTimeout
 from holdfast.settings import Settings
 from tests.acceptance.processes import until as until_blocking
-from tests.conditions import until
 from tests.store.notes import waiting
 from tests.store.open_blocks import FOR_EVER, LEASE, add_bill, begin, bills, insert, make_table
 from tests.store.test_sqlite_processes import Program
+from tests.support.conditions import until
 
 MakeStore = Callable[..., SqliteStore]
 

@@ -20,7 +20,6 @@ from holdfast.store.jobs.claiming import Claimed, Hold, Report, Token
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.phases import Beginning, Completion
-from tests.factories import TASKS, change_job, counted, events_of, greet, row_of, seq_of, whole_store
 from tests.store.engine import (
     CANCEL,
     DONE,
@@ -34,7 +33,8 @@ from tests.store.engine import (
     expire,
     settle,
 )
-from tests.ways import Way
+from tests.support.factories import TASKS, change_job, counted, events_of, greet, row_of, seq_of, whole_store
+from tests.support.ways import Way
 
 NAMES = ("download", "encode", "upload")
 ROWS = tuple(PhaseRow(position, name) for position, name in enumerate(NAMES))

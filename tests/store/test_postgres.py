@@ -15,9 +15,9 @@ import pytest
 from holdfast.database.postgres.errors import Trouble, diagnose, failure
 from holdfast.database.tx import Tx
 from holdfast.errors import Busy, InvalidSettings, NotMigrated, StoreError, Unavailable, UnknownOutcome
-from tests.fault_proxy import FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.samples import Caller, Stranger, add, add_once, ask, count, until
+from tests.support.faults.fault_proxy import FaultProxy
 
 MakeCaller = Callable[..., Caller]
 

@@ -29,9 +29,9 @@ from holdfast.database.tx import Tx, drive
 from holdfast.errors import Unavailable
 from holdfast.runtime import Shell, Surroundings, ThreadShell
 from holdfast.settings import Settings
-from tests.fault_proxy import TERMINATE, FaultProxy
 from tests.store.conftest import MakeStore
 from tests.store.samples import SCHEMA, Caller, Item, Stranger, add, add_items, add_once, ask, count, until
+from tests.support.faults.fault_proxy import TERMINATE, FaultProxy
 
 MakeCaller = Callable[..., Caller]
 

@@ -14,7 +14,7 @@ from holdfast import ChainNotFound, Holdfast, InvalidId, InvalidInput, JobNotFou
 from holdfast.models import ChainFilter, JobFilter
 from holdfast.store import reads
 from holdfast.store.reads import Paging
-from tests.factories import (
+from tests.support.factories import (
     HOUR_MS,
     TASKS,
     add,
@@ -28,7 +28,7 @@ from tests.factories import (
     pause_lane,
     pause_queue,
 )
-from tests.ways import Way
+from tests.support.ways import Way
 
 HOUR = timedelta(hours=1)
 

@@ -12,7 +12,6 @@ import pytest
 from holdfast import Holdfast
 from holdfast.store.jobs import claiming, reaping
 from holdfast.store.jobs.claiming import Hold, Token
-from tests.factories import TASKS, change_job, continue_chain, counted, events_of, greet, row_of, whole_store
 from tests.store.engine import (
     DONE,
     admit,
@@ -25,7 +24,8 @@ from tests.store.engine import (
     run,
     settle,
 )
-from tests.ways import Way
+from tests.support.factories import TASKS, change_job, continue_chain, counted, events_of, greet, row_of, whole_store
+from tests.support.ways import Way
 
 FOR_EVER = 2**53
 

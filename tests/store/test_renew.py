@@ -11,9 +11,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.store.jobs import claiming, reaping
 from holdfast.store.jobs.claiming import Hold, Want
-from tests.factories import TASKS, add, change_job, counted, greet, row_of, whole_store
 from tests.store.engine import DONE, claim, claim_one, expire, settle
-from tests.ways import Way
+from tests.support.factories import TASKS, add, change_job, counted, greet, row_of, whole_store
+from tests.support.ways import Way
 
 
 async def test_a_lease_is_prolonged_by_its_own_length_from_now(way: Way) -> None:

@@ -17,7 +17,8 @@ from holdfast.states import OPEN, TERMINAL
 from holdfast.store import retention, subscriptions, unique
 from holdfast.store.log import fan_out, pruning
 from holdfast.store.retention import BEGINNING, Line
-from tests.factories import (
+from tests.store.engine import FAIL, admit, run
+from tests.support.factories import (
     CountingTx,
     block,
     change_job,
@@ -29,8 +30,7 @@ from tests.factories import (
     row_of,
     seq_of,
 )
-from tests.store.engine import FAIL, admit, run
-from tests.ways import Way
+from tests.support.ways import Way
 
 DAY_MS = 86_400_000
 on_both_stores = pytest.mark.parametrize("way", ["sqlite-blocking", "postgres-async"], indirect=True)

@@ -17,17 +17,6 @@ from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import settling, steering
 from holdfast.store.jobs.claiming import Hold, Token, look
 from holdfast.store.jobs.settling import Settlement
-from tests.factories import (
-    TASKS,
-    change_job,
-    continue_chain,
-    counted,
-    events_of,
-    greet,
-    now_ms,
-    row_of,
-    whole_store,
-)
 from tests.store.engine import (
     CANCEL,
     DONE,
@@ -45,7 +34,18 @@ from tests.store.engine import (
     run,
     settle,
 )
-from tests.ways import Way
+from tests.support.factories import (
+    TASKS,
+    change_job,
+    continue_chain,
+    counted,
+    events_of,
+    greet,
+    now_ms,
+    row_of,
+    whole_store,
+)
+from tests.support.ways import Way
 
 
 async def test_a_completed_job_has_its_output_no_lease_and_a_closed_chain(way: Way) -> None:

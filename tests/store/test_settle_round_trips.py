@@ -8,11 +8,11 @@ from holdfast import Holdfast
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.settling import Settlement
 from tests.conftest import SCHEMA
-from tests.factories import TASKS, greet
-from tests.fault_proxy import FaultProxy
 from tests.store.engine import CANCEL, DONE, FAIL, PAUSE, RETRY, admit, claim, drain
 from tests.store.test_continuations import then
-from tests.ways import Way
+from tests.support.factories import TASKS, greet
+from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.ways import Way
 
 WARM = 6
 """How often it is done before it counts: by then the driver has prepared what it prepares."""

@@ -15,7 +15,7 @@ from holdfast import Holdfast
 from holdfast.database.sqlite import alarm, watch
 from holdfast.database.sqlite.alarm import FileAlarm, make_alarm
 from holdfast.runtime import Surroundings
-from tests.conditions import until
+from tests.support.conditions import until
 
 only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")
 

@@ -14,9 +14,9 @@ import pytest
 from holdfast.database.sqlite import SqliteStore
 from holdfast.database.tx import Tx
 from holdfast.store.chains import creation
-from tests.conditions import until
-from tests.factories import a_start
 from tests.store.notes import add, count, held, new_store, numbers, waiting
+from tests.support.conditions import until
+from tests.support.factories import a_start
 
 CALLS: list[list[int]] = []
 

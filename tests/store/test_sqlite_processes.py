@@ -17,11 +17,11 @@ import pytest
 from holdfast.database.sqlite import SqliteStore
 from holdfast.errors import Busy
 from holdfast.settings import Settings
-from tests import forked
 from tests.acceptance.processes import until
 from tests.disk.running import MOUNTING, may_mount
 from tests.store.notes import add, count, held, is_sound, new_store, numbers, signatures
-from tests.strace import Strace
+from tests.support.faults.strace import Strace
+from tests.support.processes import forked
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60

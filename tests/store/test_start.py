@@ -30,7 +30,7 @@ from holdfast import (
 )
 from holdfast.database.tx import Tx
 from holdfast.store.chains import creation
-from tests.factories import (
+from tests.support.factories import (
     HOUR_MS,
     TASKS,
     a_start,
@@ -45,7 +45,7 @@ from tests.factories import (
     seq_of,
     whole_store,
 )
-from tests.ways import Way
+from tests.support.ways import Way
 
 IN_AN_HOUR = timedelta(hours=1)
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.database.sqlite import planner_statistics
 from holdfast.database.tx import Tx
-from tests.factories import TASKS
 from tests.store.crowd import TINY, fill
-from tests.ways import Way
+from tests.support.factories import TASKS
+from tests.support.ways import Way
 
 BY_ID = "EXPLAIN QUERY PLAN SELECT id, task FROM holdfast_job WHERE id IN (SELECT value FROM json_each('[]'))"
 

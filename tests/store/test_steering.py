@@ -28,20 +28,6 @@ from holdfast.database.tx import Tx
 from holdfast.models import Asked
 from holdfast.outcomes import Outcome
 from holdfast.store.jobs import steering
-from tests.conditions import until
-from tests.factories import (
-    TASKS,
-    continue_chain,
-    counted,
-    events_of,
-    greet,
-    make_job,
-    make_phase,
-    now_ms,
-    row_of,
-    seq_of,
-    whole_store,
-)
 from tests.store.engine import (
     CANCEL,
     DONE,
@@ -56,7 +42,21 @@ from tests.store.engine import (
     run,
     settle,
 )
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import (
+    TASKS,
+    continue_chain,
+    counted,
+    events_of,
+    greet,
+    make_job,
+    make_phase,
+    now_ms,
+    row_of,
+    seq_of,
+    whole_store,
+)
+from tests.support.ways import Way
 
 # ---- cancel
 

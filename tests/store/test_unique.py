@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import Status, Unique
 from holdfast.store.chains import creation
-from tests.conditions import until
-from tests.factories import a_start, add, change_job, continue_chain, events_of, greet, let_keys_expire
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import a_start, add, change_job, continue_chain, events_of, greet, let_keys_expire
+from tests.support.ways import Way
 
 
 async def holders(way: Way) -> list[tuple[Any, ...]]:

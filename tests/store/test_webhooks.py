@@ -25,7 +25,6 @@ from holdfast.store.jobs.reaping import reap
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.log import events
 from holdfast.wire.webhook_body import WebhookBody
-from tests.factories import TASKS, change_job, counted, events_of, greet, row_of, seq_of
 from tests.store.engine import (
     CANCEL,
     DONE,
@@ -43,7 +42,8 @@ from tests.store.engine import (
     run,
     settle,
 )
-from tests.ways import Awaitable, Way
+from tests.support.factories import TASKS, change_job, counted, events_of, greet, row_of, seq_of
+from tests.support.ways import Awaitable, Way
 
 URL = "https://example.com/hook"
 DELIVERIES = [Want(INTERNAL_QUEUE, DELIVER, LEASE_MS)]

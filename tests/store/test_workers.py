@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.store import workers
 from holdfast.store.workers import Member
-from tests.ways import Way
+from tests.support.ways import Way
 
 ADA = Member("ada-1", "ada", "host", 7, '{"queues": ["default"]}')
 BOB = Member("bob-1", None, "host", 8)

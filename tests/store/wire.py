@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import Self
 
-from tests.fault_proxy import FaultProxy
+from tests.support.faults.fault_proxy import FaultProxy
 
 VERB = re.compile(r"(?:^|;)\s*(\w+)")
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests import forked
+from tests.support.processes import forked
 from tests.torture.notes import PLACE, Notes
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from random import Random
 import psycopg
 
 from holdfast.testing import PostgresServer
-from tests.fault_proxy import FaultProxy
+from tests.support.faults.fault_proxy import FaultProxy
 from tests.torture.application import LEASE_SECONDS
 from tests.torture.crew import Crew, Member
 from tests.torture.history import busy_since

@@ -16,7 +16,7 @@ import psycopg
 from holdfast import Holdfast
 from holdfast.models import Trigger
 from holdfast.testing import PostgresServer, temporary_postgres
-from tests.fault_proxy import FaultProxy
+from tests.support.faults.fault_proxy import FaultProxy
 from tests.torture import audit, history
 from tests.torture.application import CHILDREN, LEASE_SECONDS, TASKS
 from tests.torture.crew import PRODUCERS, Crew

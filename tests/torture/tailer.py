@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from holdfast.errors import CursorExpired, StoreError
-from tests.sse_reader import Reader
+from tests.support.sse_reader import Reader
 from tests.torture.application import hf
 from tests.torture.notes import Notes, is_set, place, read
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.runtime import Pool, Threads
-from tests import forked
+from tests.support.processes import forked
 
 CALLS = 3_000
 SECONDS = 30.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInput
 from holdfast.wire import sse_frames
-from tests.sse_reader import Message, Reader, read
+from tests.support.sse_reader import Message, Reader, read
 
 # what is of meaning on the wire, often, and everything else now and then
 NASTY = st.lists(

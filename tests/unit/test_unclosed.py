@@ -53,7 +53,7 @@ def test_a_connection_left_open_fails_its_own_test_and_names_the_line(tmp_path: 
             "--rootdir",
             tmp_path,
             "-p",
-            "tests.unclosed",
+            "tests.support.unclosed",
             "-rA",
             tmp_path,
         ],

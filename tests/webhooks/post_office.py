@@ -10,7 +10,7 @@ from standardwebhooks.webhooks import Webhook
 
 from holdfast import Holdfast, Retry, Tasks
 from holdfast.models import Delivery
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.webhooks.receivers import Received
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

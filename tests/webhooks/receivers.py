@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.servers import stop_listening
+from tests.support.processes.servers import stop_listening
 
 Behave: TypeAlias = Callable[["Received", asyncio.StreamWriter], Awaitable[None]]
 

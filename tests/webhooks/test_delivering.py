@@ -20,7 +20,7 @@ from holdfast.webhooks.addresses import AddressRules
 from holdfast.webhooks.posting import Poster
 from holdfast.worker.upkeep.reaper import Undelivered
 from holdfast.worker.webhook_task import _Sender
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.webhooks.post_office import SECRET, PostOffice, said
 from tests.webhooks.receivers import Received, answers, hangs, receiver
 

@@ -17,8 +17,8 @@ from holdfast.database.tx import drive
 from holdfast.errors import HoldfastError
 from holdfast.sync import Context as BlockingContext
 from holdfast.tasks.task import Task
-from tests.conditions import until
 from tests.store.open_blocks import bills
+from tests.support.conditions import until
 
 COLOURS = ("sqlite-async", "sqlite-plain", "postgres-async", "postgres-plain")
 

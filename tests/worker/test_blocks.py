@@ -1,6 +1,6 @@
 """Blocks in handlers: your statements and the job's end in one commit, or none of it (I-14, I-65, I-66).
 
-What a child process can show, too, is tested in `tests/worker/runners/test_blocks.py`, in all runners.
+What a child process can show, too, is tested in `tests/worker/runners/test_blocks_by_runner.py`, in all runners.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Retry
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.colours import Colour, Witness
 
 ONCE = Retry.never()

@@ -14,7 +14,7 @@ from holdfast import Context, Holdfast
 from holdfast.store.jobs import claiming
 from holdfast.worker.claiming.claimer import LONGEST_REST, exchange
 from holdfast.worker.worker import Worker
-from tests.conditions import until
+from tests.support.conditions import until
 
 SLOTS = 8
 

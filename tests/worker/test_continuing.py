@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Retry
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.colours import Colour
 
 ONCE = Retry.never()

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast, Unavailable, UnknownOutcome
 from holdfast.worker.claiming import claimer
-from tests.conditions import until
+from tests.support.conditions import until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

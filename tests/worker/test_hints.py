@@ -29,13 +29,13 @@ from holdfast.store.workers import Member
 from holdfast.worker.claiming import wakeups
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.upkeep import reaper
-from tests.conditions import until
 from tests.conftest import SCHEMA
-from tests.factories import TASKS, greet
-from tests.fault_proxy import FaultProxy
-from tests.scripts import run_script
 from tests.store import engine
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, greet
+from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.processes.scripts import run_script
+from tests.support.ways import Way
 
 SLEEPER = Member("sleeper-1", None, "host", 7)
 CHANNEL = f"holdfast_{SCHEMA}"

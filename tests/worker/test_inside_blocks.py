@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Misuse, Retry
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.colours import Colour, Witness
 
 ONCE = Retry.never()

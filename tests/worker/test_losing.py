@@ -14,7 +14,7 @@ from holdfast.store.jobs import reaping
 from holdfast.store.jobs.claiming import Hold
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.leases import Leases
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.colours import Colour, Witness, let_others_run
 from tests.worker.providers import Often, provided
 

@@ -9,8 +9,8 @@ import pytest
 from holdfast.runtime import Surroundings
 from holdfast.store.jobs.claiming import Report, Token
 from holdfast.worker.attempts.progress import Progress
-from tests.factories import make_job, seq_of
-from tests.ways import Way
+from tests.support.factories import make_job, seq_of
+from tests.support.ways import Way
 from tests.worker.colours import let_others_run
 
 

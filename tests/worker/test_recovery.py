@@ -29,8 +29,8 @@ from holdfast.store.proofs import LifeLock, list_locks
 from holdfast.worker.leases import Leases
 from holdfast.worker.upkeep.liveness_lock import Proof
 from holdfast.worker.upkeep.reaper import Upkeep
-from tests.conditions import until
 from tests.conftest import SCHEMA
+from tests.support.conditions import until
 
 LEASE_MS = 30_000
 

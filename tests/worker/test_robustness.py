@@ -22,7 +22,7 @@ from holdfast.store.jobs import claiming, settling
 from holdfast.worker.attempts import active, progress
 from holdfast.worker.attempts.context import BlockingContext
 from holdfast.worker.claiming import claimer, dispatcher, executor, unknown_claims
-from tests.conditions import until
+from tests.support.conditions import until
 
 ONCE = Retry.never()
 

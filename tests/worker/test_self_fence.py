@@ -14,7 +14,7 @@ from holdfast.database.sqlite import SqliteStore
 from holdfast.runtime import Surroundings
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.worker.leases import Leases
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.test_recovery import FaultyStore, NoShell, Time, Witness, claim
 
 LEASE = 6.0

@@ -31,7 +31,7 @@ from holdfast.runtime import (
     with_signals_blocked,
 )
 from holdfast.worker.upkeep.hooks import BlockingHooks, Errand
-from tests.conditions import until
+from tests.support.conditions import until
 
 OF_DATABASE = {"sqlite": "holdfast-call", "postgres": "holdfast-deadlines"}
 UNSTOPPABLE = {signal.SIGKILL, signal.SIGSTOP}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, Retry
-from tests.conditions import until
 from tests.store.open_blocks import bills, make_table
+from tests.support.conditions import until
 from tests.worker.colours import Colour, Witness
 
 ONCE = Retry.never()

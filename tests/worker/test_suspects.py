@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Chain, Holdfast
 from holdfast.worker.claiming import dispatcher
-from tests.conditions import until
+from tests.support.conditions import until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -29,10 +29,10 @@ from holdfast.database.hints import Rest
 from holdfast.outcomes import Kind, Outcome
 from holdfast.runtime import Surroundings
 from holdfast.store import polls
-from tests.conditions import until
-from tests.factories import TASKS, add, continue_chain, greet
 from tests.store import engine
-from tests.ways import Way
+from tests.support.conditions import until
+from tests.support.factories import TASKS, add, continue_chain, greet
+from tests.support.ways import Way
 
 R = TypeVar("R")
 

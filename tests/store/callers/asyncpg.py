@@ -6,8 +6,8 @@ from typing import Any
 
 import asyncpg
 
-from tests import pooled
 from tests.store.callers.interface import Caller, Can, Stack
+from tests.support.databases import pooled
 
 
 class AsyncpgCaller(Caller):

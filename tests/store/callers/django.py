@@ -9,9 +9,9 @@ from typing import Any
 
 from django.db import connections, transaction, utils
 
-from tests import django_project
 from tests.store.callers import psycopg, sqlite3
 from tests.store.callers.interface import Caller, Can, Connect, Habit, Stack
+from tests.support.databases import django_project
 
 NUMBERS = count(1)
 

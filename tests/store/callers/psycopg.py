@@ -9,8 +9,8 @@ import psycopg
 from psycopg.adapt import Loader
 from psycopg.rows import dict_row
 
-from tests import pooled
 from tests.store.callers.interface import Caller, Can, Stack
+from tests.support.databases import pooled
 
 
 class PsycopgCaller(Caller):

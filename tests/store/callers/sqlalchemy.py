@@ -13,9 +13,9 @@ from sqlalchemy import Connection, Engine, create_engine, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from tests import pooled
 from tests.store.callers import psycopg, sqlite3
 from tests.store.callers.interface import Caller, Can, Connect, Habit, Stack
+from tests.support.databases import pooled
 
 
 class SqlalchemyCaller(Caller):

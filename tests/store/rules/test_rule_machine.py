@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.mutant_registry import DRAWN, Mutant, load
+from tests.mutants import DRAWN, Mutant, load
 from tests.store.rules.machine import JobsMachine
 from tests.store.rules.sides import Side
 

@@ -21,7 +21,7 @@ from holdfast.store.jobs.claiming import Claimed, Token
 from holdfast.worker.children.messages import JOB, Lines, Message, packed
 from holdfast.worker.children.process import MODULE
 from holdfast.worker.children.remote_attempt import FENCED
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, ends_as, gone, noted_pid
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.children import remote_attempt
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, ends_as, gone, lives, noted_pid
 

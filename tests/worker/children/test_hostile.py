@@ -18,7 +18,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.worker.children.messages import CHUNK
 from holdfast.worker.children.process import ChildProcess
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.children import hostile
 from tests.worker.children.watching import PATIENCE, children_of, gone, has_idle_child, lives, noted_pid
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, children_of, has_idle_child, lives, noted_pid
 

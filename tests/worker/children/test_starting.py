@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.runtime import Process
 from holdfast.worker.children import pool
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, children_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast import Holdfast
 from holdfast.worker.health import ChildrenHealth
 from holdfast.worker.worker import Worker
-from tests.conditions import until
+from tests.support.conditions import until
 
 PATIENCE = 30.0
 """How long is waited for what takes a moment; the machine may have other things to do."""

@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from holdfast.integrations.django import Django
-from tests import django_project
+from tests.support.databases import django_project
 from tests.worker.providers.interface import Often, Stack, Url
 
 NUMBERS = count(1)

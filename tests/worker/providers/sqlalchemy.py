@@ -10,7 +10,7 @@ from sqlalchemy import URL, create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast.integrations.sqlalchemy import SQLAlchemy
-from tests import pooled
+from tests.support.databases import pooled
 from tests.worker.providers.interface import Often, Stack, Url
 
 DRIVERS = {

@@ -17,7 +17,7 @@ from holdfast import Context, Holdfast, Retry, Tasks
 from holdfast.database.tx import drive
 from holdfast.sync import Context as BlockingContext
 from holdfast.tasks.task import Task
-from tests.ways import Awaitable
+from tests.support.ways import Awaitable
 from tests.worker.colours import Awaited
 
 RUNNERS = ("loop", "thread", "child-async", "child-plain")

@@ -14,8 +14,8 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.errors import HoldfastError
-from tests.conditions import GLANCE_SECONDS, until
-from tests.lines import whole_lines
+from tests.support.conditions import GLANCE_SECONDS, until
+from tests.support.processes.lines import whole_lines
 from tests.worker.runners.behaviours import LONGEST_SECONDS, is_plain
 
 PLACE = "HOLDFAST_RUNNERS_PLACE"

@@ -9,7 +9,7 @@ from holdfast import Chain, Holdfast
 from holdfast.models import Event, Job
 from holdfast.tasks.calls import Call
 from holdfast.worker.worker import Worker
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.runners.behaviours import CHILDREN, LONGEST_SECONDS, PLAIN, Behaviour
 from tests.worker.runners.notes import open_gate, read_notes
 

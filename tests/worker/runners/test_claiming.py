@@ -10,7 +10,7 @@ import pytest
 from holdfast import Chain, Holdfast
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import Claims, Want
-from tests.conditions import until
+from tests.support.conditions import until
 from tests.worker.runners.behaviours import behaviour
 from tests.worker.runners.notes import note, pass_gate
 from tests.worker.runners.stage import Runner

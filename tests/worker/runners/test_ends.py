@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Fail, InvalidOutput, Pause, Reschedule
-from tests.conditions import GLANCE_SECONDS
+from tests.support.conditions import GLANCE_SECONDS
 from tests.worker.runners.behaviours import SOON, behaviour, stopped
 from tests.worker.runners.notes import gate_of, note
 from tests.worker.runners.stage import Runner

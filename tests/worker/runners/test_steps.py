@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Misuse
-from tests.conditions import GLANCE_SECONDS, until
+from tests.support.conditions import GLANCE_SECONDS, until
 from tests.worker.runners.behaviours import LONGEST_SECONDS, SOON, behaviour, flush_progress, stopped
 from tests.worker.runners.notes import gate_of, note, noting_errors, pass_gate, read_notes, wait_until
 from tests.worker.runners.stage import Runner

@@ -1,0 +1,230 @@
+"""Wrong engines of chains that the simulation catches: continuing, blocks, completing without a worker.
+
+On SQLite nobody writes while a block is open, so what is true when it opens is true at its end: a block that is fenced
+at one of the two only is an equal engine there, and a mutant takes both looks away. Each alone is met on PostgreSQL, in
+`tests/mutants/races.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast import current_block
+from holdfast.client.completion import BlockState, CompletionBlock
+from holdfast.database.sqlite import block as sqlite_block
+from holdfast.database.sqlite.connection import WriteConnection
+from holdfast.database.tx import OpenTx, Tx
+from holdfast.errors import LeaseLost, UnknownOutcome
+from holdfast.states import Change, guard
+from holdfast.store.chains import blockers, continuations
+from holdfast.store.chains.blockers import Moved
+from holdfast.store.jobs import completing, settling
+from holdfast.store.jobs.claiming import Hold, Token, token_of
+from holdfast.store.jobs.settling import Settlement
+from holdfast.store.log import events
+from holdfast.store.rows import LOCKED, to_locked
+from holdfast.worker.attempts import attempt_block
+from holdfast.worker.claiming import scan_position
+from tests.mutants import change_sql, mutant, without_guard
+from tests.mutants.simulation import here
+from tests.simulation import chain_scenes, scenes
+from tests.simulation.handlers import WORLD
+
+
+async def finish_anyway(tx: Tx, settlement: Settlement) -> None:
+    """Write down what an attempt came to, whosever the job is by now, and whatever is asked of it."""
+    rows = await tx.fetch_all(f"SELECT {LOCKED} FROM holdfast_job WHERE seq = :seq", seq=settlement.token.seq)
+    held = to_locked(rows[0])
+    decided = [(held, replace(settlement, token=token_of(held)))]
+    judged = await continuations.judge(tx, settling._steps(decided))
+    await settling.leave(tx, decided, judged.chains)
+
+
+async def say_held(tx: Tx, token: Token) -> Hold:
+    """Find nothing wrong with a claim."""
+    return Hold.HELD
+
+
+def without_looking(patch: pytest.MonkeyPatch) -> None:
+    """Take away every look at the token of a block."""
+    patch.setattr(settling, "check", say_held)
+    patch.setattr(settling, "hold_block", say_held)
+    patch.setattr(settling, "finish_block", finish_anyway)
+
+
+@mutant("double successor", "I-36", scene=chain_scenes.a_chain_goes_on_in_its_lane)
+def _(patch: pytest.MonkeyPatch) -> None:
+    insert, sql = continuations.insert, continuations.INSERT
+
+    async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.Fact]:
+        facts = await insert(tx, steps, *args)
+        others = [replace(each.next, start=replace(each.next.start, id=WORLD[0].new_id())) for each in steps]
+        seconds = [replace(each, next=other, place=None) for each, other in zip(steps, others, strict=True)]
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(continuations, "INSERT", sql.replace("chain_index + 1", "chain_index + 2"))
+            return facts + await insert(tx, seconds, *args)
+
+    patch.setattr(continuations, "insert", insert_twice)
+
+
+@mutant("a chain ends with its first step", "I-36", scene=chain_scenes.a_job_waits_for_a_chain_of_several_steps)
+def _(patch: pytest.MonkeyPatch) -> None:
+    closes = settling._closes
+    patch.setattr(
+        settling, "_closes", lambda each: closes(replace(each, outcome=replace(each.outcome, successor=None)))
+    )
+
+
+@mutant(
+    "completion without a worker closes the chain that it continues",
+    "I-36",
+    scene=chain_scenes.people_complete_several_steps,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    given = "CAST(:closed_as AS text)"
+    change_sql(patch, completing, "COMPLETE", given, f"coalesce({given}, 'completed')")
+
+
+@mutant("continuation goes to the end of its lane", "I-28", scene=chain_scenes.a_chain_goes_on_in_its_lane)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(continuations.Step, "hands_on_its_place", False)
+
+
+@mutant("lost unblock", "I-38", scene=chain_scenes.a_job_waits_for_a_chain_of_several_steps)
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def tell_nobody(tx: Tx, closed: Any) -> tuple[list[Moved], set[str]]:
+        return [], set()
+
+    patch.setattr(blockers, "release", tell_nobody)
+
+
+@mutant("blockers of a continuation are not written down", "I-38", scene=chain_scenes.a_continuation_waits_for_others)
+def _(patch: pytest.MonkeyPatch) -> None:
+    link = blockers.link
+
+    async def forget(tx: Tx, waiting: Any, chains: Any) -> None:
+        ((later,),) = await tx.fetch_all("SELECT coalesce(max(seq), 0) FROM holdfast_job WHERE chain_index > 0")
+        await link(tx, [(seq, start) for seq, start in waiting if seq != later], chains)
+
+    patch.setattr(blockers, "link", forget)
+
+
+@mutant("a block commits without its token", "I-13", scene=chain_scenes.a_job_is_taken_before_its_block_opens)
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_looking(patch)
+
+
+@mutant(
+    "a block completes what was completed without it",
+    "I-37",
+    scene=chain_scenes.a_job_is_completed_before_its_block_opens,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_looking(patch)
+    change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "1")
+
+
+@mutant(
+    "a block ignores the cancel request", "I-32", scene=chain_scenes.a_job_is_to_be_cancelled_before_its_block_opens
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_looking(patch)
+    change_sql(patch, settling, "LEAVE", guard(Change.COMPLETE), guard(Change.FAIL))
+
+
+@mutant(
+    "user's writes kept although the completion was lost",
+    "I-66",
+    scene=chain_scenes.a_job_is_taken_before_its_block_opens,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    write = attempt_block.TokenFence.write
+    patch.setattr(settling, "check", say_held)
+
+    async def keep(self: attempt_block.TokenFence, open_tx: OpenTx) -> None:
+        try:
+            await write(self, open_tx)
+        except LeaseLost:
+            await open_tx.commit()
+            raise
+
+    async def let_it_be(self: attempt_block.TokenFence, open_tx: OpenTx, error: LeaseLost) -> None: ...
+
+    patch.setattr(attempt_block.TokenFence, "_refuse_own_doing", let_it_be)
+    patch.setattr(attempt_block.TokenFence, "write", keep)
+
+
+@mutant("user's writes commit before the completion", "I-66", scene=chain_scenes.a_process_dies_in_its_block)
+def _(patch: pytest.MonkeyPatch) -> None:
+    query = sqlite_block.Block.query
+
+    def commit_each(self: sqlite_block.Block, *args: Any) -> Any:
+        rows = query(self, *args)
+        self._connection.commit()
+        self._connection.begin(lambda: True)
+        return rows
+
+    patch.setattr(sqlite_block.Block, "query", commit_each)
+
+
+@mutant("a block that raises keeps its writes", "I-66", scene=chain_scenes.a_block_raises_after_it_has_written)
+def _(patch: pytest.MonkeyPatch) -> None:
+    leave = CompletionBlock._leave
+
+    async def keep(self: CompletionBlock[Any], error: BaseException | None) -> None:
+        fence = self._fence
+        if error is None or fence.open_tx is None:
+            return await leave(self, error)
+        current_block.leave(fence.mark)
+        await fence.open_tx.commit()
+        fence.state = BlockState.ROLLED_BACK
+        return None
+
+    patch.setattr(CompletionBlock, "_leave", keep)
+
+
+@mutant(
+    "lost COMMIT answer of a block counted as failure",
+    "I-55",
+    scene=chain_scenes.a_block_whose_answer_is_lost_is_read_back,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def believe(self: attempt_block.TokenFence, error: UnknownOutcome) -> None:
+        raise error
+
+    patch.setattr(attempt_block.TokenFence, "resolve", believe)
+
+
+@mutant(
+    "guard of completing without a worker, and the look before it",
+    "I-08",
+    scene=scenes.people_ask_for_what_must_not_be,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, Change.COMPLETE_OUTSIDE, completing, "COMPLETE")
+
+
+@mutant("claim's floor never lowered", "I-72", scene=chain_scenes.what_is_urgent_sorts_below_the_floor)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def raise_only(self: scan_position.Floor, place: Any, sent: float, claimed: Any, most: int) -> None:
+        if claimed:
+            self._place = max(self._place, (claimed[-1].sort_key, claimed[-1].token.seq))
+
+    patch.setattr(scan_position.Floor, "place", lambda self: self._place)
+    patch.setattr(scan_position.Floor, "note", raise_only)
+
+
+@mutant("hold-off begun anew by each connection", "I-22", scene=chain_scenes.connections_are_replaced_every_second)
+def _(patch: pytest.MonkeyPatch) -> None:
+    connect = WriteConnection._connect
+
+    def begin_anew(self: WriteConnection) -> Any:
+        connection, worker = connect(self), here().worker
+        if worker is not None and worker._upkeep is not None:
+            worker._upkeep._quiet_since = worker._surroundings.monotonic()
+        return connection
+
+    patch.setattr(WriteConnection, "_connect", begin_anew)

@@ -1,0 +1,1 @@
+"""The databases of the tests: servers, connections that are kept, and tables that are swept."""

@@ -1,0 +1,1 @@
+"""Faults that tests put into the network, the disk and the clock."""

@@ -1,0 +1,1 @@
+"""Tables of guarantees and faults, made from the docstrings of the tests for the docs."""

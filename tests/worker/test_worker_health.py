@@ -1,0 +1,150 @@
+"""A worker says how it is: before, while and after it works, and while its store or a handler is in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Unavailable
+from holdfast.worker.attempts import active
+from tests.support.conditions import until
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def hf(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+    made = new_holdfast(request.param)
+    await made.open()
+    yield made
+    await made.close()
+
+
+class Broken:
+    """A store that can be made unavailable."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.is_down = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run it, or refuse."""
+        if self.is_down:
+            raise Unavailable("the store is down")
+        return await self._store.run(operation, *args, **kwargs)
+
+
+async def test_health_follows_the_life_of_a_worker(hf: Holdfast) -> None:
+    gate = asyncio.Event()
+
+    @hf.task(name="waits")
+    async def waits() -> None:
+        await gate.wait()
+
+    before = datetime.now(UTC)
+    worker = hf.worker()
+    unborn = worker.health()
+    async with worker:
+        await until(lambda: worker.health().claimed_at is not None, "it has asked for work")
+        chain = await hf.start(waits())
+        await until(lambda: worker.health().running == 1, "the handler runs")
+        working = worker.health()
+        worker.drain()
+        draining = worker.health()
+        gate.set()
+    ended = worker.health()
+
+    assert (unborn.since, unborn.claimed_at, unborn.running, unborn.is_draining) == (None, None, 0, False)
+    assert working.id == worker.id
+    assert working.since is not None
+    assert working.claimed_at is not None
+    assert before.timestamp() - 0.1 <= working.since.timestamp() <= working.claimed_at.timestamp() + 0.1
+    assert (working.trouble_since, working.stubborn, working.is_draining) == (None, (), False)
+    assert draining.is_draining
+    assert draining.running == 1
+    assert ended.running == 0
+    assert (await hf.get_job(chain)).status == "completed"
+
+
+async def test_health_says_how_new_work_is_heard_of(new_holdfast: Callable[..., Holdfast]) -> None:
+    """F-22."""
+    here, there, pooled = new_holdfast("sqlite"), new_holdfast("postgres"), None
+    pooled = new_holdfast("postgres", transaction_pooler=True)
+    async with here, there, pooled, here.worker() as one, there.worker() as two, pooled.worker() as three:
+        await until(lambda: two.health().hints == "listening", "the line to PostgreSQL works", 20)
+
+        assert one.health().hints == "watching"
+        assert three.health().hints == "polling"
+
+
+async def test_health_tells_a_store_that_is_down_and_when_it_is_back(hf: Holdfast) -> None:
+    """F-18."""
+
+    @hf.task(name="quick")
+    async def quick() -> None:
+        pass
+
+    worker = hf.worker(poll=0.1)
+    broken = Broken(hf.store)
+    worker._store = broken  # type: ignore[assignment]
+    async with worker:
+        await until(lambda: worker.health().claimed_at is not None, "it has asked for work")
+        broken.is_down = True
+        chain = await hf.start(quick())
+        await until(lambda: worker.health().trouble_since is not None, "it says that the store is in trouble")
+        await until(lambda: worker.health().trouble == "the store is down", "it says what the trouble is")
+        broken.is_down = False
+        await until(lambda: worker.health().trouble_since is None, "it says that the store is back")
+        assert worker.health().trouble is None
+        await chain.result(timeout=5)
+
+
+async def test_health_tells_a_handler_that_does_not_stop(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-08, I-34."""
+    monkeypatch.setattr(active, "STUBBORN_SECONDS", 0.1)
+    gate = threading.Event()
+
+    @hf.task(name="deaf")
+    def deaf() -> None:
+        gate.wait(20)
+
+    async with hf.worker() as worker:
+        chain = await hf.start(deaf())
+        await until(lambda: worker.health().running == 1, "it runs")
+        await hf.cancel(chain)
+        await until(lambda: worker.health().stubborn == (str(chain.id),), "it does not stop")
+        gate.set()
+        await until(lambda: worker.health().stubborn == (), "it has stopped")
+
+
+async def test_health_tells_from_another_thread_that_the_loop_is_blocked(hf: Holdfast) -> None:
+    """F-09."""
+    seen: list[float] = []
+
+    @hf.task(name="blocks", lease=1)
+    async def blocks() -> None:
+        began = time.monotonic()
+        while not seen and time.monotonic() - began < 10:
+            time.sleep(0.05)
+
+    def watch() -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < 10:
+            if (lag := worker.health().loop_lag) > 0.5:
+                seen.append(lag)
+                return
+            time.sleep(0.02)
+
+    async with hf.worker() as worker:
+        watcher = asyncio.get_running_loop().run_in_executor(None, watch)
+        await (await hf.start(blocks())).result(timeout=15)
+        await watcher
+
+    assert seen
