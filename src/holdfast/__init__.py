@@ -65,7 +65,8 @@ from holdfast.retention import Retained, Retention, RetentionCount
 from holdfast.settings import Settings
 from holdfast.states import State, Status
 from holdfast.tasks.calls import Call
-from holdfast.tasks.task import Task, Tasks
+from holdfast.tasks.registry import Tasks
+from holdfast.tasks.task import Task
 from holdfast.worker.attempts.attempt_block import CompletingTransaction
 from holdfast.worker.attempts.context import Blocker, Context
 from holdfast.worker.health import Health

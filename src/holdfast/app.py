@@ -39,7 +39,8 @@ from holdfast.runtime import Surroundings
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks.calls import Call, StartOptions, check_any
-from holdfast.tasks.task import Task, Tasks
+from holdfast.tasks.registry import Tasks
+from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Posts
 from holdfast.worker.children.bootstrap import Launch
 from holdfast.worker.children.engine import Engine

@@ -18,7 +18,7 @@ from holdfast.settings import Settings
 from holdfast.store import holds
 from holdfast.store.chains import creation
 from holdfast.store.jobs import completing, steering
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 from holdfast.worker.worker import Worker
 from tests.simulation.disk import Disk, VirtualFile, VirtualFileLock
 from tests.simulation.post import PostOffice, VirtualPoster

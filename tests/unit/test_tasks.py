@@ -17,7 +17,8 @@ from typing_extensions import TypedDict
 
 from holdfast.errors import DuplicateTask, InvalidInput, InvalidOutput, Misuse, UnknownTask
 from holdfast.tasks.calls import Call, Options
-from holdfast.tasks.task import Policy, Task, Tasks
+from holdfast.tasks.registry import Tasks
+from holdfast.tasks.task import Policy, Task
 from holdfast.worker.attempts.context import Context
 
 
@@ -245,7 +246,7 @@ def test_a_task_is_called_after_its_module_and_function(tasks: Tasks) -> None:
 def test_a_script_goes_by_the_name_of_its_file(tmp_path: Path) -> None:
     script = tmp_path / "shop.py"
     script.write_text(
-        "from holdfast.tasks.task import Tasks\n"
+        "from holdfast.tasks.registry import Tasks\n"
         "tasks = Tasks()\n"
         "@tasks.task\n"
         "def sell(x: int) -> None: ...\n"

@@ -24,8 +24,8 @@ from holdfast.store.chains import creation
 from holdfast.store.rows import SILENT
 from holdfast.tasks.calls import Call, Unset
 from holdfast.tasks.decoder import Typed
+from holdfast.tasks.registry import Tasks
 from holdfast.tasks.schemas import check_arguments
-from holdfast.tasks.task import Tasks
 from holdfast.webhooks.addresses import AddressRules
 
 R = TypeVar("R")

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.models import Chain, Event, Job
-from holdfast.tasks.task import Task, Tasks
+from holdfast.tasks.registry import Tasks
+from holdfast.tasks.task import Task
 
 
 class Typed:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import FrameType, FunctionType
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     ParamSpec,
@@ -26,10 +25,8 @@ from typing import (
 from holdfast.errors import Misuse
 from holdfast.tasks.calls import refuse_unknown
 from holdfast.tasks.phases import result_codec, returned_type
-
-if TYPE_CHECKING:
-    from holdfast.tasks.task import PipelineOptions, Task
-    from holdfast.worker.attempts.context import BlockingContext, Context
+from holdfast.tasks.signatures import AsyncContext, PlainContext, context_colour
+from holdfast.tasks.task import PipelineOptions, Task
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -66,7 +63,7 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]],
+        first: Callable[Concatenate[AsyncContext, P], Coroutine[Any, Any, R]],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -74,7 +71,7 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], R],
+        first: Callable[Concatenate[AsyncContext, P], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -82,7 +79,7 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[BlockingContext, P], R],
+        first: Callable[Concatenate[PlainContext, P], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -90,8 +87,8 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], Coroutine[Any, Any, R]],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], Coroutine[Any, Any, R]],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -99,8 +96,8 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], R],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -108,8 +105,8 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[BlockingContext, P], A],
-        second: Callable[[BlockingContext, A], R],
+        first: Callable[Concatenate[PlainContext, P], A],
+        second: Callable[[PlainContext, A], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -117,9 +114,9 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], Awaitable[B] | B],
-        third: Callable[[Context, B], Coroutine[Any, Any, R]],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], Awaitable[B] | B],
+        third: Callable[[AsyncContext, B], Coroutine[Any, Any, R]],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -127,9 +124,9 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], Awaitable[B] | B],
-        third: Callable[[Context, B], R],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], Awaitable[B] | B],
+        third: Callable[[AsyncContext, B], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -137,9 +134,9 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[BlockingContext, P], A],
-        second: Callable[[BlockingContext, A], B],
-        third: Callable[[BlockingContext, B], R],
+        first: Callable[Concatenate[PlainContext, P], A],
+        second: Callable[[PlainContext, A], B],
+        third: Callable[[PlainContext, B], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -147,10 +144,10 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], Awaitable[B] | B],
-        third: Callable[[Context, B], Awaitable[C] | C],
-        fourth: Callable[[Context, C], Coroutine[Any, Any, R]],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], Awaitable[B] | B],
+        third: Callable[[AsyncContext, B], Awaitable[C] | C],
+        fourth: Callable[[AsyncContext, C], Coroutine[Any, Any, R]],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -158,10 +155,10 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], Awaitable[B] | B],
-        third: Callable[[Context, B], Awaitable[C] | C],
-        fourth: Callable[[Context, C], R],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], Awaitable[B] | B],
+        third: Callable[[AsyncContext, B], Awaitable[C] | C],
+        fourth: Callable[[AsyncContext, C], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -169,10 +166,10 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[BlockingContext, P], A],
-        second: Callable[[BlockingContext, A], B],
-        third: Callable[[BlockingContext, B], C],
-        fourth: Callable[[BlockingContext, C], R],
+        first: Callable[Concatenate[PlainContext, P], A],
+        second: Callable[[PlainContext, A], B],
+        third: Callable[[PlainContext, B], C],
+        fourth: Callable[[PlainContext, C], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -180,11 +177,11 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], Awaitable[B] | B],
-        third: Callable[[Context, B], Awaitable[C] | C],
-        fourth: Callable[[Context, C], Awaitable[D] | D],
-        fifth: Callable[[Context, D], Coroutine[Any, Any, R]],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], Awaitable[B] | B],
+        third: Callable[[AsyncContext, B], Awaitable[C] | C],
+        fourth: Callable[[AsyncContext, C], Awaitable[D] | D],
+        fifth: Callable[[AsyncContext, D], Coroutine[Any, Any, R]],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -192,11 +189,11 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[Context, P], Awaitable[A] | A],
-        second: Callable[[Context, A], Awaitable[B] | B],
-        third: Callable[[Context, B], Awaitable[C] | C],
-        fourth: Callable[[Context, C], Awaitable[D] | D],
-        fifth: Callable[[Context, D], R],
+        first: Callable[Concatenate[AsyncContext, P], Awaitable[A] | A],
+        second: Callable[[AsyncContext, A], Awaitable[B] | B],
+        third: Callable[[AsyncContext, B], Awaitable[C] | C],
+        fourth: Callable[[AsyncContext, C], Awaitable[D] | D],
+        fifth: Callable[[AsyncContext, D], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -204,11 +201,11 @@ class Pipeliner:
     def __call__(
         self,
         name: str,
-        first: Callable[Concatenate[BlockingContext, P], A],
-        second: Callable[[BlockingContext, A], B],
-        third: Callable[[BlockingContext, B], C],
-        fourth: Callable[[BlockingContext, C], D],
-        fifth: Callable[[BlockingContext, D], R],
+        first: Callable[Concatenate[PlainContext, P], A],
+        second: Callable[[PlainContext, A], B],
+        third: Callable[[PlainContext, B], C],
+        fourth: Callable[[PlainContext, C], D],
+        fifth: Callable[[PlainContext, D], R],
         /,
         **options: Unpack[PipelineOptions],
     ) -> Task[P, R]: ...
@@ -252,7 +249,7 @@ def make_handler(name: str, functions: Sequence[Function], local_names: Mapping[
 def _async_handler(functions: Sequence[Function]) -> Function:
     first, *later = functions
 
-    async def handler(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
+    async def handler(ctx: Any, /, *args: Any, **kwargs: Any) -> Any:
         value = await ctx.phase(first.__name__, first, ctx, *args, **kwargs)
         for each in later:
             value = await ctx.phase(each.__name__, each, ctx, value)
@@ -264,7 +261,7 @@ def _async_handler(functions: Sequence[Function]) -> Function:
 def _plain_handler(functions: Sequence[Function]) -> Function:
     first, *later = functions
 
-    def handler(ctx: BlockingContext, /, *args: Any, **kwargs: Any) -> Any:
+    def handler(ctx: Any, /, *args: Any, **kwargs: Any) -> Any:
         value = ctx.phase(first.__name__, first, ctx, *args, **kwargs)
         for each in later:
             value = ctx.phase(each.__name__, each, ctx, value)
@@ -317,7 +314,7 @@ def _is_async(functions: Sequence[Function], local_names: Mapping[str, Any]) -> 
 def _colour(function: Function, local_names: Mapping[str, Any]) -> str | None:
     first = next(iter(inspect.signature(function).parameters), None)
     hint = None if first is None else _hints(function, local_names).get(first)
-    return getattr(hint, "__holdfast_context__", None)
+    return context_colour(hint)
 
 
 def _hints(function: Function, local_names: Mapping[str, Any]) -> dict[str, Any]:

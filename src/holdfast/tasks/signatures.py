@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,6 +22,30 @@ from holdfast.errors import InvalidInput, Misuse
 # what a default leaves out is checked like what a caller gives; an argument that nobody takes is an error
 ARGUMENTS: ConfigDict = {**BYTES_AS_BASE64, "extra": "forbid", "validate_default": True}
 UNKNOWN_FIRST = (Any, object)
+
+Colour: TypeAlias = Literal["async", "blocking"]
+
+
+class HandlerContext:
+    """What a handler may take first: the base of the two contexts that a worker gives, told apart by their colour."""
+
+    colour: ClassVar[Colour]
+
+
+class AsyncHandlerContext(HandlerContext):
+    """The base of `holdfast.Context`."""
+
+    colour: ClassVar[Colour] = "async"
+
+
+class BlockingHandlerContext(HandlerContext):
+    """The base of `holdfast.sync.Context`."""
+
+    colour: ClassVar[Colour] = "blocking"
+
+
+AsyncContext = TypeVar("AsyncContext", bound=AsyncHandlerContext)
+PlainContext = TypeVar("PlainContext", bound=BlockingHandlerContext)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +186,7 @@ def _takes_context(function: Callable[..., object], parameters: list[inspect.Par
             f"its first parameter, {first.name!r}, could be a context or an argument; "
             "write `ctx: Context`, or the type of the argument",
         )
-    colour = _context_colour(hints.get(first.name))
+    colour = context_colour(hints.get(first.name))
     if colour is None:
         return False
     if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
@@ -171,9 +195,9 @@ def _takes_context(function: Callable[..., object], parameters: list[inspect.Par
     return True
 
 
-def _context_colour(annotation: object) -> str | None:
-    # the classes stand above this file; they carry this mark so that they can be known from below
-    return getattr(annotation, "__holdfast_context__", None)
+def context_colour(annotation: object) -> Colour | None:
+    """Give the colour of the context that *annotation* names; None if it names something else."""
+    return annotation.colour if isinstance(annotation, type) and issubclass(annotation, HandlerContext) else None
 
 
 def _check_colour(function: Callable[..., object], colour: str) -> None:
@@ -192,7 +216,7 @@ def _check_parameter(function: Callable[..., object], parameter: inspect.Paramet
         raise _refuse(function, f"arguments are passed by name, and {name!r} has none; take the `/` away")
     if name not in hints:
         raise _refuse(function, f"parameter {name!r} has no annotation; write `{name}: str`, or what it is")
-    if _context_colour(hints[name]) is not None:
+    if context_colour(hints[name]) is not None:
         raise _refuse(function, f"the context comes first; move {name!r} to the front")
 
 

@@ -1,47 +1,34 @@
-"""Tasks and their registry: functions, or declarations of functions that run elsewhere, by stable names."""
+"""A task: a function, or the declaration of one that runs elsewhere, with the policy of its jobs."""
 
 from __future__ import annotations
 
 import json
-import re
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, update_wrapper
 from hashlib import sha256
-from pathlib import Path
-from types import FrameType
 from typing import (
-    TYPE_CHECKING,
     Any,
-    Concatenate,
     Generic,
     Literal,
     ParamSpec,
     TypeAlias,
     TypedDict,
     TypeVar,
-    Unpack,
-    cast,
     get_args,
-    overload,
 )
 
 from pydantic import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from holdfast.codec import Codec, make_codec
-from holdfast.errors import DuplicateTask, InvalidInput, InvalidOutput, Misuse, UnknownTask
-from holdfast.models import RESERVED, TaskRecord
+from holdfast.errors import InvalidInput, InvalidOutput, Misuse
+from holdfast.models import TaskRecord
 from holdfast.outcomes import Retry, is_number
 from holdfast.retention import Retention
-from holdfast.tasks.calls import Call, Options, check_priority, check_queue, refuse_unknown
+from holdfast.tasks.calls import Call, Options, check_priority, check_queue
 from holdfast.tasks.phases import check_phases
-from holdfast.tasks.pipelines import Pipeliner
-from holdfast.tasks.signatures import Signature, read_fields, read_signature
-
-if TYPE_CHECKING:
-    from holdfast.worker.attempts.context import BlockingContext, Context
+from holdfast.tasks.signatures import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,8 +45,6 @@ PLACED = frozenset({"queue", "priority"})
 OWNERS = PLACED | {"history"}
 """What is written on every job of a task, and which its owner says if its code is elsewhere."""
 NULL = "null"
-NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
-ANY_ARGUMENTS = Codec[dict[str, Any]](dict[str, Any], "arguments", InvalidInput)
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -281,218 +266,6 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
-
-
-class Registrar:
-    """Turns functions into tasks of one registry: `@hf.task`, `@hf.task(queue="mail")`.
-
-    With options it gives another registrar, so that a set of them can have a name of its own, such as
-    `mail_task = hf.task(queue="mail")`. Without `name=` a task is called `module.function`, where a script
-    goes by its file's name, and a function inside another without the outer one. Stored jobs find their task
-    by this name: give `name=` before a function moves, or `aliases=` when it has.
-    """
-
-    def __init__(self, tasks: Tasks, options: TaskOptions) -> None:
-        self._tasks = tasks
-        self._options = options
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Registrar: ...
-    def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Register *function*, or refuse it with what to write instead."""
-        refuse_unknown(options, TaskOptions.__optional_keys__, "a task")
-        merged = cast("TaskOptions", {**self._options, **options})
-        if function is None:
-            return Registrar(self._tasks, merged)
-        task = _from_function(function, merged, sys._getframe(1), self._tasks.middleware)
-        self._tasks.add(task)
-        return task
-
-
-class Tasks:
-    """A registry of tasks; an application of several modules has one in each and merges them.
-
-    >>> tasks = Tasks()
-    >>> charge = tasks.declare("billing.charge", dict, str)
-    Traceback (most recent call last):
-    holdfast.errors.Misuse: the input of a declared task is a pydantic model, a dataclass or a TypedDict
-    """
-
-    def __init__(self, *, middleware: Sequence[Middleware] = ()) -> None:
-        self._by_name: dict[str, Task[..., Any]] = {}
-        self.middleware = tuple(middleware)
-        """Wraps every attempt of the tasks registered here, inside the worker's and outside the task's own."""
-        self.task = Registrar(self, {})
-        self.pipeline = Pipeliner(self._add_pipeline, PipelineOptions.__optional_keys__)
-
-    @overload
-    def declare(
-        self, name: str, input_type: Callable[P, Any], output_type: type[R], **options: Unpack[PolicyOptions]
-    ) -> Task[P, R]: ...
-    @overload
-    def declare(
-        self, name: str, input_type: Callable[P, Any], output_type: None, **options: Unpack[PolicyOptions]
-    ) -> Task[P, None]: ...
-    @overload  # for pyright, to which a TypedDict has two constructors; mypy takes the first overload
-    def declare(
-        self,
-        name: str,
-        input_type: type[Mapping[str, object]],
-        output_type: type[R],
-        **options: Unpack[PolicyOptions],
-    ) -> Task[..., R]: ...
-    def declare(self, name: str, input_type: Any, output_type: Any, **options: Any) -> Task[..., Any]:
-        """Declare a task whose code lives elsewhere; the fields of *input_type* are its arguments.
-
-        *input_type* is a pydantic model, a dataclass or a TypedDict. Without `queue=` and `priority=` its
-        jobs get those that the code's owner chose.
-        """
-        refuse_unknown(options, PolicyOptions.__optional_keys__, "a declared task")
-        said = {option: options[option] for option in OWNERS & options.keys()}
-        task: Task[..., Any] = Task(
-            _check_name(name),
-            read_fields(input_type, output_type),
-            policy=Policy(**options),
-            chosen=Options(**said, given=PLACED & options.keys()),
-            place=_place(sys._getframe(1)),
-        )
-        self.add(task)
-        return task
-
-    def _add_pipeline(
-        self, handler: Callable[..., Any], phases: Sequence[str], options: Mapping[str, Any], frame: FrameType
-    ) -> Task[..., Any]:
-        merged = cast("TaskOptions", {**options, "phases": phases})
-        task = _from_function(handler, merged, frame, self.middleware, _place(frame))
-        self.add(task)
-        return task
-
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
-        """Build a call by name; *arguments* of a task not known here are only checked to be storable."""
-        task = self._by_name.get(name)
-        if task is not None:
-            return task.call_with(arguments)
-        if not NAME.fullmatch(name) or name.startswith(RESERVED):
-            raise self._unknown(name)
-        return Call(name, ANY_ARGUMENTS.encode(ANY_ARGUMENTS.check(arguments)))
-
-    def get(self, name: str) -> Task[..., Any]:
-        """Find a task by its name or an alias, or raise `UnknownTask` with the names that are near."""
-        if name not in self._by_name:
-            raise self._unknown(name)
-        return self._by_name[name]
-
-    def add(self, *tasks: Task[..., Any]) -> None:
-        """Take *tasks* in, all or none; raise `DuplicateTask` for names that other tasks have."""
-        merged = dict(self._by_name)
-        claims = [(name, task, merged.setdefault(name, task)) for task in tasks for name in task.names]
-        clashes = {name: (holder, task) for name, task, holder in claims if holder is not task}
-        if clashes:
-            places = [f"{name}: {holder.place}, {task.place}" for name, (holder, task) in clashes.items()]
-            raise DuplicateTask(list(clashes), places)
-        self._by_name = merged
-
-    def merge(self, *others: Tasks) -> None:
-        """Take in all tasks of *others*; a task that is here already is no duplicate of itself."""
-        self.add(*(task for other in others for task in other))
-
-    def __iter__(self) -> Iterator[Task[..., Any]]:
-        return iter(dict.fromkeys(self._by_name.values()))
-
-    def __len__(self) -> int:
-        return len(set(self._by_name.values()))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
-
-    def _unknown(self, name: str) -> UnknownTask:
-        from difflib import get_close_matches
-
-        return UnknownTask(name[:200], get_close_matches(name[:200], self._by_name))
-
-
-def _from_function(
-    function: Any, options: TaskOptions, frame: FrameType, middleware: Sequence[Middleware], place: str = ""
-) -> Task[..., Any]:
-    signature = read_signature(function, frame.f_locals)
-    policy = _policy(options)
-    if policy.is_in_child:
-        _refuse_unreachable(function, frame, is_made_here=bool(place))
-    said = {option: getattr(policy, option) for option in OWNERS}
-    return Task(
-        _check_name(options.get("name") or _default_name(function)),
-        signature,
-        aliases=_check_aliases(options.get("aliases", ())),
-        policy=policy,
-        chosen=Options(**said, given=PLACED & options.keys()),
-        place=place or f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
-        function=function,
-        middleware=middleware,
-    )
-
-
-def _refuse_unreachable(function: Any, frame: FrameType, *, is_made_here: bool) -> None:
-    """Raise `Misuse` for a handler that a child process, which imports its module anew, would not find."""
-    # a pipeline's handler is ours, and is there in the child if the line that makes it runs when its module is imported
-    is_inside = frame.f_code.co_name != "<module>" if is_made_here else "<locals>" in function.__qualname__
-    module = frame.f_globals.get("__name__") if is_made_here else function.__module__
-    if is_inside:
-        raise Misuse(
-            'run_in="process" needs what a child process finds when it imports the module; write it at the top of a '
-            "module, not inside another function"
-        )
-    main = sys.modules["__main__"]
-    if module == "__main__" and main.__spec__ is None and not Path(getattr(main, "__file__", None) or "").is_file():
-        raise Misuse(
-            'run_in="process" needs a file that a child process can import; put the task into a module, for what is '
-            "typed or given by -c is nowhere"
-        )
-
-
-def _policy(options: TaskOptions) -> Policy:
-    chosen = {key: value for key, value in options.items() if key in POLICY_KEYS}
-    return Policy(**cast("dict[str, Any]", chosen))
-
-
-def _default_name(function: Callable[..., Any]) -> str:
-    return f"{_module_name(function.__module__)}.{function.__qualname__.rpartition('<locals>.')[2]}"
-
-
-def _module_name(module: str) -> str:
-    if module not in ("__main__", "__mp_main__"):
-        return module
-    # the name by which a worker imports what was run as a script, or with -m
-    main = sys.modules["__main__"]
-    if main.__spec__ is not None:
-        return main.__spec__.name
-    file = getattr(main, "__file__", None)
-    return Path(file).stem if file else module
-
-
-def _check_name(name: object) -> str:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise Misuse(f"{str(name)[:60]!r} cannot name a task; give name= of letters, digits and . _ : -")
-    if name.startswith(RESERVED):
-        raise Misuse(f"{name!r} cannot name a task; what begins with {RESERVED!r} is the engine's own: give a name=")
-    return name
-
-
-def _check_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(aliases, str):
-        raise Misuse(f"aliases are a list; write aliases=[{aliases[:60]!r}]")
-    return tuple(_check_name(each) for each in aliases)
-
-
-def _place(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class _QuietSchema(GenerateJsonSchema):

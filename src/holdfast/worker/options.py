@@ -10,7 +10,7 @@ from holdfast.errors import InvalidSettings
 from holdfast.runtime import Surroundings
 from holdfast.store.jobs.claiming import Want
 from holdfast.tasks.calls import NAME_LENGTH, check_any, is_name
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 from holdfast.worker.attempts.attempt import Middleware
 
 

@@ -26,7 +26,8 @@ from holdfast.errors import HoldfastError, Misuse
 from holdfast.runtime import Surroundings
 from holdfast.store.jobs.claiming import Hold, Token, Want
 from holdfast.store.workers import Member
-from holdfast.tasks.task import Task, Tasks
+from holdfast.tasks.registry import Tasks
+from holdfast.tasks.task import Task
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason
 from holdfast.worker.attempts.active import Running, Slot
 from holdfast.worker.attempts.loop_lag import LoopWatch

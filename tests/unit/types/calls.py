@@ -5,7 +5,7 @@ from typing import assert_type
 
 from holdfast.models import Unique
 from holdfast.tasks.calls import Call
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 
 tasks = Tasks()
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from holdfast.tasks.calls import Call
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 
 tasks = Tasks()
 

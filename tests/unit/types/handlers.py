@@ -3,7 +3,8 @@
 from typing import assert_type
 
 from holdfast.tasks.calls import Call
-from holdfast.tasks.task import Registrar, Task, Tasks
+from holdfast.tasks.registry import Registrar, Tasks
+from holdfast.tasks.task import Task
 from holdfast.worker.attempts.context import BlockingContext, Context
 
 tasks = Tasks()

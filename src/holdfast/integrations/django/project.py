@@ -22,7 +22,7 @@ from holdfast.integrations.django.addresses import address_of, connection_of
 from holdfast.integrations.django.provider import Django
 from holdfast.settings import Settings
 from holdfast.supervisor.launch import find
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 
 tasks = Tasks()
 """The project's tasks: `@tasks.task(name="shop.charge")` in any app's `tasks.py`."""

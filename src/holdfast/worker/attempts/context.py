@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from holdfast.client.completion import AsyncBlock, BlockingBlock
@@ -16,6 +16,7 @@ from holdfast.database.tx import drive
 from holdfast.states import Status
 from holdfast.tasks.calls import Call
 from holdfast.tasks.phases import percent_of
+from holdfast.tasks.signatures import AsyncHandlerContext, BlockingHandlerContext
 from holdfast.tasks.task import Task
 from holdfast.worker.attempts.aborts import Aborted, AbortReason, AbortSignal
 from holdfast.worker.attempts.attempt_block import BlockingCompletingTransaction, CompletingTransaction, TokenFence
@@ -165,13 +166,11 @@ class _Flush:
         return self.host.flushed(self.written).__await__()
 
 
-class Context(_Base):
+class Context(_Base, AsyncHandlerContext):
     """The first parameter of an `async def` handler that wants one.
 
     Annotate it, and leave it out when you call the task: `async def charge(ctx: Context, order_id: int) -> str`.
     """
-
-    __holdfast_context__: ClassVar[str] = "async"
 
     @overload
     async def phase(
@@ -239,10 +238,8 @@ class Context(_Base):
         return AsyncBlock(self._fence(BlockKind.ATOMIC, using), CompletingTransaction)
 
 
-class BlockingContext(_Base):
+class BlockingContext(_Base, BlockingHandlerContext):
     """The first parameter of a plain `def` handler that wants one; public as `holdfast.sync.Context`."""
-
-    __holdfast_context__: ClassVar[str] = "blocking"
 
     def phase(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run `function(*args)` as the phase *name*, which the task declares, and store what it returns.

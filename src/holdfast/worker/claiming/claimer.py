@@ -25,7 +25,7 @@ from holdfast.store import polls
 from holdfast.store.jobs import claiming, settling
 from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, Report, Want
 from holdfast.store.jobs.settling import Settled, Settlement
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 from holdfast.worker.attempts.active import Running, Slot
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.claiming.dispatcher import Intake

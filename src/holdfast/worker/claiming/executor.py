@@ -16,7 +16,7 @@ from holdfast.runtime import Pool, Surroundings
 from holdfast.store.jobs import warnings
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.store.jobs.settling import Settlement
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 from holdfast.worker.attempts.active import Run, Running
 from holdfast.worker.attempts.attempt import Attempt
 from holdfast.worker.attempts.blocks import make_desks

@@ -28,7 +28,7 @@ from holdfast.store.log import pruning
 from holdfast.store.retention import BEGINNING, Found, Line, Place
 from holdfast.store.unique import Turn
 from holdfast.tasks.decoder import Typed
-from holdfast.tasks.task import Tasks
+from holdfast.tasks.registry import Tasks
 from holdfast.worker.upkeep.hooks import Errand, Hooks
 
 FIRST_SECONDS = 20.0
