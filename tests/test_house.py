@@ -21,60 +21,71 @@ from holdfast.sync import BlockingHoldfast
 
 SOURCE = Path(holdfast.__file__).parent
 
-# from the ground up: a module imports from its own line or a lower one, never from a higher
-STOREYS = (
-    (
-        "errors",
-        "states",
-        "models",
-        "ids",
-        "settings",
-        "surroundings",
-        "codec",
-        "schemas",
-        "outcomes",
-        "crashpoints",
-        "open_blocks",
-        "cursors",
-        "retention",
-        "sse",
-        "wire",
-        "webhooks",
-        "webhook_body",
+# from the ground up: a module imports from its own room or a lower one, never from a higher
+ROOMS: dict[str, tuple[str, ...]] = {
+    "ground": (
+        *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention"),
+        *("runtime", "fault_points", "current_block"),
     ),
-    ("store",),
-    ("calls", "signatures", "phases", "pipelines", "tasks", "lists"),
-    ("typed",),
-    ("lookout", "following", "log_pages"),
-    ("starting", "results", "waiting", "feed", "watching", "streams"),
-    ("transactions", "providers"),
-    ("completion",),
-    ("worker",),
-    ("delivery",),
-    ("completing",),
-    ("verbs", "lane_handles", "webhook_handles", "event_filters", "listeners"),
-    ("app", "sync"),
-    ("cli", "integrations", "http"),
-    ("__main__",),
-    ("testing", "parts"),
-)
-STORE_STOREYS = (
-    ("dialect", "hints", "statements"),
-    ("tx",),
-    ("views", "migrations"),
-    ("sqlite", "postgres"),
-    ("borrowed", "stores"),
-    ("facts", "phase_rows", "rows"),
-    ("webhooks",),
-    ("statistics", "arrivals", "events", "unique", "task_rows", "workers", "proofs", "trimming"),
-    ("chain_ends", "dependents", "lanes", "reads"),
-    ("blockers", "subscriptions", "deliveries", "log", "current"),
-    ("chains", "continuations", "deletes"),
-    ("admission",),
-    ("jobs", "glances", "clock"),
-    ("phases", "settling", "steering", "warnings"),
-    ("reaping", "holds", "block_ends", "completing", "retention"),
-)
+    "wire": ("wire",),
+    "webhooks": ("webhooks",),
+    "database": ("database",),
+    "store": ("store",),
+    "tasks": ("tasks",),
+    "events": ("events",),
+    "client": ("client",),
+    "worker": ("worker",),
+    "front door": ("app", "sync", "parts", "__init__"),
+    "supervisor": ("supervisor",),
+    "integrations": ("integrations",),
+    "http": ("http",),
+    "cli": ("cli", "__main__"),
+    "testing": ("testing",),
+}
+PURE = ROOMS["ground"][:-3] + ROOMS["wire"]
+"""What knows neither clock nor thread, file, socket or database: the ground without what it is given from outside."""
+
+# the same inside the rooms that have an order of their own; in every other one there are only no circles
+INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "database": (
+        ("dialect", "hints", "statements"),
+        ("tx",),
+        ("single_statement", "migrations"),
+        ("sqlite", "postgres"),
+        ("borrowed", "stores"),
+    ),
+    "store": (
+        ("arrivals", "clock", "facts", "phase_rows", "task_rows", "unique", "workers", "proofs"),
+        ("rows",),
+        ("reads", "subscriptions"),
+        ("log",),
+        ("deliveries", "lanes"),
+        ("chains", "holds"),
+        ("admission", "retention"),
+        ("jobs",),
+        ("phases", "polls"),
+    ),
+    "tasks": (("calls", "phases", "schemas", "signatures"), ("task",), ("pipelines",), ("registry",), ("decoder",)),
+    "events": (("filters", "follower", "page_cache", "poller"), ("feed",), ("job_watch", "listeners", "sse_stream")),
+    "client": (
+        ("chain_handle", "list_options", "providers", "starter", "waiter"),
+        ("transactions",),
+        ("completion",),
+        ("outside_completion",),
+        ("verbs",),
+        ("lane_handles", "webhook_handles"),
+    ),
+    "worker": (
+        ("attempts", "health", "leases", "shutdown", "upkeep"),
+        ("options", "webhook_task"),
+        ("children",),
+        ("claiming",),
+        ("worker",),
+    ),
+}
+
+SAME_NAME: dict[str, str] = {}
+"""Class names that stand in more than one module, each with the reason."""
 
 
 def modules() -> list[Path]:
@@ -91,8 +102,9 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Name the modules of ours that are imported at run time, without the leading `holdfast.`."""
+@cache
+def imports(path: Path) -> frozenset[tuple[str, bool]]:
+    """Name the modules of ours that are imported, without the leading `holdfast.`, and whether for types alone."""
     tree = tree_of(path)
     for_types = {
         id(inner)
@@ -100,36 +112,111 @@ def imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
+    found = set()
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.ImportFrom)
-            and id(node) not in for_types
-            and (node.module or "").startswith("holdfast.")
-        ):
-            module = (node.module or "").removeprefix("holdfast.")
-            yield from ([f"store.{each.name}" for each in node.names] if module == "store" else [module])
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "holdfast":
+            module = (node.module or "").removeprefix("holdfast").removeprefix(".")
+            for each in node.names:
+                below = f"{module}.{each.name}".removeprefix(".")
+                found.add((below if below in NAMES else module or "__init__", id(node) in for_types))
+        elif isinstance(node, ast.Import):
+            assert not [each for each in node.names if each.name.split(".")[0] == "holdfast"], f"{path}: import from it"
+    return frozenset(found)
 
 
-def storey(name: str, storeys: tuple[tuple[str, ...], ...]) -> int:
-    for number, names in enumerate(storeys):
-        if name in names:
+NAMES = {name_of(path).removesuffix(".__init__"): path for path in modules()}
+
+
+def room_of(name: str) -> int:
+    head = name.split(".", maxsplit=1)[0]
+    for number, heads in enumerate(ROOMS.values()):
+        if head in heads:
             return number
-    raise AssertionError(f"{name} has no storey yet: put it where it belongs in tests/test_house.py")
+    raise AssertionError(f"{name} is in no room yet: put it where it belongs in tests/test_house.py")
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_imports_point_down(path: Path) -> None:
-    name = name_of(path)
-    if name in ("__init__", "store.__init__"):
-        return
-    own = name.split(".")
+def line_of(room: str, name: str) -> int:
+    unit = name.split(".")[1]
+    for number, units in enumerate(INSIDE[room]):
+        if unit in units:
+            return number
+    raise AssertionError(f"{name} has no line yet: put it where it belongs in tests/test_house.py")
 
-    for imported in imports(path):
-        parts = imported.split(".")
-        if parts[0] == own[0] == "store" and len(parts) > 1:
-            assert storey(parts[1], STORE_STOREYS) <= storey(own[1], STORE_STOREYS), f"{name} imports {imported}"
-        else:
-            assert storey(parts[0], STOREYS) <= storey(own[0], STOREYS), f"{name} imports {imported}"
+
+def test_imports_between_rooms_point_down() -> None:
+    arrows = [(name, imported) for name, path in NAMES.items() for imported, _ in imports(path)]
+
+    assert not [f"{name} imports {imported}" for name, imported in arrows if room_of(imported) > room_of(name)]
+
+
+@pytest.mark.parametrize("room", INSIDE)
+def test_imports_inside_a_room_point_down(room: str) -> None:
+    inner = {name: path for name, path in NAMES.items() if name.startswith(f"{room}.")}
+    arrows = [(name, each) for name, path in inner.items() for each, _ in imports(path) if each in inner]
+
+    assert not [f"{name} imports {each}" for name, each in arrows if line_of(room, each) > line_of(room, name)]
+    assert {unit for units in INSIDE[room] for unit in units} == {name.split(".")[1] for name in inner}
+
+
+def test_no_module_imports_itself_in_a_circle_not_even_for_types() -> None:
+    graph = {name: {imported for imported, _ in imports(path) if imported != name} for name, path in NAMES.items()}
+
+    assert not list(circles(graph))
+
+
+def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """Find the modules from which a walk along the imports comes back; what has no way out is taken away first."""
+    left = dict(graph)
+    while leaves := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in leaves:
+            del left[name]
+    for name in left:
+        reached, ahead = set[str](), [name]
+        while ahead:
+            for each in left.get(ahead.pop(), set()) & left.keys() - reached:
+                reached.add(each)
+                ahead.append(each)
+        if name in reached:
+            yield sorted(each for each in reached if each in left)
+
+
+def test_a_class_name_stands_in_one_module() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in NAMES.items():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+
+    assert not {name: where for name, where in homes.items() if len(where) > 1 and name not in SAME_NAME}
+
+
+IMPURE = {
+    "asyncio", "concurrent", "multiprocessing", "os", "random", "signal", "socket", "sqlite3", "ssl", "subprocess",
+    "tempfile", "threading", "time", "psycopg", "httpx2", "httpcore2", "starlette", "click",
+}  # fmt: skip
+
+
+def test_the_ground_is_pure() -> None:
+    wrong = []
+    for name in (name for name in NAMES if name.split(".")[0] in PURE):
+        for node in ast.walk(tree_of(NAMES[name])):
+            modules_ = (
+                [each.name for each in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            wrong += [f"{name} imports {each}" for each in modules_ if each.split(".")[0] in IMPURE]
+
+    assert not [each for each in wrong if each not in NOT_SO_PURE]
+
+
+NOT_SO_PURE = {
+    "settings imports os": "the one place that reads the environment",
+    "ids imports random": "for the type of what it is given",
+    "outcomes imports random": "for the type of what it is given",
+}
 
 
 def test_every_file_says_what_it_is_for() -> None:
@@ -145,8 +232,8 @@ def docstring_of(path: Path) -> str:
 SQL = re.compile(r"^\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|DROP)\s", re.IGNORECASE)
 
 
-def test_sql_lives_in_the_store_only() -> None:
-    elsewhere = [path for path in modules() if not name_of(path).startswith(("store.", "testing."))]
+def test_sql_lives_in_store_and_database_only() -> None:
+    elsewhere = [path for path in modules() if not name_of(path).startswith(("store.", "database.", "testing."))]
 
     assert not {name_of(path): found for path in elsewhere if (found := sql_in(path))}
 
@@ -160,12 +247,12 @@ def statements() -> Iterator[tuple[str, str]]:
     """Give every SQL constant of the store with its name, f-strings filled in."""
     import importlib
 
-    for path in sorted((SOURCE / "store").glob("*.py")):
-        module = importlib.import_module(f"holdfast.store.{path.stem}")
+    for path in sorted((SOURCE / "store").rglob("*.py")):
+        module = importlib.import_module(f"holdfast.{name_of(path)}")
         for name, value in vars(module).items():
             for key, text in (value if isinstance(value, dict) else {"": value}).items():
                 if name.isupper() and isinstance(text, str) and SQL.match(text):
-                    yield f"{path.stem}.{name}{key and f'[{key}]'}", text
+                    yield f"{name_of(path)}.{name}{key and f'[{key}]'}", text
 
 
 STATEMENTS = dict(statements())
@@ -192,7 +279,7 @@ def test_every_update_of_a_status_carries_a_guard() -> None:
 def test_clocks_chance_and_threads_come_from_outside() -> None:
     called = {name_of(path): calls_in(path) & FORBIDDEN for path in modules()}
 
-    assert called.pop("surroundings")
+    assert called.pop("runtime")
     assert not {name: found for name, found in called.items() if found and not name.startswith("testing")}
 
 

@@ -21,6 +21,7 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.database.postgres.address import READ_MARK
 from holdfast.database.postgres.cancels import Cut
+from holdfast.database.postgres.colours import Side
 from holdfast.database.postgres.deadline import Alarm, Deadline
 from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.database.postgres.execution import IN_DOUBT, is_rolled_back

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -23,16 +23,27 @@ from holdfast.database.postgres.address import Address
 from holdfast.database.postgres.cancels import Cancels, Cut
 from holdfast.database.postgres.connectors import AsyncDoors, BlockingDoors
 from holdfast.database.postgres.deadline import Alarm, Deadline, LoopAlarms, Watch
-from holdfast.database.postgres.execution import Execution
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup
 from holdfast.database.postgres.pool import Doors, Pool
 from holdfast.database.tx import R, drive
 from holdfast.errors import StoreError
+from holdfast.models import R_co
 from holdfast.runtime import Surroundings
 
 MakeDoors: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Doors]
 
 logger = logging.getLogger(__name__)
+
+
+class Runs(Protocol[R_co]):
+    """What a side runs to its end: one `Execution`."""
+
+    async def run(self) -> R_co:
+        """Do the work."""
+        ...
+
+    def abandon(self, task: asyncio.Task[Any]) -> None:
+        """End in good order what *task* runs, for a caller who was cancelled."""
 
 
 class Outage:
@@ -130,7 +141,7 @@ class AsyncSide(Side):
         self._sleep = means.surroundings.sleep
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def finish(self, execution: Execution[R]) -> R:
+    async def finish(self, execution: Runs[R]) -> R:
         """Run *execution* in a task of its own, which a cancelled caller ends in good order and waits for."""
         task = self.spawn(execution.run())
         try:
@@ -190,7 +201,7 @@ class BlockingSide(Side):
         self._sleep = means.surroundings.sleep_blocking
         self._watch = Watch(means.surroundings)
 
-    def finish(self, execution: Execution[R]) -> R:
+    def finish(self, execution: Runs[R]) -> R:
         """Run *execution*."""
         return drive(execution.run())
 

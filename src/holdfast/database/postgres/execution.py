@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.database.postgres.address import FORGET_PLANS, PLANS_SECONDS, Plan
+from holdfast.database.postgres.colours import Side
 from holdfast.database.postgres.deadline import Alarm, Deadline
 from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.database.postgres.pool import Lent
@@ -29,9 +30,6 @@ from holdfast.database.single_statement import Views
 from holdfast.database.tx import Database, First, R, Row, Tx, bound
 from holdfast.errors import StoreError, Unavailable, UnknownOutcome
 from holdfast.fault_points import after_commit, before_commit, begin
-
-if TYPE_CHECKING:
-    from holdfast.database.postgres.colours import Side
 
 MOST_COLLISIONS = 5
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0

@@ -67,25 +67,29 @@ class PostgresStore:
         """Run *operation* in a write transaction, again after a failure that left nothing."""
         await self._check()
         side = self._async_side()
-        return await side.finish(self._writing(side, operation, bound(operation, *args, **kwargs)))
+        writing: Execution[R] = self._writing(side, operation, bound(operation, *args, **kwargs))
+        return await side.finish(writing)
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, again after a failure that left nothing; blocking."""
         self._check_sync()
         side = self._blocking_side()
-        return side.finish(self._writing(side, operation, bound(operation, *args, **kwargs)))
+        writing: Execution[R] = self._writing(side, operation, bound(operation, *args, **kwargs))
+        return side.finish(writing)
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view."""
         await self._check()
         side = self._async_side()
-        return await side.finish(self._reading(side, operation, lambda tx: operation(tx, *args, **kwargs)))
+        reading: Execution[R] = self._reading(side, operation, lambda tx: operation(tx, *args, **kwargs))
+        return await side.finish(reading)
 
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view, blocking."""
         self._check_sync()
         side = self._blocking_side()
-        return side.finish(self._reading(side, operation, lambda tx: operation(tx, *args, **kwargs)))
+        reading: Execution[R] = self._reading(side, operation, lambda tx: operation(tx, *args, **kwargs))
+        return side.finish(reading)
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
         """Run a list operation on *items*, sharing its commit with whoever else waits."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast.database.tx import Store
 from holdfast.outcomes import Described, Kind, Outcome
@@ -26,9 +26,6 @@ from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.children.messages import JOB, OUTCOME, REPORT, Message
 from holdfast.worker.children.process import ChildProcess, how_it_died
 from holdfast.worker.leases import Leases
-
-if TYPE_CHECKING:
-    from holdfast.worker.children.pool import Children
 
 KILL_SECONDS = {AbortReason.TIMEOUT: 2.0, AbortReason.SHUTDOWN: 2.0}
 """How long a handler may take to stop before its child is killed, where it is not the usual `STUBBORN_SECONDS`."""
@@ -56,10 +53,28 @@ class Ledgers:
     progress: Progress
 
 
+class ChildSource(Protocol):
+    """Where an attempt gets its child from: the pool of them."""
+
+    def take(self, attempt: RemoteAttempt) -> ChildProcess | None:
+        """Give *attempt* a child that is idle, if there is one."""
+
+    async def wait_for_one(self, attempt: RemoteAttempt, seconds: float) -> ChildProcess | None:
+        """Wait for a child to be idle."""
+
+    def give_back(self, child: ChildProcess, megabytes: float = 0.0) -> None:
+        """Take back a child whose job has ended."""
+
+    def note_unknown(self, task: str) -> None:
+        """Say once that a child does not have *task*."""
+
+
 class RemoteAttempt:
     """An attempt of *job* in one of *children*."""
 
-    def __init__(self, job: Claimed, task: Task[..., Any], judge: Judge, children: Children, ledgers: Ledgers) -> None:
+    def __init__(
+        self, job: Claimed, task: Task[..., Any], judge: Judge, children: ChildSource, ledgers: Ledgers
+    ) -> None:
         self.job = job
         self.task = task
         self.is_stubborn = False
