@@ -84,7 +84,10 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 
-SAME_NAME: dict[str, str] = {}
+SAME_NAME = {
+    **dict.fromkeys(("Job", "Event", "Task"), "Django names its pages after its models"),
+    "Migration": "Django looks for this name",
+}
 """Class names that stand in more than one module, each with the reason."""
 
 

@@ -17,13 +17,13 @@ from holdfast.client.lane_handles import LaneHandle, QueueHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.client.outside_completion import Completing, RowLockFence
 from holdfast.client.providers import HasUrl, Opener, address_of, as_provider
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Targets, Verbs, asked_by, when_of
 from holdfast.client.waiter import Until, Waiter
 from holdfast.client.webhook_handles import WebhooksHandle
 from holdfast.database import migrations
-from holdfast.database.borrowed import Lender
+from holdfast.database.borrowed import Borrower
 from holdfast.database.stores import make_lease_store, make_store
 from holdfast.database.tx import Runner, Store
 from holdfast.errors import Misuse
@@ -31,11 +31,11 @@ from holdfast.events.feed import Feed, Follower
 from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
-from holdfast.events.sse_stream import Asked, EventStream
+from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Many, T, Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.retention import Retained
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks.calls import Call, StartOptions, check_any
@@ -43,7 +43,7 @@ from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Posts
 from holdfast.worker.children.bootstrap import Launch
-from holdfast.worker.children.engine import Engine
+from holdfast.worker.children.engine import ChildEngine
 from holdfast.worker.leases import MARGIN_SECONDS, margin
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
 from holdfast.worker.upkeep.hooks import AsyncHooks
@@ -74,7 +74,7 @@ class Holdfast:
         settings: Settings | None = None,
         transactions: object = None,
         store: Store | None = None,
-        surroundings: Surroundings | None = None,
+        runtime: Runtime | None = None,
         poster: Posts | None = None,
         **options: Unpack[SettingsOptions],
     ) -> None:
@@ -86,64 +86,64 @@ class Holdfast:
         self.task = self.tasks.task
         self.pipeline = self.tasks.pipeline
         self.declare = self.tasks.declare
-        self._surroundings = surroundings or Surroundings()
+        self._runtime = runtime or Runtime()
         self._poster = poster
-        self.store = store or make_store(self.settings, self._surroundings)
-        self._lender = Lender(self.store)
+        self.store = store or make_store(self.settings, self._runtime)
+        self._lender = Borrower(self.store)
         self._opener = Opener(
             self.store,
             self._lender,
-            self._surroundings.monotonic,
+            self._runtime.monotonic,
             self.settings.transaction_seconds,
             None if transactions is None else as_provider(transactions),
         )
-        self._starting = Starting(self.tasks, self.settings, self._surroundings)
-        self.__holdfast_engine__ = Engine(self.store, self._opener, self._starting, self._surroundings)
-        self._verbs = Verbs(self._starting)
-        self._waiter = Waiter(self.store, self._surroundings)
-        self._feed = Feed(self.store, self._surroundings)
-        self._listeners = Listeners(self._feed, self._surroundings, self._starting.typed.event)
+        self._starter = Starter(self.tasks, self.settings, self._runtime)
+        self.__holdfast_engine__ = ChildEngine(self.store, self._opener, self._starter, self._runtime)
+        self._verbs = Verbs(self._starter)
+        self._waiter = Waiter(self.store, self._runtime)
+        self._feed = Feed(self.store, self._runtime)
+        self._listeners = Listeners(self._feed, self._runtime, self._starter.typed.event)
         self.on = self._listeners.on
         self.off = self._listeners.off
         self._get_result = partial(self._verbs.result, self.store, self._waiter)
         self._make_retention = partial(
-            RetentionPass, self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._surroundings)
+            RetentionPass, self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._runtime)
         )
         self._retention = self._make_retention()
-        self.webhooks = WebhooksHandle(self.store, self._starting)
+        self.webhooks = WebhooksHandle(self.store, self._starter)
         """Who is told of events by webhooks, and what came of it."""
         self.sync = BlockingHoldfast(
             self.store,
             self._lender,
             self._opener,
-            self._starting,
+            self._starter,
             self._verbs,
             self._waiter,
             self._feed,
             self._listeners,
-            self._surroundings,
+            self._runtime,
         )
         """The same face for blocking code; it opens itself and closes at exit."""
 
     async def open(self) -> Self:
         """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
         await self.store.open()
-        await self._starting.record_tasks(self.store)
+        await self._starter.record_tasks(self.store)
         await self._listeners.open(self.store, asyncio.get_running_loop())
         return self
 
     async def close(self) -> None:
         """Let go of all connections and threads; the next use opens it again."""
         await self._listeners.aclose()
-        await self._surroundings.threads.call(self._feed.close)
-        await self._surroundings.threads.call(self._waiter.close)
-        self._starting.forget()
+        await self._runtime.threads.call(self._feed.close)
+        await self._runtime.threads.call(self._waiter.close)
+        self._starter.forget()
         await self.store.close()
-        self._surroundings.threads.close()
+        self._runtime.threads.close()
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; return the names of the steps that were taken."""
-        self._starting.forget()
+        self._starter.forget()
         return await self.store.migrate()
 
     async def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:
@@ -156,10 +156,10 @@ class Holdfast:
 
     async def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
-        taken = self._starting.take(calls, connection)
+        taken = self._starter.take(calls, connection)
         if connection is None:
-            await self._starting.record_tasks(self.store)
-        return [self._hold(each) for each in await self._starting.start(await self._at(connection), taken)]
+            await self._starter.record_tasks(self.store)
+        return [self._hold(each) for each in await self._starter.start(await self._at(connection), taken)]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -176,15 +176,15 @@ class Holdfast:
         """
         chosen = WorkerOptions(**options)
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
-        lease_store = make_lease_store(self.store, self.settings, self._surroundings, seconds)
+        lease_store = make_lease_store(self.store, self.settings, self._runtime, seconds)
         prove = partial(make_proof, self.store)
         in_children = [task for task in self.tasks if task.policy.is_in_child]
         return Worker(
             self.store,
             lease_store,
             self._opener,
-            self._starting,
-            self._surroundings,
+            self._starter,
+            self._runtime,
             chosen,
             prove,
             self._make_retention() if self.settings.retention else None,
@@ -195,7 +195,7 @@ class Holdfast:
         )
 
     def _make_delivery(self) -> Task[..., Any]:
-        return make_delivery(self.store, self.settings, self._surroundings, self._poster)
+        return make_delivery(self.store, self.settings, self._runtime, self._poster)
 
     async def retain(self, *, dry_run: bool = False) -> Retained:
         """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.
@@ -204,7 +204,7 @@ class Holdfast:
         tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
         """
         current_block.refuse_alone("hf.retain")
-        await self._starting.record_tasks(self.store)
+        await self._starter.record_tasks(self.store)
         return await self._retention.run(dry_run=dry_run)
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
@@ -476,7 +476,7 @@ class Holdfast:
         fence = RowLockFence(
             task,
             target_id(job),
-            starting=self._starting,
+            starting=self._starter,
             asked=asked_by(by, why),
             begin=self._opener.begin,
             borrow=None if connection is None else partial(self._at, connection),
@@ -502,7 +502,7 @@ class Holdfast:
         `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
         jobs anew, and go on from `hf.cursor()`.
         """
-        return self._feed.follow(after, event_filter(**wanted), self._starting.typed.event)
+        return self._feed.follow(after, event_filter(**wanted), self._starter.typed.event)
 
     def event_stream(
         self,
@@ -519,7 +519,7 @@ class Holdfast:
         `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`, and it ends as that does.
         `holdfast.http.Events` serves it.
         """
-        asked = Asked(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
+        asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
         return EventStream(self._feed, asked)
 
     async def cursor(self) -> str:
@@ -531,7 +531,7 @@ class Holdfast:
 
         It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
         """
-        return JobWatch(self._feed, target_id(job), self._starting.typed.job)
+        return JobWatch(self._feed, target_id(job), self._starter.typed.job)
 
     async def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
         """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
@@ -545,7 +545,7 @@ class Holdfast:
         """Take hold of a queue, to pause or resume it; reads and changes nothing."""
         return QueueHandle(check_any("queue", name), self.store)
 
-    def _hold(self, chain: models.Chain[Any]) -> Chain[Any]:
+    def _hold(self, chain: models.StoredChain[Any]) -> Chain[Any]:
         return Chain.of(chain, self._get_result)
 
     async def _at(self, connection: object) -> Runner:

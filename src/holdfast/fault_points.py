@@ -132,7 +132,7 @@ def cut_connections() -> None:
 
 
 @dataclass(slots=True)
-class Record:
+class PointRecorder:
     """What is passed while it is kept, in this order."""
 
     passed: list[str] = field(default_factory=list)
@@ -142,7 +142,7 @@ class Record:
         self.passed.append(name)
 
 
-_trap: Trap | Record | None = None
+_trap: Trap | PointRecorder | None = None
 _ran: WeakKeyDictionary[object, list[str]] = WeakKeyDictionary()
 """The names of the operations that have run in an open transaction, while a point is armed."""
 
@@ -166,10 +166,10 @@ def arm(text: str | None) -> None:
         logger.warning("crash_point_set", extra={"point": trap.name, "pass": trap.passes, "mode": trap.mode})
 
 
-def record() -> Record:
+def record() -> PointRecorder:
     """Write down every point that is passed from now on, until another is armed."""
     global _trap
-    _trap = kept = Record()
+    _trap = kept = PointRecorder()
     return kept
 
 
@@ -184,7 +184,7 @@ class _Database(Protocol):
     fetch_all: Any
 
 
-class Watched:
+class WatchedTx:
     """A transaction whose statements are points: those of the operation *name*."""
 
     def __init__(self, tx: _Database, name: str) -> None:
@@ -212,7 +212,7 @@ class Watched:
 def watched(operation: Callable[..., Any], args: Sequence[object], tx: Any) -> Any:
     """Give what *operation* runs on in place of *tx*, and note that it runs there; for who has asked `is_armed`."""
     note(tx, operation, args)
-    return Watched(tx, name_of(operation, args))
+    return WatchedTx(tx, name_of(operation, args))
 
 
 def note(tx: object, operation: Callable[..., Any], args: Sequence[object]) -> None:

@@ -297,7 +297,7 @@ class EventFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain(Generic[R_co]):
+class StoredChain(Generic[R_co]):
     """A job and all that continues it, as it was when it was read; *status* and *output* are its last job's."""
 
     id: UUID

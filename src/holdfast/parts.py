@@ -17,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.events.feed import Feed, Follower
 from holdfast.outcomes import Retry
 from holdfast.retention import Retained, Times
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.webhooks.signing import new_secret, sign, verify_webhook
 from holdfast.wire import sse_frames as sse
 from holdfast.wire.webhook_body import WebhookBody, webhook_schema
@@ -47,7 +47,7 @@ def feed(hf: Holdfast) -> Feed:
     `hf.events()` follows the one that *hf* has. The events of this one hold jobs as they are stored: input and output
     are JSON texts, whatever the tasks' types are, so it serves who knows no task.
     """
-    return Feed(hf.store, Surroundings())
+    return Feed(hf.store, Runtime())
 
 
 def retention_pass(
@@ -58,4 +58,4 @@ def retention_pass(
     `hf.retain()` is the same by the settings. Where a task names times, those hold; its hooks are called if its code is
     here. Each `run()` is one pass, and says what it has done; with `dry_run=True`, what it would do.
     """
-    return RetentionPass(hf.store, hf.tasks, Times(stale_after, delete_after), AsyncHooks(Surroundings()))
+    return RetentionPass(hf.store, hf.tasks, Times(stale_after, delete_after), AsyncHooks(Runtime()))

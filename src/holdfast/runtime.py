@@ -132,7 +132,7 @@ class SlicedEvent(threading.Event):
         return in_slices(super().wait, timeout)
 
 
-class Shell(Protocol):
+class Stepper(Protocol):
     """Calls a step function whenever it is woken or its own time has come, one call at a time.
 
     The step answers in how many seconds it wants to be called again at the latest; None means when it is woken.
@@ -220,7 +220,7 @@ def start_engine_thread(target: Callable[[], None], name: str) -> threading.Thre
     return thread
 
 
-class ThreadShell:
+class StepThread:
     """A daemon thread around a step function: the shell of production."""
 
     def __init__(self, step: Callable[[], float | None], name: str) -> None:
@@ -260,7 +260,7 @@ class ThreadShell:
                     logger.exception("step_failed", extra={"shell": self._name})
 
 
-class Pool(Executor):
+class ThreadPool(Executor):
     """Up to *most* threads that run what is submitted; one that is free comes before a new one.
 
     Python's own pool starts a new thread although another has just handed over its result and is about to be free; on
@@ -287,7 +287,7 @@ class Pool(Executor):
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run *fn* in one of the threads; the future has its result."""
         future: Future[R] = Future()
-        self.run(_Call(partial(fn, *args, **kwargs), future))
+        self.run(_FutureCall(partial(fn, *args, **kwargs), future))
         return future
 
     def run(self, work: Work) -> None:
@@ -379,7 +379,7 @@ class Work(Protocol):
         """Take note that no thread will make the call."""
 
 
-class _Call:
+class _FutureCall:
     """A call whose *future* gets the outcome."""
 
     def __init__(self, function: Callable[[], R], future: Future[R]) -> None:
@@ -436,12 +436,12 @@ class Threads:
 
     def __init__(self, most: int = 4) -> None:
         self._most = most
-        self._pool: Pool | None = None
+        self._pool: ThreadPool | None = None
 
     async def call(self, function: Callable[[], R]) -> R:
         """Run *function* in a thread and return its result."""
         if self._pool is None:
-            self._pool = Pool(self._most, "holdfast-call", start_engine_thread)
+            self._pool = ThreadPool(self._most, "holdfast-call", start_engine_thread)
         told: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._pool.run(_LoopCall(function, told))
         return await told
@@ -497,7 +497,7 @@ def _hear(told: asyncio.Future[R], hear: Callable[[], object]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Runtime:
     """The outside world, as the engine is given it."""
 
     wall_ms: Callable[[], int] = wall_ms
@@ -505,7 +505,7 @@ class Surroundings:
     chance: random.Random = field(default_factory=random.SystemRandom)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     sleep_blocking: Callable[[float], None] = time.sleep
-    shell: Callable[[Callable[[], float | None], str], Shell] = ThreadShell
+    shell: Callable[[Callable[[], float | None], str], Stepper] = StepThread
     signal: Callable[[], Signal] = SlicedEvent
     threads: Threads = field(default_factory=Threads)
     spawn: Callable[[str, int], Process] = spawn

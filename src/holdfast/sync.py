@@ -20,25 +20,25 @@ from holdfast.client.list_options import ChainListOptions, JobListOptions, PageO
 from holdfast.client.outside_completion import BlockingCompleting as Completing
 from holdfast.client.outside_completion import RowLockFence
 from holdfast.client.providers import Opener
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.client.transactions import BlockingTransaction as Transaction
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Targets, Verbs, asked_by, when_of
 from holdfast.client.waiter import Until, Waiter
 from holdfast.client.webhook_handles import BlockingWebhooksHandle
 from holdfast.database import migrations
-from holdfast.database.borrowed import Lender
+from holdfast.database.borrowed import Borrower
 from holdfast.database.tx import Blocking, Runner, Store, drive
 from holdfast.events.feed import BlockingFollower, Feed
 from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.follower import BlockingStream
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
-from holdfast.events.sse_stream import Asked, EventStream
+from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Many, T, Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.retention import Retained
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.task import Task
 from holdfast.worker.attempts.attempt import in_thread as middleware
@@ -66,20 +66,20 @@ class BlockingHoldfast:
     def __init__(
         self,
         store: Store,
-        lender: Lender,
+        lender: Borrower,
         opener: Opener,
-        starting: Starting,
+        starting: Starter,
         verbs: Verbs,
         waiter: Waiter,
         feed: Feed,
         listeners: Listeners,
-        surroundings: Surroundings,
+        runtime: Runtime,
     ) -> None:
         self.store = store
         self._blocking = Blocking(store)
         self._lender = lender
         self._opener = opener
-        self._starting = starting
+        self._starter = starting
         self._verbs = verbs
         self._waiter = waiter
         self._feed = feed
@@ -88,7 +88,7 @@ class BlockingHoldfast:
         self.off = listeners.off
         self._get_result = partial(verbs.result, self._blocking, waiter.blocking)
         self._retention = RetentionPass(
-            self._blocking, starting.tasks, usual_times(starting.settings), BlockingHooks(surroundings)
+            self._blocking, starting.tasks, usual_times(starting.settings), BlockingHooks(runtime)
         )
         self.webhooks = BlockingWebhooksHandle(self._blocking, starting)
         """Who is told of events by webhooks, and what came of it."""
@@ -98,7 +98,7 @@ class BlockingHoldfast:
     def open(self) -> Self:
         """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
         self.store.open_sync()
-        drive(self._starting.record_tasks(self._blocking))
+        drive(self._starter.record_tasks(self._blocking))
         drive(self._listeners.open(self._blocking, None))
         return self
 
@@ -107,12 +107,12 @@ class BlockingHoldfast:
         self._listeners.close()
         self._feed.close()
         self._waiter.close()
-        self._starting.forget()
+        self._starter.forget()
         self.store.close_sync()
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date; return the names of the steps that were taken."""
-        self._starting.forget()
+        self._starter.forget()
         return self.store.migrate_sync()
 
     def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:
@@ -125,14 +125,14 @@ class BlockingHoldfast:
 
     def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
-        taken = self._starting.take(calls, connection)
+        taken = self._starter.take(calls, connection)
         if connection is None:
-            drive(self._starting.record_tasks(self._blocking))
-        return [self._hold(each) for each in drive(self._starting.start(self._at(connection), taken))]
+            drive(self._starter.record_tasks(self._blocking))
+        return [self._hold(each) for each in drive(self._starter.start(self._at(connection), taken))]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
-        return self._starting.tasks.call(name, arguments)
+        return self._starter.tasks.call(name, arguments)
 
     def retain(self, *, dry_run: bool = False) -> Retained:
         """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.
@@ -141,7 +141,7 @@ class BlockingHoldfast:
         tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
         """
         current_block.refuse_alone("hf.retain")
-        drive(self._starting.record_tasks(self._blocking))
+        drive(self._starter.record_tasks(self._blocking))
         return drive(self._retention.run(dry_run=dry_run))
 
     def get_job(self, job: Target, *, connection: object = None) -> Job:
@@ -411,7 +411,7 @@ class BlockingHoldfast:
         fence = RowLockFence(
             task,
             target_id(job),
-            starting=self._starting,
+            starting=self._starter,
             asked=asked_by(by, why),
             begin=self._opener.begin_blocking,
             borrow=None if connection is None else partial(self._borrow, connection),
@@ -437,7 +437,7 @@ class BlockingHoldfast:
         `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
         jobs anew, and go on from `hf.cursor()`.
         """
-        return self._feed.follow(after, event_filter(**wanted), self._starting.typed.event).blocking()
+        return self._feed.follow(after, event_filter(**wanted), self._starter.typed.event).blocking()
 
     def event_stream(
         self,
@@ -454,7 +454,7 @@ class BlockingHoldfast:
         `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`, and it ends as that does.
         `holdfast.http.Events` serves it.
         """
-        asked = Asked(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
+        asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
         return EventStream(self._feed, asked).blocking()
 
     def cursor(self) -> str:
@@ -466,7 +466,7 @@ class BlockingHoldfast:
 
         It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
         """
-        return JobWatch(self._feed, target_id(job), self._starting.typed.job).blocking()
+        return JobWatch(self._feed, target_id(job), self._starter.typed.job).blocking()
 
     def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
         """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
@@ -480,7 +480,7 @@ class BlockingHoldfast:
         """Take hold of a queue, to pause or resume it; reads and changes nothing."""
         return BlockingQueueHandle(check_any("queue", name), self._blocking)
 
-    def _hold(self, chain: models.Chain[Any]) -> Chain[Any]:
+    def _hold(self, chain: models.StoredChain[Any]) -> Chain[Any]:
         return Chain.of(chain, self._get_result)
 
     def _at(self, connection: object) -> Runner:

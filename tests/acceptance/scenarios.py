@@ -23,13 +23,13 @@ from holdfast import Context, Holdfast, Tasks
 from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Pause, Reschedule, Retry
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.jobs import claiming
 from holdfast.webhooks.answers import Answer
 from holdfast.worker.attempts.context import BlockingContext
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.jobs_of_tests import TASKS as JOBS
-from tests.acceptance.paying.surroundings import CREATE
+from tests.acceptance.paying.runtime import CREATE
 from tests.acceptance.produce import early, job_id, late
 from tests.acceptance.steer import FIRST, SECOND, VERBS
 
@@ -127,7 +127,7 @@ class Receiver:
 
 def make_with(*tasks: Tasks) -> Callable[[Mapping[str, Any]], Holdfast]:
     """Have programs of the walk know these tasks; on SQLite a claim takes a statement for each of them."""
-    return lambda settings: Holdfast(tasks=list(tasks), surroundings=Surroundings(poster=Receiver()), **settings)
+    return lambda settings: Holdfast(tasks=list(tasks), runtime=Runtime(poster=Receiver()), **settings)
 
 
 def make_paying(program: str) -> Callable[[Mapping[str, Any]], Holdfast]:

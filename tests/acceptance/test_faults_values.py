@@ -13,7 +13,7 @@ from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, UsageError
 from holdfast.outcomes import Retry
 from holdfast.store.log import events
-from holdfast.store.log.events import Fact
+from holdfast.store.log.events import NewEvent
 from tests.acceptance.hall import NewHoldfast, rows, until_counts
 
 
@@ -160,7 +160,7 @@ async def test_a_chain_of_hundreds_of_jobs_and_a_job_of_many_events_are_read_by_
         assert await chain.result(timeout=60) == length
     ((seq,),) = await rows(hf, "SELECT seq FROM holdfast_job WHERE id = :id", id=str(chain.id))
     for _ in range(told // 1000):
-        await hf.store.run(events.append, [Fact(seq, "job:progress")] * 1000)
+        await hf.store.run(events.append, [NewEvent(seq, "job:progress")] * 1000)
 
     of_chain = await hf.list_chain_jobs(chain, limit=500)
     more = await hf.list_chain_jobs(chain, limit=500, cursor=of_chain.next_cursor)

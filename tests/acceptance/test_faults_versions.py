@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.database import migrations
-from holdfast.database.migrations import Step, code_number
+from holdfast.database.migrations import MigrationStep, code_number
 from tests.acceptance.jobs_of_tests import TASKS, gated, goes_on, in_blocks, lane_step, quick
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene
@@ -15,7 +15,7 @@ on_both = pytest.mark.parametrize("stage_database", ["sqlite", "postgres"], indi
 
 
 @pytest.fixture
-def next_step(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> Step:
+def next_step(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> MigrationStep:
     """A step that the release after this one might have, known to this process and to no worker."""
     database = stage.hf.store.database
     number = code_number(database) + 1
@@ -25,7 +25,7 @@ def next_step(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> Step:
         f"CREATE INDEX holdfast_job_of_next_release ON {table} (of_next_release, seq)",
         "ALTER TABLE holdfast_event ADD COLUMN of_next_release text",
     )
-    step = Step(number, f"{number:04}_next_release", number - 1, statements)
+    step = MigrationStep(number, f"{number:04}_next_release", number - 1, statements)
     known = [*migrations.steps(database), step]
     monkeypatch.setattr(migrations, "steps", lambda _: known)
     return step
@@ -34,7 +34,7 @@ def next_step(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> Step:
 @pytest.mark.long
 @on_both
 def test_a_migration_under_load_disturbs_no_worker_of_the_release_before(
-    stage: Scene, stage_database: tuple[str, dict[str, str]], next_step: Step
+    stage: Scene, stage_database: tuple[str, dict[str, str]], next_step: MigrationStep
 ) -> None:
     """F-50, F-39, I-74: those that work go on, and one that is started anew works too."""
     database, settings = stage_database

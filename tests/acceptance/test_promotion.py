@@ -71,7 +71,7 @@ async def test_a_promotion_ends_every_stream_and_every_cursor_from_before(
         assert told.job is not None
         assert told.job.id == after.id
         assert (await hf.get_job(before)).status == "pending"
-        await until(lambda: not hf._feed.here.lookout.is_failing, "the feed reads again")
+        await until(lambda: not hf._feed.here.poller.is_failing, "the feed reads again")
 
 
 def lose_what_was_not_replicated(primary: PostgresServer, standby: Standby) -> None:

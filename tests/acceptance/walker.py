@@ -200,7 +200,7 @@ class Walk:
         self._restore_rows(hf)
         if not self.scenario.is_empty:
             (self.directory / "before.json").write_text(self._tables(hf))
-        record: list[fault_points.Record] = []
+        record: list[fault_points.PointRecorder] = []
 
         def begin() -> None:
             if not record:

@@ -13,10 +13,10 @@ import pytest
 from pydantic_core import to_json
 
 from holdfast.errors import Misuse
-from holdfast.supervisor.health import ProcessReport, Report, is_stuck, problems, summary
+from holdfast.supervisor.health import HealthReport, ProcessReport, is_stuck, problems, summary
 from holdfast.supervisor.health_file import HealthFile, Reporting
 from holdfast.supervisor.systemd import Notifier
-from holdfast.supervisor.worker_process import Line
+from holdfast.supervisor.worker_process import SupervisorPipe
 from holdfast.worker.health import Health
 from tests.cli.test_worker import holdfast
 from tests.support.processes.listening_systemd import listening_systemd
@@ -34,8 +34,8 @@ def working(**health: Any) -> ProcessReport:
     return ProcessReport(number=1, state="working", pid=7, heard_at=ago(1), health={**usual, **health})
 
 
-def report(*processes: ProcessReport, at: datetime = NOW) -> Report:
-    return Report(at=at, pid=6, processes=processes)
+def report(*processes: ProcessReport, at: datetime = NOW) -> HealthReport:
+    return HealthReport(at=at, pid=6, processes=processes)
 
 
 WELL = {
@@ -287,7 +287,7 @@ def health(**facts: Any) -> Health:
 
 def test_a_line_is_written_whole_however_much_is_to_be_said() -> None:
     reading, writing = os.pipe()
-    line = Line(3, writing)
+    line = SupervisorPipe(3, writing)
     try:
         assert line.write(
             health(stubborn=tuple(f"{n:036}" for n in range(9_000)), trouble="\ud800" + "\U0001f600" * 9_000), 2.0
@@ -305,7 +305,7 @@ def test_a_line_is_written_whole_however_much_is_to_be_said() -> None:
 
 def test_a_supervisor_that_does_not_read_is_there_and_one_that_is_gone_is_not() -> None:
     reading, writing = os.pipe()
-    line = Line(3, writing)
+    line = SupervisorPipe(3, writing)
     try:
         while line.write(health(), 2.0) and not _is_full(writing):
             pass
@@ -328,13 +328,13 @@ def test_the_place_is_read_from_the_environment_and_not_handed_on() -> None:
     os.set_inheritable(writing, True)
     environment = {"HOLDFAST_SUPERVISED": f"4:{writing}", "HOME": "/"}
     try:
-        line = Line.from_environment(environment)
+        line = SupervisorPipe.from_environment(environment)
 
         assert line is not None
         assert line.number == 4
         assert not os.get_inheritable(writing)
         assert environment == {"HOME": "/"}
-        assert Line.from_environment(environment) is None
+        assert SupervisorPipe.from_environment(environment) is None
     finally:
         os.close(reading)
         os.close(writing)

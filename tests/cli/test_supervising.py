@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast.supervisor.backoff import HEALTHY_SECONDS, MOST_SECONDS, Restarts
+from holdfast.supervisor.backoff import HEALTHY_SECONDS, MOST_SECONDS, Backoff
 from holdfast.supervisor.supervisor import worst
 from holdfast.supervisor.worker_process import how_it_ended
 from tests.acceptance.processes import is_running, until
@@ -40,7 +40,7 @@ class Always(Random):
 
 
 def test_each_restart_waits_twice_as_long_as_the_last_one_up_to_half_a_minute() -> None:
-    restarts, waits, now = Restarts(Always(0.0)), [], 0.0
+    restarts, waits, now = Backoff(Always(0.0)), [], 0.0
 
     for _ in range(8):
         restarts.started(now)
@@ -51,13 +51,13 @@ def test_each_restart_waits_twice_as_long_as_the_last_one_up_to_half_a_minute() 
 
 
 def test_chance_makes_a_restart_later_and_never_sooner() -> None:
-    assert Restarts(Always(0.0)).after_end(0.0) == 1
-    assert 1 < Restarts(Always(0.999)).after_end(0.0) < 1.5
+    assert Backoff(Always(0.0)).after_end(0.0) == 1
+    assert 1 < Backoff(Always(0.999)).after_end(0.0) < 1.5
 
 
 @pytest.mark.parametrize(("worked_seconds", "wait"), [(HEALTHY_SECONDS - 1, 4.0), (HEALTHY_SECONDS, 1.0)])
 def test_after_a_minute_of_work_restarts_are_quick_again(worked_seconds: float, wait: float) -> None:
-    restarts = Restarts(Always(0.0))
+    restarts = Backoff(Always(0.0))
     for _ in range(2):
         restarts.started(0.0)
         restarts.after_end(0.0)
@@ -69,7 +69,7 @@ def test_after_a_minute_of_work_restarts_are_quick_again(worked_seconds: float, 
 
 
 def test_a_process_that_lives_long_but_never_works_is_not_started_sooner() -> None:
-    restarts = Restarts(Always(0.0))
+    restarts = Backoff(Always(0.0))
     restarts.started(0.0)
     restarts.after_end(0.0)
 
@@ -79,7 +79,7 @@ def test_a_process_that_lives_long_but_never_works_is_not_started_sooner() -> No
 
 
 def test_what_was_told_to_end_is_replaced_at_once_but_never_twice_in_a_second() -> None:
-    restarts = Restarts(Always(0.0))
+    restarts = Backoff(Always(0.0))
     restarts.started(10.0)
 
     assert restarts.soonest(10.25) == 11.0

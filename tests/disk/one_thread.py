@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.runtime import Surroundings, Threads
+from holdfast.runtime import Runtime, Threads
 
 R = TypeVar("R")
 
@@ -46,6 +46,6 @@ class NoThreads(Threads):
         return function()
 
 
-def one_thread() -> Surroundings:
-    """Make surroundings in which nothing starts a thread."""
-    return Surroundings(shell=LoopShell, threads=NoThreads(), has_file_alarms=False)
+def one_thread() -> Runtime:
+    """Make a runtime in which nothing starts a thread."""
+    return Runtime(shell=LoopShell, threads=NoThreads(), has_file_alarms=False)

@@ -113,7 +113,7 @@ async def _until_completed(chains: Sequence[Any], acks: Acks) -> None:
 
 async def main(path: str, acks: Acks, synchronous: str, rounds: int) -> None:
     """Work some times, with the database closed in between: then there is a log to begin anew."""
-    hf = new_holdfast(path, synchronous, surroundings=one_thread())
+    hf = new_holdfast(path, synchronous, runtime=one_thread())
     for _ in range(rounds):
         async with hf:
             await hf.store.run(create)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.runtime import Pool, Threads
+from holdfast.runtime import ThreadPool, Threads
 from tests.acceptance.jobs_of_tests import gated_thread, in_blocks, quick
 from tests.acceptance.scene import Scene, scene
 from tests.disk.running import ROOT
@@ -77,7 +77,7 @@ def test_without_threads_plain_handlers_wait_for_one_and_each_runs_once(strace: 
 
 def test_a_call_that_no_thread_can_be_made_for_waits_for_one_that_is_there() -> None:
     let_go = threading.Event()
-    with Pool(4, "tested") as pool:
+    with ThreadPool(4, "tested") as pool:
         pool.make_ready()
         busy = pool.submit(let_go.wait, 30)
         with no_threads():

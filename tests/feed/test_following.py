@@ -14,13 +14,13 @@ import pytest
 
 from holdfast import CursorExpired, Holdfast, InvalidCursor, InvalidInput, Misuse
 from holdfast.database.dialect import READERS_ONLY, channel
-from holdfast.database.hints import Hints, Rest
+from holdfast.database.hints import Hints, SleepMark
 from holdfast.database.postgres.listener import NoListener
 from holdfast.errors import StoreError, Unavailable
 from holdfast.events import feed as feeds
 from holdfast.events import page_cache
 from holdfast.models import JobEvent
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.log import reading
 from holdfast.wire.cursors import Position, read_cursor
 from tests.feed.streams import InColour, become_another, events, is_at_rest
@@ -252,7 +252,7 @@ async def test_a_feed_that_nobody_follows_any_more_strikes_itself_off(
     async with events(way):
         await until(lambda: is_at_rest(way.hf), "the feed is at rest")
 
-    await until(lambda: way.hf._feed.here.lookout.rest is None, "the feed listens no more")
+    await until(lambda: way.hf._feed.here.poller.rest is None, "the feed listens no more")
 
     async def is_empty() -> bool:
         return await way.rows("SELECT id FROM holdfast_worker") == []
@@ -319,7 +319,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def has_noticed(way: Way) -> bool:
     """Have something happen, for a look that was under way is not turned away; tell whether the feed reads no more."""
     await way.face.start(greet(name="Ada"))
-    return way.hf._feed.here.lookout.is_failing
+    return way.hf._feed.here.poller.is_failing
 
 
 @IN_THE_LOOP
@@ -363,9 +363,9 @@ async def test_a_feed_that_sleeps_hears_at_once_of_all_that_another_process_does
 async def test_without_a_hint_the_poll_finds_what_happened(
     database: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.events.poller.Rest", partial(Rest, poll=0.2))
-    deaf = Surroundings(file_mark=lambda path: None, has_file_alarms=False)
-    follows = new_holdfast(database, tasks=[TASKS], surroundings=deaf, transaction_pooler=True)
+    monkeypatch.setattr("holdfast.events.poller.SleepMark", partial(SleepMark, poll=0.2))
+    deaf = Runtime(file_mark=lambda path: None, has_file_alarms=False)
+    follows = new_holdfast(database, tasks=[TASKS], runtime=deaf, transaction_pooler=True)
     works = new_holdfast(database, tasks=[TASKS])
     async with follows, works:
         async with follows.events() as followed:

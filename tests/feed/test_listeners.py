@@ -19,7 +19,7 @@ from holdfast.errors import Unavailable
 from holdfast.events import listeners
 from holdfast.events.feed import Follower
 from holdfast.store.log import reading
-from holdfast.tasks.decoder import Typed
+from holdfast.tasks.decoder import Decoder
 from tests.feed.streams import become_another, is_at_rest
 from tests.feed.test_following import has_noticed
 from tests.store import engine
@@ -430,14 +430,14 @@ async def test_an_event_that_cannot_be_read_is_passed_over(
     database: str, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: set[str] = set()
-    event_of = Typed.event
+    event_of = Decoder.event
 
-    def picky(typed: Typed, event: Event) -> Event:
+    def picky(typed: Decoder, event: Event) -> Event:
         read = event_of(typed, event)
         assert read.job is None or read.job.input.name != "Ada"
         return read
 
-    monkeypatch.setattr(Typed, "event", picky)
+    monkeypatch.setattr(Decoder, "event", picky)
     monkeypatch.setattr(listeners, "TROUBLE_SECONDS", 0.02)
     hf = new_holdfast(database, tasks=[TASKS])
     hf.on("job:enqueued")(lambda event: called.add(f"plainly {event.job.input.name}"))

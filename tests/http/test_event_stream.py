@@ -21,7 +21,7 @@ from holdfast.models import Event
 from holdfast.store import holds
 from holdfast.store.chains import creation
 from holdfast.store.log import pruning
-from holdfast.store.log.reading import Told
+from holdfast.store.log.reading import LoggedEvent
 from holdfast.wire.cursors import SeqCursor, Snapshot, SnapshotCursor
 from holdfast.wire.job_json import event_object
 from tests.http.listening import Listening, listening
@@ -438,7 +438,7 @@ async def test_a_stream_that_breaks_off_gives_what_it_has_first(way: Way) -> Non
         await reader.begun()
         job_id = await start(way)
         handed = follower_of(reader)._handed
-        await until(lambda: any(isinstance(each, Told) for each in list(handed)), "it was handed the event")
+        await until(lambda: any(isinstance(each, LoggedEvent) for each in list(handed)), "it was handed the event")
         way.hf._feed.here.break_off(StoreError("the log cannot be read"))
 
         assert ids_of([await reader.next()]) == [str(job_id)]

@@ -21,7 +21,7 @@ from alembic.config import Config
 
 from holdfast import Holdfast, InvalidSettings, Misuse
 from holdfast.database import migrations
-from holdfast.database.migrations import Step, code_number, steps
+from holdfast.database.migrations import MigrationStep, code_number, steps
 from holdfast.integrations import alembic
 from tests.support.factories import TASKS, greet
 
@@ -308,7 +308,7 @@ def test_a_downgrade_can_be_written_out_too(shop: Shop) -> None:
 def next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A next release, with a step more; its text has what SQLAlchemy reads otherwise than a database does."""
     statements = ("CREATE TABLE holdfast_tag (name text DEFAULT '100% :sure')",)
-    tags = Step(NEXT, "a_next_one", 1, statements)
+    tags = MigrationStep(NEXT, "a_next_one", 1, statements)
     known = {database: [*steps(database), tags] for database in ("sqlite", "postgres")}
     monkeypatch.setattr(migrations, "steps", known.__getitem__)
 

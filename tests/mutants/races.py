@@ -20,7 +20,7 @@ from holdfast.store.chains import blockers, chain_ends, continuations, deletes
 from holdfast.store.chains.blockers import Moved
 from holdfast.store.jobs import claiming, completing, reaping, settling
 from holdfast.store.log import fan_out, reading
-from holdfast.store.log.reading import Found, Line
+from holdfast.store.log.reading import LogRow, LogRows
 from holdfast.wire.cursors import Position, SeqCursor
 from holdfast.worker.attempts.phases import Phases
 from tests.mutants import Test, change_sql, race, without_guard
@@ -374,11 +374,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
         ((seq,),) = await tx.fetch_all(LAST_SEQ)
         return SeqCursor("mutant", seq)
 
-    async def since(tx: Tx, cursor: SeqCursor, most: int) -> Found:
+    async def since(tx: Tx, cursor: SeqCursor, most: int) -> LogRows:
         rows = await tx.fetch_all(NEW_BY_SEQ, after=cursor.seq, most=most + 1)
-        lines = tuple(Line(*row) for row in rows[:most])
+        lines = tuple(LogRow(*row) for row in rows[:most])
         end = cursor.behind(lines[-1].position) if lines else cursor
-        return Found(lines, cursor, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
+        return LogRows(lines, cursor, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
 
     patch.setattr(reading, "now", now)
     patch.setattr(reading, "since", since)
@@ -410,12 +410,12 @@ def below_xmin(patch: pytest.MonkeyPatch) -> None:
         ((newest,),) = await tx.fetch_all("SELECT $newest")
         return XidCursor(newest - 1, 2**62)
 
-    async def since(tx: Tx, cursor: XidCursor, most: int) -> Found:
+    async def since(tx: Tx, cursor: XidCursor, most: int) -> LogRows:
         rows = await tx.fetch_all(NEW_BY_XID, xid=cursor.xid, seq=cursor.seq, most=most + 1)
-        lines = tuple(Line(*row) for row in rows[:most])
+        lines = tuple(LogRow(*row) for row in rows[:most])
         end: Any = cursor.behind(lines[-1].position) if lines else cursor
         page: Any = cursor
-        return Found(lines, page, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
+        return LogRows(lines, page, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
 
     patch.setattr(reading, "now", now)
     patch.setattr(reading, "since", since)
@@ -603,8 +603,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "unpack",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    start = fan_out.Parcel.start
-    patch.setattr(fan_out.Parcel, "start", lambda *given: replace(start(*given), lane=None))
+    start = fan_out.DeliveryInput.start
+    patch.setattr(fan_out.DeliveryInput, "start", lambda *given: replace(start(*given), lane=None))
 
 
 @race(
@@ -614,12 +614,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "unpack",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    start = fan_out.Parcel.start
+    start = fan_out.DeliveryInput.start
 
     def in_one_lane(parcel: Any, *given: Any) -> Any:
         return replace(start(parcel, *given), lane=f"{fan_out.LANE}{parcel.target}")
 
-    patch.setattr(fan_out.Parcel, "start", in_one_lane)
+    patch.setattr(fan_out.DeliveryInput, "start", in_one_lane)
 
 
 @race(

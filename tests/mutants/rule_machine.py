@@ -217,7 +217,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     append = events.append
 
-    async def twice(tx: Tx, facts: Sequence[events.Fact], **how: Any) -> None:
+    async def twice(tx: Tx, facts: Sequence[events.NewEvent], **how: Any) -> None:
         again = [each for each in facts if each.name == "job:paused"]
         await append(tx, [*facts, *again], **how)
 
@@ -228,7 +228,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     append = events.append
 
-    async def forget(tx: Tx, facts: Sequence[events.Fact], **how: Any) -> None:
+    async def forget(tx: Tx, facts: Sequence[events.NewEvent], **how: Any) -> None:
         await append(tx, [each for each in facts if each.name != "lane:halted"], **how)
 
     patch.setattr(events, "append", forget)

@@ -20,7 +20,7 @@ from tests.mutants import change_sql, drawn, without_guard
 def _(patch: pytest.MonkeyPatch) -> None:
     insert, sql = continuations.insert, continuations.INSERT
 
-    async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.Fact]:
+    async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.NewEvent]:
         facts = await insert(tx, steps, *args)
         others = [replace(each.next, start=replace(each.next.start, id=uuid4())) for each in steps]
         seconds = [replace(each, next=other, place=None) for each, other in zip(steps, others, strict=True)]
@@ -33,7 +33,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @drawn("continuation goes to the end of its lane", "I-28")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(continuations.Step, "hands_on_its_place", False)
+    patch.setattr(continuations.ChainStep, "hands_on_its_place", False)
 
 
 @drawn("guard of completing without a worker", "I-11")

@@ -20,7 +20,7 @@ from holdfast.states import Change, guard
 from holdfast.store import admission
 from holdfast.store.chains import blockers
 from holdfast.store.jobs import claiming, reaping, settling, steering
-from holdfast.store.jobs.claiming import Hold, token_of
+from holdfast.store.jobs.claiming import ClaimState, token_of
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.store.rows import LockedJob, to_locked
 from holdfast.worker import leases
@@ -111,7 +111,7 @@ def settle_by(is_mine: Callable[[Row], bool]) -> Callable[[Tx, Sequence[Settleme
         held = {each.seq: each for each in map(to_locked, await tx.fetch_all(settling.HOLD, seqs=seqs))}
         ours = {each.token.seq: each for each in settlements if each.token.seq in mine}
         await settling.leave(tx, [(held[seq], replace(each, token=token_of(held[seq]))) for seq, each in ours.items()])
-        lost = {each.token: Hold.TAKEN for each in settlements if each.token.seq not in mine}
+        lost = {each.token: ClaimState.TAKEN for each in settlements if each.token.seq not in mine}
         return Settled([each.token for each in ours.values()], lost, [])
 
     return settle
@@ -132,8 +132,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
     look = claiming.look
     change_sql(patch, settling, "HOLD", "= 'running'", "= 'running' AND lease_until >= $now")
 
-    async def pessimist(tx: Tx, tokens: Any) -> dict[Any, Hold]:
-        return {token: Hold.TAKEN if hold is Hold.HELD else hold for token, hold in (await look(tx, tokens)).items()}
+    async def pessimist(tx: Tx, tokens: Any) -> dict[Any, ClaimState]:
+        return {
+            token: ClaimState.TAKEN if hold is ClaimState.HELD else hold
+            for token, hold in (await look(tx, tokens)).items()
+        }
 
     patch.setattr(settling, "look", pessimist)
 
@@ -173,25 +176,25 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("no self-fence", "I-20", scene=scenes.a_worker_that_cannot_renew_stops_its_handlers)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases.Leases, "_give_up_late", lambda self, now: None)
+    patch.setattr(leases.LeaseKeeper, "_give_up_late", lambda self, now: None)
 
 
 @mutant("waiting for the write lock counted as a loss", "I-20", "stranger")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases.Leases, "_waits_to_write", False)
+    patch.setattr(leases.LeaseKeeper, "_waits_to_write", False)
 
 
 @mutant("renewal loop ends at an error", "I-21", scene=scenes.a_renewal_that_fails_once_is_tried_again)
 def _(patch: pytest.MonkeyPatch) -> None:
-    step, failing = leases.Leases.step, leases.Leases._failing
+    step, failing = leases.LeaseKeeper.step, leases.LeaseKeeper._failing
     ended: set[int] = set()
 
-    def fail(self: leases.Leases, error: Exception) -> None:
+    def fail(self: leases.LeaseKeeper, error: Exception) -> None:
         ended.add(id(self))
         failing(self, error)
 
-    patch.setattr(leases.Leases, "_failing", fail)
-    patch.setattr(leases.Leases, "step", lambda self: None if id(self) in ended else step(self))
+    patch.setattr(leases.LeaseKeeper, "_failing", fail)
+    patch.setattr(leases.LeaseKeeper, "step", lambda self: None if id(self) in ended else step(self))
 
 
 @mutant(

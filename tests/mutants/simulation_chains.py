@@ -22,7 +22,7 @@ from holdfast.states import Change, guard
 from holdfast.store.chains import blockers, continuations
 from holdfast.store.chains.blockers import Moved
 from holdfast.store.jobs import completing, settling
-from holdfast.store.jobs.claiming import Hold, Token, token_of
+from holdfast.store.jobs.claiming import ClaimState, Token, token_of
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.log import events
 from holdfast.store.rows import LOCKED, to_locked
@@ -43,9 +43,9 @@ async def finish_anyway(tx: Tx, settlement: Settlement) -> None:
     await settling.leave(tx, decided, judged.chains)
 
 
-async def say_held(tx: Tx, token: Token) -> Hold:
+async def say_held(tx: Tx, token: Token) -> ClaimState:
     """Find nothing wrong with a claim."""
-    return Hold.HELD
+    return ClaimState.HELD
 
 
 def without_looking(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def without_looking(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     insert, sql = continuations.insert, continuations.INSERT
 
-    async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.Fact]:
+    async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.NewEvent]:
         facts = await insert(tx, steps, *args)
         others = [replace(each.next, start=replace(each.next.start, id=WORLD[0].new_id())) for each in steps]
         seconds = [replace(each, next=other, place=None) for each, other in zip(steps, others, strict=True)]
@@ -90,7 +90,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("continuation goes to the end of its lane", "I-28", scene=chain_scenes.a_chain_goes_on_in_its_lane)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(continuations.Step, "hands_on_its_place", False)
+    patch.setattr(continuations.ChainStep, "hands_on_its_place", False)
 
 
 @mutant("lost unblock", "I-38", scene=chain_scenes.a_job_waits_for_a_chain_of_several_steps)
@@ -159,15 +159,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("user's writes commit before the completion", "I-66", scene=chain_scenes.a_process_dies_in_its_block)
 def _(patch: pytest.MonkeyPatch) -> None:
-    query = sqlite_block.Block.query
+    query = sqlite_block.SqliteTransaction.query
 
-    def commit_each(self: sqlite_block.Block, *args: Any) -> Any:
+    def commit_each(self: sqlite_block.SqliteTransaction, *args: Any) -> Any:
         rows = query(self, *args)
         self._connection.commit()
         self._connection.begin(lambda: True)
         return rows
 
-    patch.setattr(sqlite_block.Block, "query", commit_each)
+    patch.setattr(sqlite_block.SqliteTransaction, "query", commit_each)
 
 
 @mutant("a block that raises keeps its writes", "I-66", scene=chain_scenes.a_block_raises_after_it_has_written)
@@ -224,7 +224,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def begin_anew(self: WriteConnection) -> Any:
         connection, worker = connect(self), here().worker
         if worker is not None and worker._upkeep is not None:
-            worker._upkeep._quiet_since = worker._surroundings.monotonic()
+            worker._upkeep._quiet_since = worker._runtime.monotonic()
         return connection
 
     patch.setattr(WriteConnection, "_connect", begin_anew)

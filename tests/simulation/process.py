@@ -13,7 +13,7 @@ from holdfast.database.sqlite import SqliteStore
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import ListOperation, Operation, P, R, T
 from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome
-from holdfast.runtime import Shell, Surroundings, Threads
+from holdfast.runtime import Runtime, Stepper, Threads
 from holdfast.settings import Settings
 from holdfast.store import holds
 from holdfast.store.chains import creation
@@ -32,10 +32,10 @@ DIALECT = SqliteDialect(now="holdfast_now()")
 class VirtualStore(SqliteStore):
     """The real store; only its file, its lock between processes and some of its answers are not."""
 
-    def __init__(self, disk: Disk, process: Process, surroundings: Surroundings) -> None:
+    def __init__(self, disk: Disk, process: Process, runtime: Runtime) -> None:
         self._disk = disk
         self._process = process
-        super().__init__(disk.path, settings=Settings(deadline_seconds=5), surroundings=surroundings, clock=disk.clock)
+        super().__init__(disk.path, settings=Settings(deadline_seconds=5), runtime=runtime, clock=disk.clock)
         self.dialect = DIALECT
         self.file = VirtualFile(disk, process)
         self._file = self.file
@@ -44,7 +44,7 @@ class VirtualStore(SqliteStore):
     def _begin_here(self) -> Any:
         here = super()._begin_here()
         lock = cast("Any", VirtualFileLock(self._disk, self._process.loop))
-        here.lock, here.writer = lock, Writer(here.connection, lock, self._surroundings, self._seconds)
+        here.lock, here.writer = lock, Writer(here.connection, lock, self._runtime, self._seconds)
         self._count_groups(here.connection)
         return here
 
@@ -165,7 +165,7 @@ class Process:
         """Is told what each write was asked, and what it answered."""
         self.worker: Worker | None = None
         self._look: Callable[[], float | None] | None = None
-        self.surroundings = Surroundings(
+        self.runtime = Runtime(
             has_file_alarms=False,
             wall_ms=lambda: disk.clock() + wall_offset_ms,
             monotonic=self.loop.time,
@@ -177,15 +177,15 @@ class Process:
             signal=lambda: VirtualEvent(machine),
             threads=cast("Threads", VirtualThreads(self.loop, disk.latency, never_waits=lambda: True)),
         )
-        self.store = VirtualStore(disk, self, self.surroundings)
+        self.store = VirtualStore(disk, self, self.runtime)
         self.hf = Holdfast(
             settings=Settings(database=disk.path, **settings),
             tasks=[tasks],
             store=self.store,
-            surroundings=self.surroundings,
+            runtime=self.runtime,
             poster=None if office is None else VirtualPoster(office, self),
         )
-        self.hf._starting._recorded |= {task.name for task in tasks}  # they stand in the template
+        self.hf._starter._recorded |= {task.name for task in tasks}  # they stand in the template
 
     @property
     def is_alive(self) -> bool:
@@ -226,7 +226,7 @@ class Process:
             self.loop.call_soon(self._look)
             self.loop.call_later(0.02, self._look)
 
-    def _shell(self, step: Callable[[], float | None], name: str) -> Shell:
+    def _shell(self, step: Callable[[], float | None], name: str) -> Stepper:
         if name == "holdfast-hints":  # looks every 20 ms, nearly always in vain; here it looks when it is told to
             self._look = step
             return NoShell()

@@ -517,7 +517,7 @@ class World:
                     await asyncio.sleep(0.1 + self.chance.random())
             self.disk.strangers += 1
             try:
-                chains = await self.people.surroundings.threads.call(
+                chains = await self.people.runtime.threads.call(
                     lambda: self.people.hf.sync.start_many(calls, connection=connection)
                 )
             finally:

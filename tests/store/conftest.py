@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.database.postgres import PostgresStore
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from tests.store.half import Half
 from tests.store.samples import CREATE_TABLE, SCHEMA, Caller, Stranger
@@ -50,9 +50,9 @@ async def make_store(samples_url: str, stranger: Stranger) -> AsyncIterator[Make
     """Make stores that are closed after the test; *url* may lead through a proxy."""
     made: list[PostgresStore] = []
 
-    def make(url: str = samples_url, surroundings: Surroundings | None = None, **settings: Any) -> PostgresStore:
+    def make(url: str = samples_url, runtime: Runtime | None = None, **settings: Any) -> PostgresStore:
         chosen = Settings.from_environment(database=url, **{"schema_name": SCHEMA, **settings})
-        made.append(PostgresStore(chosen, surroundings))
+        made.append(PostgresStore(chosen, runtime))
         return made[-1]
 
     yield make

@@ -11,7 +11,7 @@ import psycopg
 
 from holdfast.models import Event
 from holdfast.store.log import reading
-from holdfast.store.log.reading import Told
+from holdfast.store.log.reading import LoggedEvent
 from holdfast.wire.cursors import Cursor, read_cursor
 from tests.support.ways import Way
 
@@ -34,9 +34,9 @@ class LogReader:
         """Come back with a text."""
         return cls(way, read_cursor(cursor), most)
 
-    async def told(self) -> list[Told]:
+    async def told(self) -> list[LoggedEvent]:
         """Read until there is no more."""
-        every: list[Told] = []
+        every: list[LoggedEvent] = []
         while True:
             found = await self._way.read(reading.since, self.cursor, self._most)
             assert len(found.lines) <= self._most

@@ -10,7 +10,7 @@ from holdfast.database.postgres import PostgresStore
 from holdfast.database.postgres.address import PLANS_SECONDS
 from holdfast.database.postgres.beginning import MOST_PREPARED
 from holdfast.database.tx import First, OpenTx, Tx
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE
 from tests.store.samples import Stranger
@@ -73,7 +73,7 @@ async def test_a_plan_that_was_made_while_a_table_was_tiny_is_forgotten(
     make_store: MakeStore, stranger: Stranger, is_async: bool
 ) -> None:
     clock = Clock()
-    store = make_store(surroundings=Surroundings(monotonic=clock), pool_size=1)
+    store = make_store(runtime=Runtime(monotonic=clock), pool_size=1)
     stranger.do("ALTER TABLE sample SET (autovacuum_enabled = false)")
     stranger.do("INSERT INTO sample SELECT n, 0 FROM generate_series(1, 10) AS n")
     stranger.do("ANALYZE sample")

@@ -14,7 +14,7 @@ from holdfast import Holdfast, Tasks
 from holdfast.database.dialect import channel
 from holdfast.outcomes import Outcome
 from holdfast.store.jobs import claiming, settling
-from holdfast.store.jobs.claiming import Claimed, Report, Want
+from holdfast.store.jobs.claiming import Claimed, ProgressReport, Want
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.log import events
 from tests.conftest import SCHEMA
@@ -59,7 +59,7 @@ async def logged(way: Way) -> int:
 async def test_a_job_without_history_writes_no_rows_in_the_log(way: Way, outcome: Outcome) -> None:
     chain = await way.face.start(quiet(n=1), unique="x")
     job = await claim(way)
-    await way.call(claiming.progress, [Report(job.token, 50, None)])
+    await way.call(claiming.progress, [ProgressReport(job.token, 50, None)])
 
     await settle(way, (job.token, outcome))
     await way.face.cancel(chain)
@@ -171,7 +171,7 @@ async def test_whoever_sleeps_is_woken_all_the_same(new_holdfast: Callable[..., 
     chain = await hf.start(quiet(n=1))
     asleep = "INSERT INTO holdfast_worker (id, facts, started_at, seen_at, asleep_at) VALUES ('w', '{}', 0, 0, 1)"
     await way.call(_execute, asleep)
-    fact = events.Fact(await seq_of(way, chain.id), "job:resumed", version=2)
+    fact = events.NewEvent(await seq_of(way, chain.id), "job:resumed", version=2)
 
     with psycopg.connect(hf.settings.database, autocommit=True) as listener:
         listener.execute(f"LISTEN {channel(SCHEMA)}")

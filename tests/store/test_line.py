@@ -13,7 +13,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from holdfast.database.postgres import PostgresStore
-from holdfast.database.postgres.async_connection import WRITABLE, Line
+from holdfast.database.postgres.async_connection import WRITABLE, AsyncConnection
 from holdfast.database.postgres.deadline import Alarm
 from holdfast.database.tx import OpenTx
 from holdfast.errors import TransactionBroken
@@ -31,10 +31,10 @@ def store(make_store: MakeStore) -> PostgresStore:
     return make_store(pool_size=1)
 
 
-def line_of(block: OpenTx) -> Line:
+def line_of(block: OpenTx) -> AsyncConnection:
     """Give the connection of a block without asking for it, which would change how it waits."""
     line = block._lent.tx.connection  # type: ignore[attr-defined]
-    assert isinstance(line, Line)
+    assert isinstance(line, AsyncConnection)
     return line
 
 
@@ -102,7 +102,7 @@ async def test_a_connection_that_the_server_ends_while_nobody_uses_it_is_watched
 
 
 async def test_who_is_writing_when_the_connection_breaks_is_told_so(postgres_url: str) -> None:
-    class Cut(Line):
+    class Cut(AsyncConnection):
         def _watch(self, wanted: int) -> None:
             super()._watch(wanted)
             if wanted & WRITABLE:  # as a deadline does that passes while a long question is sent
@@ -129,7 +129,7 @@ async def test_a_statement_under_way_ends_though_its_connection_is_given_to_the_
     statement = asyncio.create_task(block.query("SELECT 7 FROM pg_sleep(0.5)", {}))
     await until(lambda: sleeps(samples_url), "the statement runs")
 
-    assert isinstance(block.connection, Line)
+    assert isinstance(block.connection, AsyncConnection)
 
     assert await statement == [(7,)]
     await block.roll_back()

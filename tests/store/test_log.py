@@ -10,7 +10,7 @@ import pytest
 from holdfast import StillReferenced, WrongTask
 from holdfast.database.tx import Tx
 from holdfast.store.log import events
-from holdfast.store.log.events import Fact
+from holdfast.store.log.events import NewEvent
 from tests.support.factories import add, block, counted, greet, make_job, now_ms
 from tests.support.ways import Way
 
@@ -78,7 +78,7 @@ async def test_a_delete_that_is_refused_leaves_no_event(way: Way) -> None:
 
 async def test_an_operation_that_fails_after_its_event_leaves_none(way: Way) -> None:
     async def fail_late(tx: Tx) -> None:
-        await events.append(tx, [Fact(1, "job:enqueued")])
+        await events.append(tx, [NewEvent(1, "job:enqueued")])
         raise RuntimeError("too late")
 
     with pytest.raises(RuntimeError, match="too late"):
@@ -88,7 +88,7 @@ async def test_an_operation_that_fails_after_its_event_leaves_none(way: Way) -> 
 
 
 async def test_events_are_numbered_in_the_order_in_which_they_were_appended(way: Way) -> None:
-    facts = [Fact(job, "job:enqueued") for job in (3, 1, 2, 1)]
+    facts = [NewEvent(job, "job:enqueued") for job in (3, 1, 2, 1)]
 
     await way.call(events.append, facts)
 
@@ -97,7 +97,7 @@ async def test_events_are_numbered_in_the_order_in_which_they_were_appended(way:
 
 @pytest.mark.parametrize(("size", "statements"), [(0, 0), (1, 1), (100, 1)])
 async def test_any_number_of_events_takes_one_statement(way: Way, size: int, statements: int) -> None:
-    taken = await way.call(counted, events.append, [Fact(job + 1, "job:enqueued") for job in range(size)])
+    taken = await way.call(counted, events.append, [NewEvent(job + 1, "job:enqueued") for job in range(size)])
 
     assert len(taken) == statements
     assert len(await log(way)) == size
@@ -107,10 +107,10 @@ async def test_a_number_is_never_given_again_after_its_event_is_gone(way: Way) -
     async def forget(tx: Tx) -> None:
         await tx.execute("DELETE FROM holdfast_event")
 
-    await way.call(events.append, [Fact(1, "job:enqueued")])
+    await way.call(events.append, [NewEvent(1, "job:enqueued")])
     ((first,),) = await log(way, "seq")
     await way.call(forget)
-    await way.call(events.append, [Fact(1, "job:enqueued")])
+    await way.call(events.append, [NewEvent(1, "job:enqueued")])
 
     ((second,),) = await log(way, "seq")
     assert second > first

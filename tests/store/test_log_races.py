@@ -19,8 +19,8 @@ from holdfast.store.jobs import claiming, settling
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.log import events, pruning
 from holdfast.store.log import reading as log
-from holdfast.store.log.events import Fact
-from holdfast.store.log.reading import Told
+from holdfast.store.log.events import NewEvent
+from holdfast.store.log.reading import LoggedEvent
 from tests.store.engine import DONE, WANTS
 from tests.store.half import Half
 from tests.store.log_readers import LogReader, writer_elsewhere
@@ -231,8 +231,8 @@ async def test_a_crowd_whose_transactions_overlap_is_told_completely_and_in_orde
             await asyncio.sleep(chance.random() / 500)
             await half.connection.commit()
 
-    async def read() -> list[Told]:
-        every: list[Told] = []
+    async def read() -> list[LoggedEvent]:
+        every: list[LoggedEvent] = []
         while True:
             has_ended = is_over.is_set()
             again = LogReader.behind(way_pg, reader.cursor.text, chance.randint(1, 9))
@@ -259,4 +259,4 @@ TOUCH = "UPDATE holdfast_job SET version = version + 1 WHERE seq = :seq RETURNIN
 async def touch(tx: Any, seq: int) -> None:
     """Change a job, and say so."""
     ((version,),) = await tx.fetch_all(TOUCH, seq=seq)
-    await events.append(tx, [Fact(seq, "job:progress", Status.PENDING, version, 0)])
+    await events.append(tx, [NewEvent(seq, "job:progress", Status.PENDING, version, 0)])

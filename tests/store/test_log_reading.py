@@ -12,8 +12,8 @@ from holdfast.database.tx import Tx
 from holdfast.errors import CursorExpired, JobNotFound, UsageError
 from holdfast.models import INTERNAL_QUEUE, JobEvent
 from holdfast.store.log import events, pruning, reading
-from holdfast.store.log.events import Fact
-from holdfast.store.log.reading import Told
+from holdfast.store.log.events import NewEvent
+from holdfast.store.log.reading import LoggedEvent
 from holdfast.wire.cursors import Cursor, SeqCursor, Snapshot, SnapshotCursor, read_cursor
 from tests.store.engine import DONE, FAIL, claim_all, run, settle
 from tests.store.log_readers import LogReader
@@ -42,7 +42,7 @@ LIVES = [
 ]
 
 
-def in_short(told: list[Told]) -> list[tuple[str, int]]:
+def in_short(told: list[LoggedEvent]) -> list[tuple[str, int]]:
     return [(each.event.name, each.position.seq) for each in told]
 
 
@@ -154,8 +154,8 @@ async def test_of_a_deleted_job_only_its_end_is_told(way: Way) -> None:
 async def test_lanes_and_queues_are_told_by_their_names(way: Way) -> None:
     reader = await LogReader.from_now(way)
 
-    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"a"}')])
-    await way.call(events.append, [Fact(0, "queue:paused", facts='{"queue":"sums"}')])
+    await way.call(events.append, [NewEvent(0, "lane:paused", facts='{"lane":"a"}')])
+    await way.call(events.append, [NewEvent(0, "queue:paused", facts='{"queue":"sums"}')])
 
     told = [(each.name, each.lane, each.queue, each.job) for each in await reader.events()]
     assert told == [("lane:paused", "a", None, None), ("queue:paused", None, "sums", None)]
@@ -164,11 +164,11 @@ async def test_lanes_and_queues_are_told_by_their_names(way: Way) -> None:
 async def test_the_engines_own_jobs_are_left_out(way: Way) -> None:
     reader = await LogReader.from_now(way, 1)
     internal = await seq_of(way, await make_job(way, queue=INTERNAL_QUEUE, task="holdfast.deliver"))
-    await way.call(events.append, [Fact(internal, "job:enqueued")])
+    await way.call(events.append, [NewEvent(internal, "job:enqueued")])
     await way.face.start(greet(name="Ada"))
-    await way.call(events.append, [Fact(internal, "job:started")])
-    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"holdfast.webhook.a"}')])
-    await way.call(events.append, [Fact(0, "queue:paused", facts='{"queue":"holdfast.internal"}')])
+    await way.call(events.append, [NewEvent(internal, "job:started")])
+    await way.call(events.append, [NewEvent(0, "lane:paused", facts='{"lane":"holdfast.webhook.a"}')])
+    await way.call(events.append, [NewEvent(0, "queue:paused", facts='{"queue":"holdfast.internal"}')])
 
     assert await reader.names() == ["job:enqueued"]
     assert await reader.names() == []
@@ -218,9 +218,9 @@ async def test_a_cursor_that_has_seen_what_never_was_is_refused(way: Way) -> Non
 
 async def test_a_cursor_before_what_was_removed_for_its_age_has_expired(way: Way) -> None:
     reader = await LogReader.from_now(way)
-    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"a"}')])
+    await way.call(events.append, [NewEvent(0, "lane:paused", facts='{"lane":"a"}')])
     between = (await LogReader.from_now(way)).cursor
-    await way.call(events.append, [Fact(0, "lane:resumed", facts='{"lane":"a"}')])
+    await way.call(events.append, [NewEvent(0, "lane:resumed", facts='{"lane":"a"}')])
     behind = (await LogReader.from_now(way)).cursor
     if isinstance(behind, SnapshotCursor):  # somebody may have been writing in another database of the server
         behind = replace(behind, seen=replace(behind.seen, in_progress=()))
@@ -234,7 +234,7 @@ async def test_a_cursor_before_what_was_removed_for_its_age_has_expired(way: Way
 
 
 async def test_now_has_not_expired_when_everything_was_removed(way: Way) -> None:
-    await way.call(events.append, [Fact(0, "lane:paused", facts='{"lane":"a"}')])
+    await way.call(events.append, [NewEvent(0, "lane:paused", facts='{"lane":"a"}')])
     await way.call(forget_events)
 
     reader = await LogReader.from_now(way)

@@ -20,7 +20,7 @@ import pytest
 from holdfast import Holdfast, NotMigrated, Unique
 from holdfast.database import migrations
 from holdfast.database.dialect import PostgresDialect, SqliteDialect
-from holdfast.database.migrations import Step, code_number, steps
+from holdfast.database.migrations import MigrationStep, code_number, steps
 from holdfast.database.postgres import AsyncPostgresTx, PostgresTx
 from holdfast.database.sqlite import SqliteTx
 from holdfast.database.tx import Database
@@ -300,7 +300,7 @@ async def test_who_comes_second_waits_for_the_step_that_is_under_way_and_finds_i
 ) -> None:
     """F-25."""
     hf.sync.migrate()
-    next_step = Step(code_number("postgres") + 1, "the next one", 1, ("SELECT 1",))
+    next_step = MigrationStep(code_number("postgres") + 1, "the next one", 1, ("SELECT 1",))
     monkeypatch.setattr(migrations, "steps", lambda database: [*steps(database), next_step])
     async with AsyncExitStack() as resources:
         connections = [

@@ -16,7 +16,7 @@ import pytest
 from holdfast.database.postgres import PostgresStore
 from holdfast.database.tx import OpenTx, Tx, drive
 from holdfast.errors import Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
-from holdfast.runtime import Shell, Surroundings, ThreadShell
+from holdfast.runtime import Runtime, Stepper, StepThread
 from holdfast.settings import Settings
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE, begin, on_connection
@@ -488,10 +488,10 @@ async def test_a_statement_that_was_broken_off_right_before_the_store_closed_doe
         def stop(self) -> None:
             pass
 
-    def shell(step: Callable[[], float | None], name: str) -> Shell:
-        return Asleep() if name == "holdfast-cancels" else ThreadShell(step, name)
+    def shell(step: Callable[[], float | None], name: str) -> Stepper:
+        return Asleep() if name == "holdfast-cancels" else StepThread(step, name)
 
-    store = make_store(surroundings=Surroundings(shell=shell))
+    store = make_store(runtime=Runtime(shell=shell))
     block = await store.begin(LEASE)
     task = asyncio.create_task(block.query("SELECT pg_sleep(60)", {}))
     await until(lambda: stranger.ask(SLEEPING) == 1, "it runs")

@@ -16,7 +16,7 @@ from holdfast.models import PhaseStatus
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import phase_rows, phases, reads
 from holdfast.store.jobs import claiming, reaping, settling
-from holdfast.store.jobs.claiming import Claimed, Hold, Report, Token
+from holdfast.store.jobs.claiming import Claimed, ClaimState, ProgressReport, Token
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.phases import Beginning, Completion
@@ -73,7 +73,7 @@ async def test_the_first_phase_that_begins_makes_all_of_them(way: Way) -> None:
     holds = await way.call(phases.begin, [beginning(token)])
 
     job = await way.face.get_job(chain)
-    assert holds == {token: Hold.HELD}
+    assert holds == {token: ClaimState.HELD}
     assert (job.current_phase, job.progress, job.message) == ("download", 0, None)
     assert [(each.name, each.status) for each in job.phases] == [
         ("download", "active"), ("encode", "pending"), ("upload", "pending"),
@@ -91,7 +91,7 @@ async def test_a_phase_completes_with_its_result_its_event_and_the_crashes_set_b
 
     found = await way.face.get_job(job.id)
     first = found.phases[0]
-    assert holds == {job.token: Hold.HELD}
+    assert holds == {job.token: ClaimState.HELD}
     assert (first.status, first.progress, first.result, first.error) == ("completed", 100, {"path": "/tmp/a"}, None)
     assert first.finished_at is not None
     assert (found.status, found.progress, found.crashes, found.current_phase) == ("running", 33, 0, "download")
@@ -136,7 +136,7 @@ async def test_what_is_stored_is_the_very_text(way: Way) -> None:
 
 async def test_the_last_report_of_a_phase_is_written_before_its_end(way: Way) -> None:
     job = await begun(way)
-    report = Report(job.token, 27, "nearly", "download", 0, 80)
+    report = ProgressReport(job.token, 27, "nearly", "download", 0, 80)
 
     await way.call(phases.complete, [completion(job.token)], [report])
 
@@ -154,7 +154,7 @@ async def test_a_completion_whose_answer_was_lost_may_be_written_again(way: Way)
 
     holds = await way.call(phases.complete, [completion(job.token, result='"another"')])
 
-    assert holds == {job.token: Hold.HELD}
+    assert holds == {job.token: ClaimState.HELD}
     assert (await way.face.get_job(job.id)).phases[0].result == "done"
     assert (await events_of(way, UUID(job.id))).count("job:phase:completed") == 1
 
@@ -200,7 +200,7 @@ async def test_a_job_that_is_to_stop_begins_no_phase_but_keeps_what_it_has_done(
     ended = await way.call(phases.complete, [completion(job.token)])
     begins = await way.call(phases.begin, [beginning(job.token, 1, makes=False)])
 
-    assert (ended, begins) == ({job.token: Hold.HELD}, {job.token: Hold.CANCEL})
+    assert (ended, begins) == ({job.token: ClaimState.HELD}, {job.token: ClaimState.CANCEL})
     assert await statuses(way, job) == ["completed", "pending", "pending"]
 
 
@@ -208,7 +208,7 @@ async def test_a_job_that_is_to_be_paused_begins_no_phase(way: Way) -> None:
     job = await begun(way)
     await way.face.pause(job.id)
 
-    assert await way.call(phases.begin, [beginning(job.token, 1)]) == {job.token: Hold.PAUSE}
+    assert await way.call(phases.begin, [beginning(job.token, 1)]) == {job.token: ClaimState.PAUSE}
 
 
 ENDS: list[tuple[Outcome, list[str]]] = [
@@ -248,7 +248,7 @@ async def test_a_chain_of_one_job_that_completes_moves_its_phases_too(way: Way, 
 
 async def test_a_reaped_job_keeps_its_phase_as_it_was_and_what_it_said(way: Way) -> None:
     job = await begun(way, done=1)
-    await way.call(claiming.progress, [Report(job.token, 50, "half", "encode", 1, 50)])
+    await way.call(claiming.progress, [ProgressReport(job.token, 50, "half", "encode", 1, 50)])
 
     await reap(way, job)
 
@@ -306,7 +306,7 @@ async def test_a_job_without_phases_has_one_once_it_says_how_far_it_is(way: Way)
     job = await claim_one(way)
     assert (await way.face.get_job(chain)).phases == ()
 
-    await way.call(claiming.progress, [Report(job.token, 40, "half-way")])
+    await way.call(claiming.progress, [ProgressReport(job.token, 40, "half-way")])
 
     found = await way.face.get_job(chain)
     (run,) = found.phases
@@ -322,7 +322,7 @@ async def test_a_job_without_phases_has_one_once_it_says_how_far_it_is(way: Way)
 async def test_the_phase_run_ends_as_its_job_does(way: Way, outcome: Outcome, status: str) -> None:
     await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
-    await way.call(claiming.progress, [Report(job.token, 40, None)])
+    await way.call(claiming.progress, [ProgressReport(job.token, 40, None)])
 
     await settle(way, (job.token, outcome))
 
@@ -332,7 +332,7 @@ async def test_the_phase_run_ends_as_its_job_does(way: Way, outcome: Outcome, st
 async def test_the_phase_run_of_a_job_that_is_tried_again_ends_well(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
-    await way.call(claiming.progress, [Report(job.token, 40, None)])
+    await way.call(claiming.progress, [ProgressReport(job.token, 40, None)])
     await settle(way, (job.token, FAIL))
     await way.face.retry(job.id)
 
@@ -348,14 +348,14 @@ async def test_progress_under_a_lost_token_touches_no_phase(way: Way) -> None:
     await reap_and_claim(way, job)
     before = await whole_store(way)
 
-    assert await way.call(claiming.progress, [Report(job.token, 27, None, "download", 0, 80)]) == set()
+    assert await way.call(claiming.progress, [ProgressReport(job.token, 27, None, "download", 0, 80)]) == set()
     assert await whole_store(way) == before
 
 
 async def test_a_late_report_does_not_open_a_phase_that_has_completed(way: Way) -> None:
     job = await begun(way, done=1)
 
-    await way.call(claiming.progress, [Report(job.token, 10, "late", "download", 0, 30)])
+    await way.call(claiming.progress, [ProgressReport(job.token, 10, "late", "download", 0, 30)])
 
     first = (await way.face.get_job(job.id)).phases[0]
     assert (first.status, first.progress, first.message) == ("completed", 100, None)
@@ -412,7 +412,7 @@ async def test_of_a_list_only_the_lost_are_left_out(way: Way) -> None:
 
     holds = await way.call(phases.begin, [beginning(first.token), beginning(second.token)])
 
-    assert holds == {first.token: Hold.COMPLETED, second.token: Hold.HELD}
+    assert holds == {first.token: ClaimState.COMPLETED, second.token: ClaimState.HELD}
     assert await row_of(way, UUID(second.id), "current_phase") == ("download",)
 
 
@@ -428,7 +428,7 @@ async def test_a_row_that_somebody_has_locked_is_passed_over_at_once(
     hf = new_holdfast("postgres", tasks=[TASKS])
     way = Way(hf, is_async=True)
     job = await begun(way)
-    report = Report(job.token, 27, "nearly", "download", 0, 80)
+    report = ProgressReport(job.token, 27, "nearly", "download", 0, 80)
     sql = "SELECT 1 FROM contract.holdfast_job WHERE id = %s FOR UPDATE"
 
     with psycopg.connect(empty_url) as stranger:
@@ -439,9 +439,9 @@ async def test_a_row_that_somebody_has_locked_is_passed_over_at_once(
             else:
                 holds = await way.call(phases.complete, [completion(job.token)], [report])
 
-    assert holds == {job.token: Hold.LOCKED}
+    assert holds == {job.token: ClaimState.LOCKED}
     assert await statuses(way, job) == ["active", "pending", "pending"]
-    assert await way.call(phases.complete, [completion(job.token)], [report]) == {job.token: Hold.HELD}
+    assert await way.call(phases.complete, [completion(job.token)], [report]) == {job.token: ClaimState.HELD}
 
 
 async def test_settling_jobs_without_phases_takes_no_statement_for_them(way: Way) -> None:

@@ -27,7 +27,7 @@ from holdfast.database.postgres.address import Address
 from holdfast.database.postgres.tx import OwnPostgresTx
 from holdfast.database.tx import Tx, drive
 from holdfast.errors import Unavailable
-from holdfast.runtime import Shell, Surroundings, ThreadShell
+from holdfast.runtime import Runtime, Stepper, StepThread
 from holdfast.settings import Settings
 from tests.store.conftest import MakeStore
 from tests.store.samples import SCHEMA, Caller, Item, Stranger, add, add_items, add_once, ask, count, until
@@ -362,7 +362,7 @@ def test_many_threads_share_the_pool(samples_url: str, stranger: Stranger) -> No
     store.close_sync()
 
 
-async def test_sleep_and_chance_come_from_the_surroundings(make_store: MakeStore) -> None:
+async def test_sleep_and_chance_come_from_the_runtime(make_store: MakeStore) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -371,7 +371,7 @@ async def test_sleep_and_chance_come_from_the_surroundings(make_store: MakeStore
     async def collide(tx: Tx) -> None:
         await tx.execute("SELECT fail_with('40001')")
 
-    store = make_store(surroundings=Surroundings(chance=random.Random(1), sleep=sleep))
+    store = make_store(runtime=Runtime(chance=random.Random(1), sleep=sleep))
     with pytest.raises(Exception, match="collided"):
         await store.run(collide)
 
@@ -382,12 +382,12 @@ async def test_sleep_and_chance_come_from_the_surroundings(make_store: MakeStore
 def test_if_no_thread_can_be_made_nothing_is_lost_by_it(make_store: MakeStore, stranger: Stranger) -> None:
     makes = iter([False, True])
 
-    def shell(step: Callable[[], None], name: str) -> Shell:
+    def shell(step: Callable[[], None], name: str) -> Stepper:
         if not next(makes):
             raise RuntimeError("can't start new thread")
-        return ThreadShell(step, name)
+        return StepThread(step, name)
 
-    store = make_store(surroundings=Surroundings(shell=shell), pool_size=1, deadline_seconds=0.5)
+    store = make_store(runtime=Runtime(shell=shell), pool_size=1, deadline_seconds=0.5)
     with pytest.raises(RuntimeError, match="new thread"):
         store.run_sync(add, "first")
 

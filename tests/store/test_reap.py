@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.store.jobs import claiming, reaping
-from holdfast.store.jobs.claiming import Hold, Token
+from holdfast.store.jobs.claiming import ClaimState, Token
 from tests.store.engine import (
     DONE,
     admit,
@@ -78,7 +78,7 @@ async def test_the_lost_worker_can_settle_no_more(way: Way) -> None:
 
     settled = await settle(way, (lost.token, DONE))
 
-    assert settled.lost == {lost.token: Hold.TAKEN}
+    assert settled.lost == {lost.token: ClaimState.TAKEN}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.store.jobs import claiming, reaping
-from holdfast.store.jobs.claiming import Hold, Want
+from holdfast.store.jobs.claiming import ClaimState, Want
 from tests.store.engine import DONE, claim, claim_one, expire, settle
 from tests.support.factories import TASKS, add, change_job, counted, greet, row_of, whole_store
 from tests.support.ways import Way
@@ -23,7 +23,7 @@ async def test_a_lease_is_prolonged_by_its_own_length_from_now(way: Way) -> None
 
     holds = await way.call(claiming.renew, [job.token for job in claimed])
 
-    assert set(holds.values()) == {Hold.HELD}
+    assert set(holds.values()) == {ClaimState.HELD}
     now = (await way.rows("SELECT $now"))[0][0]
     left = {chain.id: (await row_of(way, chain.id, "lease_until"))[0] - now for chain in (greeting, sum_)}
     assert 8_000 < left[greeting.id] <= 10_000
@@ -53,8 +53,9 @@ async def test_renewal_tells_how_each_claim_stands(way: Way) -> None:
     holds = await way.call(claiming.renew, [held, cancelled, paused, done, gone, other])
 
     assert holds == {
-        held: Hold.HELD, cancelled: Hold.CANCEL, paused: Hold.PAUSE, done: Hold.COMPLETED, gone: Hold.GONE,
-        other: Hold.TAKEN,
+        held: ClaimState.HELD, cancelled: ClaimState.CANCEL, paused: ClaimState.PAUSE,
+        done: ClaimState.COMPLETED, gone: ClaimState.GONE,
+        other: ClaimState.TAKEN,
     }  # fmt: skip
 
 
@@ -64,7 +65,7 @@ async def test_the_deleted_head_of_a_lane_is_gone_for_who_runs_it(way: Way) -> N
 
     await way.face.delete(chain)
 
-    assert await way.call(claiming.renew, [job.token]) == {job.token: Hold.GONE}
+    assert await way.call(claiming.renew, [job.token]) == {job.token: ClaimState.GONE}
 
 
 async def test_a_job_that_is_to_be_cancelled_is_renewed_until_its_handler_has_ended(way: Way) -> None:
@@ -86,7 +87,7 @@ async def test_a_wrong_token_renews_nothing(way: Way, forged: dict[str, object])
 
     holds = await way.call(claiming.renew, [job.token._replace(**forged)])  # type: ignore[arg-type]
 
-    assert list(holds.values()) == [Hold.TAKEN]
+    assert list(holds.values()) == [ClaimState.TAKEN]
     assert await whole_store(way) == before
 
 
@@ -128,8 +129,8 @@ async def test_one_locked_row_of_fifty_costs_the_others_nothing(postgres: Way) -
         holds = await asyncio.wait_for(postgres.call(claiming.renew, tokens), 5)
         reaped = await asyncio.wait_for(postgres.call(reaping.reap, 2**53), 5)
 
-    assert holds[tokens[7]] is Hold.LOCKED
-    assert {hold for token, hold in holds.items() if token is not tokens[7]} == {Hold.HELD}
+    assert holds[tokens[7]] is ClaimState.LOCKED
+    assert {hold for token, hold in holds.items() if token is not tokens[7]} == {ClaimState.HELD}
     assert (reaped.count, list(reaped.locked)) == (0, [tokens[7].seq])
 
 
@@ -139,5 +140,5 @@ async def test_a_look_reads_the_requests_and_changes_nothing(way: Way) -> None:
     await change_job(way, chain.id, cancel_requested_at=1)
     before = await whole_store(way)
 
-    assert await way.read(claiming.look, [job.token]) == {job.token: Hold.CANCEL}
+    assert await way.read(claiming.look, [job.token]) == {job.token: ClaimState.CANCEL}
     assert await whole_store(way) == before

@@ -16,7 +16,7 @@ from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL
 from holdfast.store import retention, subscriptions, unique
 from holdfast.store.log import fan_out, pruning
-from holdfast.store.retention import BEGINNING, Line
+from holdfast.store.retention import BEGINNING, RetentionGroup
 from tests.store.engine import FAIL, admit, run
 from tests.support.factories import (
     CountingTx,
@@ -349,7 +349,7 @@ async def test_what_is_retried_after_the_look_is_not_deleted(way: Way) -> None:
     assert await exists(way, job_id)
 
 
-async def look(way: Way, stage: Stage, age_ms: int = 0) -> tuple[list[Line], list[int]]:
+async def look(way: Way, stage: Stage, age_ms: int = 0) -> tuple[list[RetentionGroup], list[int]]:
     """Find what is due, as a pass does."""
     lines = await way.read(retention.lines, stage)
     found = [each for line in lines for each in (await way.read(retention.find, stage, line, age_ms, BEGINNING))[0]]
@@ -639,7 +639,7 @@ async def test_the_webhooks_of_a_batch_count_among_its_jobs(way: Way) -> None:
     assert (len(found), has_more) == (2, True)
 
 
-async def _find_few(tx: Tx, line: Line, most: int) -> Any:
+async def _find_few(tx: Tx, line: RetentionGroup, most: int) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retention, "MOST_JOBS", most)
         return await retention.find(tx, "stale", line, 0, BEGINNING)
@@ -651,7 +651,7 @@ async def test_ten_thousand_chains_are_deleted_in_bounded_batches(way: Way, monk
     numbers: list[int] = []
     delete = retention.delete
 
-    async def counted_delete(tx: Tx, line: Line, age_ms: int, seqs: list[int]) -> list[int]:
+    async def counted_delete(tx: Tx, line: RetentionGroup, age_ms: int, seqs: list[int]) -> list[int]:
         numbers.append(len(seqs))
         return await delete(tx, line, age_ms, seqs)
 

@@ -15,7 +15,7 @@ from holdfast import Holdfast, Unique
 from holdfast.models import Asked
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import settling, steering
-from holdfast.store.jobs.claiming import Hold, Token, look
+from holdfast.store.jobs.claiming import ClaimState, Token, look
 from holdfast.store.jobs.settling import Settlement
 from tests.store.engine import (
     CANCEL,
@@ -161,7 +161,7 @@ async def test_a_zombie_cannot_settle_what_another_run_holds(way: Way) -> None:
 
     settled = await settle(way, (zombie.token, DONE))
 
-    assert settled.lost == {zombie.token: Hold.TAKEN}
+    assert settled.lost == {zombie.token: ClaimState.TAKEN}
     assert await row_of(way, chain.id, "status", "nonce") == ("running", "heir")
 
 
@@ -184,7 +184,7 @@ async def test_settling_twice_is_told_as_lost_and_changes_nothing(way: Way) -> N
 
     again = await settle(way, (job.token, DONE))
 
-    assert again.lost == {job.token: Hold.COMPLETED}
+    assert again.lost == {job.token: ClaimState.COMPLETED}
     assert await whole_store(way) == before
 
 
@@ -198,7 +198,7 @@ async def test_a_list_loses_only_its_lost(way: Way) -> None:
     settled = await settle(way, *ends[:2], (gone, DONE), (stale, DONE), *ends[2:])
 
     assert settled.done == [token for token, _ in ends]
-    assert settled.lost == {gone: Hold.GONE, stale: Hold.TAKEN}
+    assert settled.lost == {gone: ClaimState.GONE, stale: ClaimState.TAKEN}
     assert await way.rows("SELECT status, count(*) FROM holdfast_job GROUP BY status ORDER BY status") == [
         ("completed", 4), ("running", 1),
     ]  # fmt: skip
@@ -239,7 +239,7 @@ async def test_a_request_outlives_a_retry_of_another_kind(way: Way) -> None:
     await way.call(steering.cancel, [chain.id], Asked("ada"))
 
     assert (await row_of(way, chain.id, "cancel_requested_at"))[0] is not None
-    assert (await way.read(look, [job.token])) == {job.token: Hold.CANCEL}
+    assert (await way.read(look, [job.token])) == {job.token: ClaimState.CANCEL}
 
 
 # ---- keys and chains
@@ -371,4 +371,4 @@ async def test_a_busy_row_keeps_its_request(postgres: Way) -> None:
 
 
 async def test_a_job_that_is_gone_is_told_so(way: Way) -> None:
-    assert await way.read(look, [Token(1, 1, "n")]) == {Token(1, 1, "n"): Hold.GONE}
+    assert await way.read(look, [Token(1, 1, "n")]) == {Token(1, 1, "n"): ClaimState.GONE}

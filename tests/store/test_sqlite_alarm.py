@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.database.sqlite import alarm, watch
 from holdfast.database.sqlite.alarm import FileAlarm, make_alarm
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from tests.support.conditions import until
 
 only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")
@@ -26,7 +26,7 @@ class Bell:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rung = 0
-        self.alarm = FileAlarm(str(path), Surroundings(), self._ring)
+        self.alarm = FileAlarm(str(path), Runtime(), self._ring)
 
     def _ring(self) -> None:
         self.rung += 1
@@ -102,7 +102,7 @@ def test_where_the_kernel_has_none_left_there_is_none(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(alarm, "FileAlarm", refuse)
 
-    assert make_alarm(str(tmp_path), Surroundings(), lambda: None) is None
+    assert make_alarm(str(tmp_path), Runtime(), lambda: None) is None
 
 
 @pytest.mark.parametrize("has_alarms", [pytest.param(True, marks=only_on_linux), False])
@@ -114,7 +114,7 @@ async def test_a_commit_of_another_program_is_heard_at_rest(
     monkeypatch.setattr(watch, "LOOK_SECONDS" if has_alarms else "ALARMED_LOOK_SECONDS", 0.02)
     if has_alarms:
         monkeypatch.setattr(watch, "ALARMED_LOOK_SECONDS", 60)
-    hf = new_holdfast("sqlite", surroundings=Surroundings(has_file_alarms=has_alarms))
+    hf = new_holdfast("sqlite", runtime=Runtime(has_file_alarms=has_alarms))
     heard = threading.Event()
     await hf.open()
     with closing(sqlite3.connect(hf.settings.database)) as other:

@@ -17,7 +17,7 @@ import pytest
 from holdfast.database.sqlite import SqliteStore
 from holdfast.database.tx import Tx
 from holdfast.errors import Busy, Unavailable, UnknownOutcome
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from tests.acceptance.processes import until
 from tests.store.notes import add, count, create, held, is_sound, new_store, numbers, waiting
@@ -328,7 +328,7 @@ def test_a_write_for_which_no_thread_can_be_made_never_happens(tmp_path: Path) -
     def no_thread(step: object, name: str) -> NoReturn:
         raise RuntimeError("can't start new thread")
 
-    store = SqliteStore(tmp_path / "notes.db", surroundings=Surroundings(shell=no_thread))
+    store = SqliteStore(tmp_path / "notes.db", runtime=Runtime(shell=no_thread))
     store.run_sync(create)
     with held(store), pytest.raises(Unavailable, match="no thread can be started"):
         store.run_sync(add, 1)

@@ -177,7 +177,7 @@ async def test_events_of_others_come_the_same_way(way: Way) -> None:
     seq = await seq_of(way, chain.id)
     names: list[EventName] = ["job:phase:completed", "job:stale", "job:progress"]
 
-    await way.call(events.append, [events.Fact(seq, name, version=2, attempt=1) for name in names])
+    await way.call(events.append, [events.NewEvent(seq, name, version=2, attempt=1) for name in names])
 
     assert await told(way) == ["job:phase:completed", "job:stale"]
 
@@ -281,7 +281,7 @@ async def test_a_delivery_is_undone_with_its_event(way: Way) -> None:
 async def test_its_id_and_body_follow_from_the_event_alone(way: Way) -> None:
     await webhooks(way).subscribe(URL)
     chain = await way.face.start(greet(name="Ada"))
-    fact = events.Fact(await seq_of(way, chain.id), "job:failed", version=2, attempt=1)
+    fact = events.NewEvent(await seq_of(way, chain.id), "job:failed", version=2, attempt=1)
 
     await way.call(events.append, [fact, fact])
 

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import Pool, Threads
+from holdfast.runtime import ThreadPool, Threads
 from tests.support.processes import forked
 
 CALLS = 3_000
 SECONDS = 30.0
 
 
-def threads_of(pool: Pool) -> list[threading.Thread]:
+def threads_of(pool: ThreadPool) -> list[threading.Thread]:
     """Find the threads of *pool* by its name."""
     return [each for each in threading.enumerate() if each.name.startswith(f"{pool._name}_")]
 
 
 def test_calls_one_after_the_other_need_one_thread() -> None:
-    with Pool(50, "pool-one") as pool:
+    with ThreadPool(50, "pool-one") as pool:
         results = [pool.submit(abs, -number).result(SECONDS) for number in range(CALLS)]
 
         assert len(threads_of(pool)) == 1
@@ -34,7 +34,7 @@ def test_calls_one_after_the_other_need_one_thread() -> None:
 
 async def test_awaited_calls_one_after_the_other_need_one_thread() -> None:
     """On Python 3.12 a worker's threads grew with its jobs: 40, 62, 85 after 2,300, 4,400, 6,500 of them."""
-    with Pool(50, "pool-awaited") as pool:
+    with ThreadPool(50, "pool-awaited") as pool:
         loop = asyncio.get_running_loop()
         results = [await loop.run_in_executor(pool, abs, -number) for number in range(CALLS)]
 
@@ -63,7 +63,7 @@ def test_there_are_never_more_threads_than_allowed_and_each_call_runs_once() -> 
         ran.release()
         assert let_go.wait(SECONDS)
 
-    with Pool(3, "pool-most") as pool:
+    with ThreadPool(3, "pool-most") as pool:
         futures = [pool.submit(call) for _ in range(20)]
         assert all(ran.acquire(timeout=SECONDS) for _ in range(3))
         assert len(threads_of(pool)) == 3
@@ -76,7 +76,7 @@ def test_there_are_never_more_threads_than_allowed_and_each_call_runs_once() -> 
 
 
 def test_what_a_call_raises_is_raised_by_its_future_and_the_thread_goes_on() -> None:
-    with Pool(1, "pool-raises") as pool:
+    with ThreadPool(1, "pool-raises") as pool:
         with pytest.raises(SystemExit, match="7"):
             pool.submit(sys.exit, 7).result(SECONDS)
         assert pool.submit(int, "7").result(SECONDS) == 7
@@ -96,7 +96,7 @@ def test_a_thread_that_waits_keeps_nothing_of_its_last_call() -> None:
 
     gc.disable()  # what refers to itself in a circle would stay
     try:
-        with Pool(1, "pool-keeps") as pool:
+        with ThreadPool(1, "pool-keeps") as pool:
             error = pool.submit(fail, thing).exception(SECONDS)
             assert isinstance(error, ZeroDivisionError)
             del error, thing
@@ -112,7 +112,7 @@ def test_a_shutdown_cancels_what_waits_if_asked_to_and_lets_what_runs_end() -> N
         begun.set()
         return let_go.wait(SECONDS)
 
-    pool = Pool(1, "pool-shut")
+    pool = ThreadPool(1, "pool-shut")
     runs, waits = pool.submit(call), pool.submit(int)
     assert begun.wait(SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
@@ -133,7 +133,7 @@ def test_a_call_that_was_cancelled_before_a_thread_was_free_never_runs() -> None
         begun.set()
         return let_go.wait(SECONDS)
 
-    with Pool(1, "pool-cancelled") as pool:
+    with ThreadPool(1, "pool-cancelled") as pool:
         pool.submit(call)
         assert begun.wait(SECONDS)
         waits: Future[None] = pool.submit(ran.set)
@@ -145,7 +145,7 @@ def test_a_call_that_was_cancelled_before_a_thread_was_free_never_runs() -> None
 
 
 def test_a_pool_that_nobody_refers_to_takes_its_threads_along() -> None:
-    pool = Pool(2, "pool-forgotten")
+    pool = ThreadPool(2, "pool-forgotten")
     pool.make_ready()
     (thread,) = threads_of(pool)
 
@@ -158,9 +158,9 @@ def test_a_pool_that_nobody_refers_to_takes_its_threads_along() -> None:
 
 AT_EXIT = """
 import sys, threading, time
-from holdfast.runtime import Pool
+from holdfast.runtime import ThreadPool
 
-pool, begun = Pool(1, "at-exit"), threading.Event()
+pool, begun = ThreadPool(1, "at-exit"), threading.Event()
 
 def call() -> None:
     begun.set()
@@ -170,7 +170,7 @@ def call() -> None:
 pool.submit(call)
 pool.submit(print, "waited", flush=True)
 assert begun.wait(10)
-Pool(1, "idle").make_ready()
+ThreadPool(1, "idle").make_ready()
 print("exits", flush=True)
 """
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import AfterValidator
 
 from holdfast import Tasks
-from holdfast.tasks.decoder import Typed
+from holdfast.tasks.decoder import Decoder
 
 
 def in_stock(name: str) -> str:
@@ -34,4 +34,4 @@ async def pick() -> Annotated[str, AfterValidator(in_stock)]:
     ],
 )
 def test_a_value_that_cannot_be_read_by_its_type_is_given_as_plain_json(text: str, value: object) -> None:
-    assert Typed(TASKS).output("pick", text) == value
+    assert Decoder(TASKS).output("pick", text) == value

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.models import DELIVER, INTERNAL_QUEUE, TRIGGERS
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store import admission
 from holdfast.store.jobs import claiming, reaping
 from holdfast.store.jobs.claiming import Want
@@ -344,8 +344,8 @@ async def test_the_timestamp_is_the_databases_and_not_this_machines(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-40, I-17."""
-    wrong = Surroundings(wall_ms=lambda: time.time_ns() // 1_000_000 + 3 * 3_600_000)
-    post = await office(surroundings=wrong)
+    wrong = Runtime(wall_ms=lambda: time.time_ns() // 1_000_000 + 3 * 3_600_000)
+    post = await office(runtime=wrong)
     async with receiver(answers()) as server, post.hf.worker():
         await post.hf.start(post.greet(), webhook=server.url)
         await post.until_ended(1)

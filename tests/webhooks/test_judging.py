@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.outcomes import Facts, Kind, judge
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.store.jobs.claiming import Claimed, Claims
 from holdfast.tasks.task import Task
@@ -85,7 +85,7 @@ def test_retry_after_is_read_in_both_forms(said: str, date: datetime | None, sec
 
 
 def task_of(settings: Settings) -> Task[..., object]:
-    return make_delivery(Holdfast("never-opened.db").store, settings, Surroundings(chance=Random(1)))
+    return make_delivery(Holdfast("never-opened.db").store, settings, Runtime(chance=Random(1)))
 
 
 def test_twelve_tries_come_over_hours() -> None:

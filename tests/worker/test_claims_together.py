@@ -104,7 +104,7 @@ async def test_a_slot_that_comes_free_alone_is_claimed_for_soon(hf: Holdfast) ->
     async with hf.worker(concurrency=SLOTS, poll=3600) as worker:
         await until(lambda: len(stage.begun) == SLOTS, "all slots are taken")
         assert worker._claimer is not None
-        worker._claimer._rests_until = hf._surroundings.monotonic() + LONGEST_REST
+        worker._claimer._rests_until = hf._runtime.monotonic() + LONGEST_REST
 
         stage._gates[0].set()
 

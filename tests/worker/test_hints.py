@@ -16,15 +16,15 @@ import pytest
 from holdfast import Holdfast, Tasks
 from holdfast.database import hints
 from holdfast.database.dialect import channel
-from holdfast.database.hints import Hints, Horizon, Rest
+from holdfast.database.hints import Hints, Horizon, SleepMark
 from holdfast.database.postgres import listener
 from holdfast.database.postgres.listener import NoListener
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import SCHEMA_NAME
 from holdfast.store import polls as glances
 from holdfast.store import workers
 from holdfast.store.log import events
-from holdfast.store.log.events import Fact
+from holdfast.store.log.events import NewEvent
 from holdfast.store.workers import Member
 from holdfast.worker.claiming import wakeups
 from holdfast.worker.options import WorkerOptions
@@ -178,7 +178,7 @@ async def test_what_grows_is_told_to_sleepers_and_what_is_asked_to_all(
         if is_asleep:
             await store.run(workers.asleep, SLEEPER)
 
-        await store.run(events.append, [Fact(1, name), Fact(2, "job:started")])
+        await store.run(events.append, [NewEvent(1, name), NewEvent(2, "job:started")])
         await store.close()
 
         assert bool(list(connection.notifies(timeout=0.1))) is is_heard
@@ -259,13 +259,13 @@ async def test_a_listener_that_cannot_hear_itself_says_so_once_and_all_poll(
     monkeypatch.setattr(listener, "DEAF_SECONDS", 0.1)
     monkeypatch.setattr(listener, "DEAF_PAUSE", 0.1)
     tried = []
-    send = listener.Line._send
+    send = listener.ListenSocket._send
 
     def as_a_pooler_does(line: Any, text: str) -> None:
         tried.append(text)
         send(line, text.replace("LISTEN", "SELECT 1 --"))  # it succeeds, and nothing ever comes
 
-    monkeypatch.setattr(listener.Line, "_send", as_a_pooler_does)
+    monkeypatch.setattr(listener.ListenSocket, "_send", as_a_pooler_does)
     hf = Holdfast(empty_url, schema_name=SCHEMA)
     with Ear(hf) as ear:
         await until(lambda: len(tried) >= 3, "it is tried again")
@@ -306,8 +306,8 @@ async def test_all_who_listen_share_one_line_and_the_last_one_ends_it(
 
 
 async def test_two_commits_in_one_tick_of_the_files_clock_give_two_hints(tmp_path: Any) -> None:
-    frozen = Surroundings(file_mark=lambda path: "the same mark")
-    hf = Holdfast(str(tmp_path / "jobs.db"), tasks=[TASKS], surroundings=frozen)
+    frozen = Runtime(file_mark=lambda path: "the same mark")
+    hf = Holdfast(str(tmp_path / "jobs.db"), tasks=[TASKS], runtime=frozen)
     hf.sync.start(greet(name="Ada"))
     with Ear(hf) as ear:
         hf.sync.start(greet(name="Bob"))
@@ -318,7 +318,7 @@ async def test_two_commits_in_one_tick_of_the_files_clock_give_two_hints(tmp_pat
 
 async def test_what_another_process_wrote_is_hinted_at_until_its_disk_has_surely_taken_it(tmp_path: Any) -> None:
     marks = ["before"]
-    hf = Holdfast(str(tmp_path / "jobs.db"), surroundings=Surroundings(file_mark=lambda path: marks[0]))
+    hf = Holdfast(str(tmp_path / "jobs.db"), runtime=Runtime(file_mark=lambda path: marks[0]))
     hf.sync.open()
     with Ear(hf) as ear:
         marks[0] = "written, and not yet to be read: its fsync takes a while"
@@ -371,8 +371,8 @@ class Line:
         """Do nothing."""
 
 
-def a_rest(line: Line, clock: Clock) -> Rest:
-    return Rest(Hints(lambda tell: line).watch(lambda: None), clock, poll=2)
+def a_rest(line: Line, clock: Clock) -> SleepMark:
+    return SleepMark(Hints(lambda tell: line).watch(lambda: None), clock, poll=2)
 
 
 def test_a_sleeper_sleeps_long_only_when_every_transaction_has_seen_its_mark() -> None:
@@ -491,9 +491,9 @@ async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: N
     """I-45."""
     ran: list[int] = []
     tasks = handlers(ran)
-    deaf = Surroundings(file_mark=lambda path: None)
+    deaf = Runtime(file_mark=lambda path: None)
     here = new_holdfast(database, tasks=[tasks])
-    there = new_holdfast(database, tasks=[tasks], surroundings=deaf, transaction_pooler=True)
+    there = new_holdfast(database, tasks=[tasks], runtime=deaf, transaction_pooler=True)
     async with here, there, there.worker(poll=0.3) as worker:
         await until(lambda: has_claimed(worker), "the worker has looked")
 
@@ -556,7 +556,7 @@ async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_
             stopped.append(time.monotonic())
 
     here = new_holdfast(database, tasks=[tasks])
-    deaf = {} if has_hints else {"surroundings": Surroundings(file_mark=lambda path: None), "transaction_pooler": True}
+    deaf = {} if has_hints else {"runtime": Runtime(file_mark=lambda path: None), "transaction_pooler": True}
     there = new_holdfast(database, tasks=[tasks], **deaf)
     async with here, there, there.worker():
         chain = await here.start(endless())

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.database.sqlite.store import SqliteStore
-from holdfast.runtime import Surroundings
-from holdfast.store.jobs.claiming import Hold, Token
-from holdfast.worker.leases import HINTED_SECONDS, LOOK_SECONDS, Leases
+from holdfast.runtime import Runtime
+from holdfast.store.jobs.claiming import ClaimState, Token
+from holdfast.worker.leases import HINTED_SECONDS, LOOK_SECONDS, LeaseKeeper
 
 LEASE = 30.0
 
@@ -33,7 +33,7 @@ class CountingShell:
 class Deaf:
     """A watcher that heeds nothing."""
 
-    def holds(self, holds: dict[Token, Hold]) -> None:
+    def holds(self, holds: dict[Token, ClaimState]) -> None:
         """Do nothing."""
 
     def fenced(self, tokens: list[Token]) -> None:
@@ -48,7 +48,7 @@ class Bench:
 
     def __init__(self, store: SqliteStore) -> None:
         self.now = 1_000.0
-        self.leases = Leases(store, replace(Surroundings(), monotonic=lambda: self.now, shell=CountingShell), Deaf())
+        self.leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: self.now, shell=CountingShell), Deaf())
         self._seq = 0
 
     def claim(self, lease: float = LEASE) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import Retry, UnknownOutcome
 from holdfast.store.jobs import reaping
-from holdfast.store.jobs.claiming import Hold
+from holdfast.store.jobs.claiming import ClaimState
 from holdfast.worker.attempts.aborts import AbortReason
-from holdfast.worker.leases import Leases
+from holdfast.worker.leases import LeaseKeeper
 from tests.support.conditions import until
 from tests.worker.colours import Colour, Witness, let_others_run
 from tests.worker.providers import Often, provided
@@ -53,7 +53,7 @@ LOSSES: dict[str, tuple[Callable[[Colour, Any], Awaitable[None]], str, str, str 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that learns nothing from its leases, so that only the block itself can find out."""
-    monkeypatch.setattr(Leases, "step", lambda self: None)
+    monkeypatch.setattr(LeaseKeeper, "step", lambda self: None)
 
 
 @pytest.mark.usefixtures("deaf")
@@ -226,7 +226,7 @@ async def test_a_worker_that_may_have_lost_its_lease_opens_no_block_that_complet
             entered.append(kind)
 
     entered: list[str] = []
-    monkeypatch.setattr(Leases, "may_complete", lambda self, token: False)
+    monkeypatch.setattr(LeaseKeeper, "may_complete", lambda self, token: False)
     task = colour.task(charge, int)
     async with colour.hf.worker(concurrency=1) as worker:
         chain = await colour.hf.start(task())
@@ -254,7 +254,7 @@ async def test_a_lease_that_ends_while_the_block_is_open_keeps_it_from_completin
             await colour.wait(witness.gate)
             return tx.finish(1)
 
-    monkeypatch.setattr(Leases, "may_complete", lambda self, token: not witness.gate.is_set())
+    monkeypatch.setattr(LeaseKeeper, "may_complete", lambda self, token: not witness.gate.is_set())
     task = colour.task(charge, int)
     async with colour.hf.worker(concurrency=1) as worker:
         await colour.hf.start(task())
@@ -399,7 +399,7 @@ async def test_a_handler_that_goes_on_after_its_block_is_not_told_that_its_job_i
         await until(witness.reached.is_set, "the block is closed")
         (attempt,) = worker._running
         is_kept = attempt.job.token in worker._leases
-        worker.holds({attempt.job.token: Hold.COMPLETED})  # as the leases' thread does that has looked just now
+        worker.holds({attempt.job.token: ClaimState.COMPLETED})  # as the leases' thread does that has looked just now
         await let_others_run()
         witness.gate.set()
         await until(lambda: bool(reasons), "the handler has ended")

@@ -21,13 +21,13 @@ from holdfast.database.sqlite import SqliteStore
 from holdfast.database.sqlite.liveness_lock import take, take_of_the_dead
 from holdfast.errors import Busy, Unavailable
 from holdfast.models import Start
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.chains import creation
 from holdfast.store.jobs import claiming, reaping
-from holdfast.store.jobs.claiming import Claimed, Hold, Token, Want
-from holdfast.store.proofs import LifeLock, list_locks
-from holdfast.worker.leases import Leases
-from holdfast.worker.upkeep.liveness_lock import Proof
+from holdfast.store.jobs.claiming import Claimed, ClaimState, Token, Want
+from holdfast.store.proofs import LivenessLock, list_locks
+from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 from holdfast.worker.upkeep.reaper import Upkeep
 from tests.conftest import SCHEMA
 from tests.support.conditions import until
@@ -102,10 +102,10 @@ class Witness:
     """Who is told of the leases."""
 
     def __init__(self) -> None:
-        self.told: dict[Token, Hold] = {}
+        self.told: dict[Token, ClaimState] = {}
         self.given_up: list[Token] = []
 
-    def holds(self, holds: dict[Token, Hold]) -> None:
+    def holds(self, holds: dict[Token, ClaimState]) -> None:
         """Remember how they stand."""
         self.told = holds
 
@@ -132,8 +132,8 @@ async def store(tmp_path: Path, time: Time) -> AsyncIterator[FaultyStore]:
 
 
 @pytest.fixture
-def world(time: Time) -> Surroundings:
-    return replace(Surroundings(), monotonic=lambda: time.machine, shell=NoShell)
+def world(time: Time) -> Runtime:
+    return replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell)
 
 
 async def claim(store: Any, count: int = 1, worker: str = "worker-aa", lease_ms: int = LEASE_MS) -> list[Claimed]:
@@ -150,14 +150,14 @@ async def status_of(store: Any, job: Claimed) -> str:
     return str(await store.read(read))
 
 
-def keep(store: Any, world: Surroundings, job: Claimed) -> tuple[Leases, Witness]:
+def keep(store: Any, world: Runtime, job: Claimed) -> tuple[LeaseKeeper, Witness]:
     witness = Witness()
-    leases = Leases(store, world, witness)
+    leases = LeaseKeeper(store, world, witness)
     leases.add({job.token: LEASE_MS / 1000}, world.monotonic())
     return leases, witness
 
 
-async def test_a_lease_is_renewed_every_third_of_it(store: FaultyStore, world: Surroundings, time: Time) -> None:
+async def test_a_lease_is_renewed_every_third_of_it(store: FaultyStore, world: Runtime, time: Time) -> None:
     """I-21."""
     (job,) = await claim(store)
     leases, _ = keep(store, world, job)
@@ -173,11 +173,11 @@ async def test_a_lease_is_renewed_every_third_of_it(store: FaultyStore, world: S
 
 @pytest.mark.parametrize("lease", [1.0, 3.0, 7.0, 9.0, 30.0, 100.0])
 async def test_two_renewals_are_never_more_than_half_a_lease_apart(
-    store: FaultyStore, world: Surroundings, time: Time, lease: float
+    store: FaultyStore, world: Runtime, time: Time, lease: float
 ) -> None:
     """P-16."""
     (job,) = await claim(store, lease_ms=round(lease * 1000))
-    leases = Leases(store, world, Witness())
+    leases = LeaseKeeper(store, world, Witness())
     leases.add({job.token: lease}, time.machine)
     renewals = [time.machine]
 
@@ -193,7 +193,7 @@ async def test_two_renewals_are_never_more_than_half_a_lease_apart(
 
 
 async def test_leases_that_cannot_be_renewed_are_given_up_before_they_end(
-    store: FaultyStore, world: Surroundings, time: Time
+    store: FaultyStore, world: Runtime, time: Time
 ) -> None:
     """I-20."""
     (job,) = await claim(store)
@@ -214,7 +214,7 @@ async def test_leases_that_cannot_be_renewed_are_given_up_before_they_end(
 
 
 async def test_a_renewal_that_succeeds_makes_a_completion_possible_again(
-    store: FaultyStore, world: Surroundings, time: Time
+    store: FaultyStore, world: Runtime, time: Time
 ) -> None:
     (job,) = await claim(store)
     leases, _ = keep(store, world, job)
@@ -230,7 +230,7 @@ async def test_a_renewal_that_succeeds_makes_a_completion_possible_again(
 
 
 async def test_a_lease_is_too_late_for_a_completion_before_any_timer_says_so(
-    store: FaultyStore, world: Surroundings, time: Time
+    store: FaultyStore, world: Runtime, time: Time
 ) -> None:
     """I-20."""
     (job,) = await claim(store)
@@ -241,7 +241,7 @@ async def test_a_lease_is_too_late_for_a_completion_before_any_timer_says_so(
     assert not leases.may_complete(job.token)
 
 
-async def test_waiting_for_the_right_to_write_is_no_loss(store: FaultyStore, world: Surroundings, time: Time) -> None:
+async def test_waiting_for_the_right_to_write_is_no_loss(store: FaultyStore, world: Runtime, time: Time) -> None:
     """I-20."""
     (job,) = await claim(store)
     leases, witness = keep(store, world, job)
@@ -255,7 +255,7 @@ async def test_waiting_for_the_right_to_write_is_no_loss(store: FaultyStore, wor
     assert leases.may_complete(job.token)
 
 
-async def test_no_error_ends_the_renewal(store: FaultyStore, world: Surroundings, time: Time) -> None:
+async def test_no_error_ends_the_renewal(store: FaultyStore, world: Runtime, time: Time) -> None:
     """I-21."""
     (job,) = await claim(store)
     leases, witness = keep(store, world, job)
@@ -267,17 +267,17 @@ async def test_no_error_ends_the_renewal(store: FaultyStore, world: Surroundings
     store.error = None
     leases.step()
 
-    assert witness.told == {job.token: Hold.HELD}
+    assert witness.told == {job.token: ClaimState.HELD}
     assert witness.given_up == []
 
 
-def upkeep(store: Any, world: Surroundings) -> Upkeep:
+def upkeep(store: Any, world: Runtime) -> Upkeep:
     return Upkeep(store, world, [Want("default", "t", LEASE_MS)])
 
 
 async def try_step(reaper: Upkeep) -> None:
     """Go round as `run` does, which survives the store's errors."""
-    began = reaper._surroundings.monotonic()
+    began = reaper._runtime.monotonic()
     try:
         await reaper.step()
     except Unavailable:
@@ -285,7 +285,7 @@ async def try_step(reaper: Upkeep) -> None:
 
 
 async def test_a_dead_workers_job_is_taken_back_when_its_lease_is_over(
-    store: FaultyStore, world: Surroundings, time: Time
+    store: FaultyStore, world: Runtime, time: Time
 ) -> None:
     """I-16, I-25."""
     (job,) = await claim(store)
@@ -301,9 +301,7 @@ async def test_a_dead_workers_job_is_taken_back_when_its_lease_is_over(
     assert await status_of(store, job) == "pending"
 
 
-async def test_after_an_outage_nothing_is_reaped_for_one_lease(
-    store: FaultyStore, world: Surroundings, time: Time
-) -> None:
+async def test_after_an_outage_nothing_is_reaped_for_one_lease(store: FaultyStore, world: Runtime, time: Time) -> None:
     """I-22."""
     (job,) = await claim(store)
     reaper = upkeep(store, world)
@@ -326,7 +324,7 @@ async def test_after_an_outage_nothing_is_reaped_for_one_lease(
     assert await status_of(store, job) == "pending"
 
 
-async def test_a_short_failure_costs_no_lease_of_waiting(store: FaultyStore, world: Surroundings, time: Time) -> None:
+async def test_a_short_failure_costs_no_lease_of_waiting(store: FaultyStore, world: Runtime, time: Time) -> None:
     """I-22."""
     (job,) = await claim(store)
     reaper = upkeep(store, world)
@@ -342,7 +340,7 @@ async def test_a_short_failure_costs_no_lease_of_waiting(store: FaultyStore, wor
     assert await status_of(store, job) == "pending"
 
 
-async def test_a_clock_that_jumps_is_an_outage(store: FaultyStore, world: Surroundings, time: Time) -> None:
+async def test_a_clock_that_jumps_is_an_outage(store: FaultyStore, world: Runtime, time: Time) -> None:
     """F-28, I-18, I-22."""
     (job,) = await claim(store)
     reaper = upkeep(store, world)
@@ -359,7 +357,7 @@ async def test_a_clock_that_jumps_is_an_outage(store: FaultyStore, world: Surrou
 
 @pytest.mark.parametrize(("jump", "said"), [(3600, [3600]), (-3600, [-3600]), (30, []), (-30, [])])
 async def test_a_clock_that_jumps_by_more_than_a_minute_is_told_once(
-    jump: int, said: list[int], store: FaultyStore, world: Surroundings, time: Time, caplog: pytest.LogCaptureFixture
+    jump: int, said: list[int], store: FaultyStore, world: Runtime, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     """F-28."""
     reaper = upkeep(store, world)
@@ -375,7 +373,7 @@ async def test_a_clock_that_jumps_by_more_than_a_minute_is_told_once(
     assert [round(each.__dict__["seconds"]) for each in told] == said
 
 
-async def test_many_dead_jobs_are_taken_back_in_one_round(store: FaultyStore, world: Surroundings, time: Time) -> None:
+async def test_many_dead_jobs_are_taken_back_in_one_round(store: FaultyStore, world: Runtime, time: Time) -> None:
     """I-25."""
     claimed = await claim(store, 130)
     reaper = upkeep(store, world)
@@ -405,7 +403,7 @@ async def test_a_suspect_that_only_waited_is_not_blamed(store: FaultyStore, time
 
 
 async def test_a_row_that_a_stranger_has_locked_is_spared_until_its_worker_could_renew(
-    new_holdfast: Callable[..., Holdfast], empty_url: str, time: Time, world: Surroundings
+    new_holdfast: Callable[..., Holdfast], empty_url: str, time: Time, world: Runtime
 ) -> None:
     """F-26, I-75."""
     hf = new_holdfast("postgres")
@@ -423,18 +421,18 @@ async def test_a_row_that_a_stranger_has_locked_is_spared_until_its_worker_could
     time.machine += 5
     await reaper.step()
 
-    assert renewed == {job.token: Hold.LOCKED}
+    assert renewed == {job.token: ClaimState.LOCKED}
     assert at_once == "running"
     assert await status_of(hf.store, job) == "pending"
     await hf.close()
 
 
 @contextmanager
-def lock_file(tmp_path: Path) -> Iterator[tuple[str, LifeLock, Any]]:
+def lock_file(tmp_path: Path) -> Iterator[tuple[str, LivenessLock, Any]]:
     path = str(tmp_path / "life")
     held = take(path, model=str(tmp_path))
     try:
-        yield path, LifeLock("worker-aa", path, held.device, held.inode), held
+        yield path, LivenessLock("worker-aa", path, held.device, held.inode), held
     finally:
         held.close()
 
@@ -503,7 +501,11 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path
 async def test_the_jobs_of_a_worker_proved_dead_are_taken_back_at_once(store: FaultyStore) -> None:
     """I-69, I-25."""
     real = store._store
-    dead, heir, alive = Proof(real, "worker-dd"), Proof(real, "worker-ee"), Proof(real, "worker-ff")
+    dead, heir, alive = (
+        LivenessLocks(real, "worker-dd"),
+        LivenessLocks(real, "worker-ee"),
+        LivenessLocks(real, "worker-ff"),
+    )
     for each in (dead, heir, alive):
         await each.begin()
     (lost,), (kept,) = await claim(store, worker="worker-dd"), await claim(store, worker="worker-ff")
@@ -552,7 +554,7 @@ async def test_connections_that_are_recycled_all_the_time_are_no_outage(
 ) -> None:
     """F-54, I-22."""
     hf = new_holdfast("postgres")
-    reaper = upkeep(hf.store, Surroundings())
+    reaper = upkeep(hf.store, Runtime())
     await reaper.step()
     (job,) = await claim(hf.store, lease_ms=3_000)
     await expire(hf.store)

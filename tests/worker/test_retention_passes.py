@@ -351,7 +351,7 @@ async def test_the_next_pass_comes_soon_after_one_that_had_something_to_do(
 ) -> None:
     way = Way(new_holdfast("sqlite"), is_async=True)
     async with way.hf:
-        upkeep = RetentionUpkeep(way.hf._retention, way.hf._surroundings)
+        upkeep = RetentionUpkeep(way.hf._retention, way.hf._runtime)
         await ended(way)
 
         seconds = [await upkeep.step() for _ in range(2)]
@@ -369,7 +369,7 @@ async def test_a_pass_that_breaks_is_logged_and_the_next_one_comes(
 
     monkeypatch.setattr(RetentionPass, "run", fail)
 
-    assert await RetentionUpkeep(hf._retention, hf._surroundings).step() == retention.IDLE_SECONDS
+    assert await RetentionUpkeep(hf._retention, hf._runtime).step() == retention.IDLE_SECONDS
 
     assert [each.message for each in caplog.records] == ["retention_failed"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.database.sqlite import SqliteStore
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Claimed
-from holdfast.worker.leases import Leases
+from holdfast.worker.leases import LeaseKeeper
 from tests.support.conditions import until
 from tests.worker.test_recovery import FaultyStore, NoShell, Time, Witness, claim
 
@@ -55,10 +55,10 @@ async def store(tmp_path: Path, time: Time, database: str) -> AsyncIterator[Sile
     await real.close()
 
 
-def keep(store: SilentStore, time: Time, job: Claimed, seconds: float = LEASE) -> tuple[Leases, Witness]:
+def keep(store: SilentStore, time: Time, job: Claimed, seconds: float = LEASE) -> tuple[LeaseKeeper, Witness]:
     """Keep the lease of *job*; both threads stand still until the test calls their steps."""
     witness = Witness()
-    leases = Leases(store, replace(Surroundings(), monotonic=lambda: time.machine, shell=NoShell), witness)  # type: ignore[arg-type]
+    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell), witness)  # type: ignore[arg-type]
     leases.add({job.token: seconds}, time.machine)
     leases.fence()
     return leases, witness
@@ -68,9 +68,9 @@ async def test_a_handler_is_stopped_while_a_renewal_has_no_answer(store: SilentS
     (job,) = await claim(store, lease_ms=round(SHORT_LEASE * 1000))
     witness, answered = Witness(), threading.Event()
     store.meanwhile = answered.wait
-    leases = Leases(store, Surroundings(), witness)  # type: ignore[arg-type]
+    leases = LeaseKeeper(store, Runtime(), witness)  # type: ignore[arg-type]
 
-    leases.add({job.token: SHORT_LEASE}, Surroundings().monotonic())
+    leases.add({job.token: SHORT_LEASE}, Runtime().monotonic())
     try:
         await until(lambda: witness.given_up == [job.token], "the handler is stopped", timeout=5)
         renewed = list(store.sent)
@@ -142,7 +142,7 @@ async def test_whoever_stood_still_and_has_no_answer_gives_them_up(store: Silent
 async def test_a_claim_that_has_waited_long_is_renewed_first(store: SilentStore, time: Time) -> None:
     (job,) = await claim(store)
     witness = Witness()
-    leases = Leases(store, replace(Surroundings(), monotonic=lambda: time.machine, shell=NoShell), witness)  # type: ignore[arg-type]
+    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell), witness)  # type: ignore[arg-type]
 
     leases.add({job.token: LEASE}, time.machine - LATE)
     left = leases.fence()

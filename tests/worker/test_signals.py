@@ -22,15 +22,15 @@ from holdfast.retention import Stage
 from holdfast.runtime import (
     BLOCKED,
     SLICE_SECONDS,
+    Runtime,
     SlicedEvent,
-    Surroundings,
+    StepThread,
     Threads,
-    ThreadShell,
     in_slices,
     program_signals,
     with_signals_blocked,
 )
-from holdfast.worker.upkeep.hooks import BlockingHooks, Errand
+from holdfast.worker.upkeep.hooks import BlockingHooks, ChainHooks
 from tests.support.conditions import until
 
 OF_DATABASE = {"sqlite": "holdfast-call", "postgres": "holdfast-deadlines"}
@@ -172,9 +172,9 @@ def test_a_process_that_a_retention_hook_starts_heeds_signals(new_holdfast: Call
     job = hf.get_job(hf.start(in_loop()))
     codes: list[list[int]] = []
     stage: Stage = "stale"
-    errand = Errand(1, stage, [(lambda job: codes.append(subprocesses()), job)])
+    errand = ChainHooks(1, stage, [(lambda job: codes.append(subprocesses()), job)])
 
-    running = BlockingHooks(Surroundings(), 30).run([errand])
+    running = BlockingHooks(Runtime(), 30).run([errand])
     with pytest.raises(StopIteration):
         running.send(None)
 
@@ -184,7 +184,7 @@ def test_a_process_that_a_retention_hook_starts_heeds_signals(new_holdfast: Call
 @pytest.fixture
 def in_shell() -> Iterator[Callable[[Callable[[], Any]], Any]]:
     """Call a function in a thread of the engine."""
-    shells: list[ThreadShell] = []
+    shells: list[StepThread] = []
 
     def call(function: Callable[[], Any]) -> Any:
         answers: list[Any] = []
@@ -196,7 +196,7 @@ def in_shell() -> Iterator[Callable[[Callable[[], Any]], Any]]:
             finally:
                 called.set()
 
-        shells.append(ThreadShell(step, "holdfast-test"))
+        shells.append(StepThread(step, "holdfast-test"))
         shells[-1].wake()
         assert called.wait(30)
         (answer,) = answers
@@ -214,7 +214,7 @@ def test_a_process_that_the_engine_forks_in_a_thread_heeds_signals(in_shell: Cal
 def test_a_child_process_of_a_worker_heeds_signals_whichever_thread_starts_it(in_shell: Callable[..., Any]) -> None:
     reading, writing = os.pipe()
 
-    child = in_shell(lambda: Surroundings().spawn("tests.worker.mask_of_child", writing))
+    child = in_shell(lambda: Runtime().spawn("tests.worker.mask_of_child", writing))
     os.close(writing)
     with os.fdopen(reading, "rb") as said:
         mask = said.read()

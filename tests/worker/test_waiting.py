@@ -25,9 +25,9 @@ from holdfast import (
     WaitTimeout,
 )
 from holdfast.database import hints
-from holdfast.database.hints import Rest
+from holdfast.database.hints import SleepMark
 from holdfast.outcomes import Kind, Outcome
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store import polls
 from tests.store import engine
 from tests.support.conditions import until
@@ -216,7 +216,7 @@ async def test_a_thousand_who_wait_cost_one_read_for_a_hint(way: Way, monkeypatc
 
 
 def is_at_rest(hf: Holdfast) -> bool:
-    rest = hf._waiter._here.lookout.rest
+    rest = hf._waiter._here.poller.rest
     return rest is not None and (hf.store.database == "sqlite" or rest._is_sure)
 
 
@@ -261,7 +261,7 @@ async def test_a_waiter_that_nobody_needs_any_more_strikes_itself_off(
         await until(lambda: is_at_rest(way.hf), "the waiter is at rest")
         await engine.run(way)
 
-    await until(lambda: way.hf._waiter._here.lookout.rest is None, "the waiter listens no more")
+    await until(lambda: way.hf._waiter._here.poller.rest is None, "the waiter listens no more")
 
     async def is_empty() -> bool:
         return await way.rows("SELECT id FROM holdfast_worker") == []
@@ -319,9 +319,9 @@ async def test_a_result_comes_from_a_worker_of_another_face(
 async def test_without_a_hint_the_poll_finds_the_end(
     database: str, new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.events.poller.Rest", partial(Rest, poll=0.2))
-    deaf = Surroundings(file_mark=lambda path: None)
-    waits = new_holdfast(database, tasks=[TASKS], surroundings=deaf, transaction_pooler=True)
+    monkeypatch.setattr("holdfast.events.poller.SleepMark", partial(SleepMark, poll=0.2))
+    deaf = Runtime(file_mark=lambda path: None)
+    waits = new_holdfast(database, tasks=[TASKS], runtime=deaf, transaction_pooler=True)
     works = new_holdfast(database, tasks=[TASKS])
     async with waits, works:
         chain = await works.start(greet(name="Ada"))
@@ -347,7 +347,7 @@ async def test_a_store_that_is_away_for_a_while_ends_no_wait(way: Way, monkeypat
 
     monkeypatch.setattr(polls, "ended", sometimes)
     async with waiting(way, result(way, chain)) as task:
-        await until(lambda: way.hf._waiter._here.lookout.is_failing, "the waiter has noticed")
+        await until(lambda: way.hf._waiter._here.poller.is_failing, "the waiter has noticed")
         await engine.run(way)
         is_away = False
 

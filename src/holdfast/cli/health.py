@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from holdfast.supervisor.health import Problem, Report
+    from holdfast.supervisor.health import HealthReport, Problem
 
 
 @click.command()
@@ -48,14 +48,14 @@ def health(path: Path, liveness: bool, as_json: bool) -> None:
     sys.exit(1 if found else 0)
 
 
-def read(path: Path) -> Report:
+def read(path: Path) -> HealthReport:
     """Read the newest report; one that cannot be read is an error for people, with exit code 1."""
     from pydantic import TypeAdapter, ValidationError
 
-    from holdfast.supervisor.health import Report
+    from holdfast.supervisor.health import HealthReport
 
     try:
-        return TypeAdapter(Report).validate_json(path.read_bytes())
+        return TypeAdapter(HealthReport).validate_json(path.read_bytes())
     except OSError as error:
         raise click.ClickException(
             f"cannot read {path}: {error.strerror}; does a worker with --health-file run?"
@@ -64,7 +64,7 @@ def read(path: Path) -> Report:
         raise click.ClickException(f"{path} is not a health file of `holdfast worker`") from None
 
 
-def as_object(report: Report, found: Sequence[Problem]) -> dict[str, object]:
+def as_object(report: HealthReport, found: Sequence[Problem]) -> dict[str, object]:
     """Make what is printed as JSON."""
     from pydantic_core import to_jsonable_python
 
@@ -72,7 +72,7 @@ def as_object(report: Report, found: Sequence[Problem]) -> dict[str, object]:
     return {"is_healthy": not found, "problems": [each.text for each in found], **whole}
 
 
-def as_text(report: Report, found: Sequence[Problem], now: datetime) -> str:
+def as_text(report: HealthReport, found: Sequence[Problem], now: datetime) -> str:
     """Make lines for people: the verdict, then each process."""
     from holdfast.supervisor.health import described, summary
 

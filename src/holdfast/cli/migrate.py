@@ -28,14 +28,14 @@ def migrate(database: str | None, show_sql: bool, only_check: bool, schema_name:
     """
     from holdfast.database import migrations
     from holdfast.database.stores import make_store
-    from holdfast.runtime import Surroundings
+    from holdfast.runtime import Runtime
     from holdfast.settings import Settings
 
     if show_sql and only_check:
         raise click.UsageError("give --sql or --check, not both")
     given = {"database": database, "schema_name": schema_name}
     settings = Settings.from_environment(**{name: value for name, value in given.items() if value is not None})
-    store = make_store(settings, Surroundings())
+    store = make_store(settings, Runtime())
     try:
         if show_sql:
             click.echo(migrations.pending_sql(store.database, store.dialect, store.standing_sync().schema))

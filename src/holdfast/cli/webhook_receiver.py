@@ -18,7 +18,7 @@ MOST_BYTES = 10_000_000
 SILENT_SECONDS = 10.0
 
 
-class Listener:
+class WebhookReceiver:
     """Listens on *port* of this machine only; *status* is what it answers to whatever is signed by one of *secrets*."""
 
     def __init__(self, port: int, secrets: Sequence[str], status: int, retry_after: int | None, as_json: bool) -> None:

@@ -196,9 +196,9 @@ def listen(
       holdfast webhooks listen --secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
       holdfast webhooks listen --answer 429 --retry-after 5
     """
-    from holdfast.cli.webhook_receiver import Listener
+    from holdfast.cli.webhook_receiver import WebhookReceiver
 
-    listener = Listener(port, secrets, answer, retry_after, as_json)
+    listener = WebhookReceiver(port, secrets, answer, retry_after, as_json)
     listener.run(count)
 
 

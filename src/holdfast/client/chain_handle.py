@@ -18,7 +18,7 @@ Seconds: TypeAlias = float | timedelta
 GetResult: TypeAlias = Callable[[UUID, Seconds | None], Coroutine[Any, Any, Any]]
 
 
-class Held(models.Chain[R_co]):
+class ChainHandle(models.StoredChain[R_co]):
     """A chain as it was when it was read, and the face that it came from; copies and pickles have none."""
 
     __slots__ = ("_get_result",)
@@ -26,14 +26,14 @@ class Held(models.Chain[R_co]):
     _advice: ClassVar[str]
 
     @classmethod
-    def of(cls, chain: models.Chain[Any], get_result: GetResult) -> Self:
+    def of(cls, chain: models.StoredChain[Any], get_result: GetResult) -> Self:
         """Hand *chain* to somebody who may want its result."""
         held = cls(**{each.name: getattr(chain, each.name) for each in fields(chain)})
         object.__setattr__(held, "_get_result", get_result)
         return held
 
     @classmethod
-    def copy_of(cls, chain: models.Chain[Any]) -> Self:
+    def copy_of(cls, chain: models.StoredChain[Any]) -> Self:
         """Hand *chain* to somebody for whom it is not committed yet, and has no result to wait for."""
         return cls(**{each.name: getattr(chain, each.name) for each in fields(chain)})
 
@@ -45,7 +45,7 @@ class Held(models.Chain[R_co]):
         return get_result(self.id, timeout)
 
 
-class Chain(Held[R_co]):
+class Chain(ChainHandle[R_co]):
     """A job and all that continues it, as it was when it was read; *status* and *output* are its last job's."""
 
     __slots__ = ()
@@ -60,7 +60,7 @@ class Chain(Held[R_co]):
         return output
 
 
-class BlockingChain(Held[R_co]):
+class BlockingChain(ChainHandle[R_co]):
     """A job and all that continues it, as it was when it was read; public as `holdfast.sync.Chain`."""
 
     __slots__ = ()

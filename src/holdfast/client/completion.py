@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from holdfast import current_block
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.client.transactions import Statements
 from holdfast.current_block import Mark
 from holdfast.database.tx import OpenTx, drive
@@ -48,7 +48,7 @@ class Fence(ABC):
     blocking_only: ClassVar[str]
     """What to write instead of `async with`, on a blocking face."""
 
-    def __init__(self, name: str, starting: Starting, chain_id: UUID | None = None) -> None:
+    def __init__(self, name: str, starting: Starter, chain_id: UUID | None = None) -> None:
         self.mark = Mark(name)
         self.starting = starting
         self.chain_id = chain_id

@@ -14,7 +14,7 @@ from uuid import UUID
 from holdfast import current_block
 from holdfast.client.chain_handle import BlockingChain, Chain
 from holdfast.client.completion import BlockState, Fence
-from holdfast.client.starter import Starting, take_continuation
+from holdfast.client.starter import Starter, take_continuation
 from holdfast.client.transactions import BlockingTransaction, Transaction
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import OpenTx, Runner, drive
@@ -48,7 +48,7 @@ class RowLockFence(Fence):
         task: Task[..., Any],
         job_id: UUID,
         *,
-        starting: Starting,
+        starting: Starter,
         asked: Asked,
         begin: Callable[[float, None, object], Awaitable[OpenTx]],
         borrow: Callable[[], Awaitable[Runner]] | None,

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast, runtime_checkable
 
 from holdfast.database import migrations
-from holdfast.database.borrowed import Course, Lender, UserTransaction, begin_provided
+from holdfast.database.borrowed import Borrower, TransactionWatch, UserTransaction, begin_provided
 from holdfast.database.tx import First, OpenTx, Store
 from holdfast.errors import Misuse
 
@@ -83,7 +83,7 @@ class Opener:
     def __init__(
         self,
         store: Store,
-        lender: Lender,
+        lender: Borrower,
         monotonic: Callable[[], float],
         transaction_seconds: float,
         default: Provider | None = None,
@@ -133,8 +133,8 @@ class Opener:
             raise Misuse(provider.refusal(is_async=is_async))
         return provider
 
-    def _course(self, lease_seconds: float) -> Course:
-        return Course(self._store.database, self._monotonic, min(self._seconds, lease_seconds))
+    def _course(self, lease_seconds: float) -> TransactionWatch:
+        return TransactionWatch(self._store.database, self._monotonic, min(self._seconds, lease_seconds))
 
     async def _identity(self) -> str | None:
         return await self._store.read(migrations.identity, self._store.database)

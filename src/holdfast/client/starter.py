@@ -16,14 +16,14 @@ from holdfast import current_block
 from holdfast.database.tx import Runner
 from holdfast.errors import Misuse, TransactionRequired, UnknownTask
 from holdfast.ids import IdMaker
-from holdfast.models import Chain, Continuation, Start, TaskRecord
-from holdfast.runtime import Surroundings
+from holdfast.models import Continuation, Start, StoredChain, TaskRecord
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.store import task_rows
 from holdfast.store.chains import creation
 from holdfast.store.rows import SILENT
 from holdfast.tasks.calls import Call, Unset
-from holdfast.tasks.decoder import Typed
+from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.schemas import check_arguments
 from holdfast.webhooks.addresses import AddressRules
@@ -37,13 +37,13 @@ USUAL: dict[str, Any] = {"queue": "default", "priority": 0, "history": True}
 """What a task has that says nothing."""
 
 
-class Starting:
+class Starter:
     """Starts calls of the tasks of one registry, under one set of settings."""
 
-    def __init__(self, tasks: Tasks, settings: Settings, surroundings: Surroundings) -> None:
+    def __init__(self, tasks: Tasks, settings: Settings, runtime: Runtime) -> None:
         self.tasks = tasks
-        self.typed = Typed(tasks)
-        self.new_id = IdMaker(surroundings.wall_ms, surroundings.chance)
+        self.typed = Decoder(tasks)
+        self.new_id = IdMaker(runtime.wall_ms, runtime.chance)
         self.addresses = AddressRules.of(settings)
         """Which addresses webhooks may go to."""
         self.settings = settings
@@ -63,7 +63,7 @@ class Starting:
         """Forget what is written down: the database may be another when it is next used."""
         self._recorded, self._strangers = set(), {}
 
-    async def start(self, at: Runner, calls: Sequence[Call[R]], from_chain: UUID | None = None) -> list[Chain[R]]:
+    async def start(self, at: Runner, calls: Sequence[Call[R]], from_chain: UUID | None = None) -> list[StoredChain[R]]:
         """Start a chain for each call, in order; a unique key that *from_chain* holds is handed over."""
         starts = await self._starts_of(at, calls)
         if from_chain is not None:

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, TypeVar, Unpack
 from uuid import UUID
 
-from holdfast.client.chain_handle import BlockingChain, Chain, Held
-from holdfast.client.starter import Starting, take_calls
+from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle
+from holdfast.client.starter import Starter, take_calls
 from holdfast.database.statements import Record
 from holdfast.database.tx import OpenTx, drive
 from holdfast.errors import Misuse
@@ -25,10 +25,10 @@ class Statements:
     """What both faces do, as coroutines; *refuse* raises when the block may not go on, such as after a lost lease."""
 
     def __init__(
-        self, open_tx: OpenTx, starting: Starting, refuse: Callable[[], None], from_chain: UUID | None = None
+        self, open_tx: OpenTx, starting: Starter, refuse: Callable[[], None], from_chain: UUID | None = None
     ) -> None:
         self._open_tx = open_tx
-        self._starting = starting
+        self._starter = starting
         self._refuse = refuse
         self._from_chain = from_chain
         self._is_closed = False
@@ -60,10 +60,10 @@ class Statements:
             raise Misuse(f"fetch_one() found {len(rows)} rows; narrow the statement, or use fetch_all()")
         return rows[0] if rows else None
 
-    async def start(self, calls: Sequence[Call[Any]], kind: type[Held[Any]]) -> list[Any]:
+    async def start(self, calls: Sequence[Call[Any]], kind: type[ChainHandle[Any]]) -> list[Any]:
         """Start chains in this transaction; a key that the own chain holds is handed over."""
         taken = take_calls(calls)
-        started = await self._starting.start(self.open_tx, taken, self._from_chain)
+        started = await self._starter.start(self.open_tx, taken, self._from_chain)
         return [kind.copy_of(each) for each in started]
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from holdfast import current_block
 from holdfast.client.chain_handle import Seconds
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, paging
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.client.transactions import InBlock
 from holdfast.client.waiter import Until, Waits
 from holdfast.codec import clean_text
@@ -22,7 +22,7 @@ from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import Operation, Runner
 from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
 from holdfast.ids import Many, Target, target_id
-from holdfast.models import Asked, CancelAnswer, Chain, Event, Job, Page, PauseAnswer
+from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.states import Status
 from holdfast.store import polls, reads
 from holdfast.store.chains import creation, deletes
@@ -44,17 +44,17 @@ WORDS_LENGTH = 2_000
 class Verbs:
     """The verbs over one registry of tasks and one set of settings, those of *starting*."""
 
-    def __init__(self, starting: Starting) -> None:
-        self._starting = starting
-        self._typed = starting.typed
+    def __init__(self, starting: Starter) -> None:
+        self._starter = starting
+        self._decoder = starting.typed
 
     async def get_job(self, at: Runner, target: Target) -> Job:
         """Read one job."""
-        return self._typed.job(await at.read(reads.get_job, target_id(target)))
+        return self._decoder.job(await at.read(reads.get_job, target_id(target)))
 
-    async def get_chain(self, at: Runner, target: Target) -> Chain[Any]:
+    async def get_chain(self, at: Runner, target: Target) -> StoredChain[Any]:
         """Read one chain."""
-        return self._typed.chain(await at.read(reads.get_chain, target_id(target)))
+        return self._decoder.chain(await at.read(reads.get_chain, target_id(target)))
 
     async def result(self, at: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
         """Wait until a chain closes and give its output; or raise why there is none."""
@@ -69,11 +69,11 @@ class Verbs:
                 raise ChainFailed(end.chain_id, end.job_id, end.reason, end.error)
             case Status.CANCELLED:
                 raise ChainCancelled(end.chain_id, end.job_id, end.reason)
-        return self._typed.output(end.task, end.output)
+        return self._decoder.output(end.task, end.output)
 
     async def wait(
         self, at: Runner, waits: Waits, targets: Sequence[Target], until: Until, timeout: Seconds | None
-    ) -> list[Chain[Any]]:
+    ) -> list[StoredChain[Any]]:
         """Wait until all, or any, of the chains have closed; give all of them as they are then."""
         if until not in get_args(Until):
             raise InvalidInput("one waits for 'all' or for 'any'", "until")
@@ -86,7 +86,7 @@ class Verbs:
         if still_open and (until == "all" or len(still_open) == len({each.chain_id for each in found.values()})):
             await waits.wait(still_open, until, seconds)
         chain_ids = [found[each].chain_id for each in ids]
-        known = {each.id: self._typed.chain(each) for each in await at.read(reads.chains_by_id, chain_ids)}
+        known = {each.id: self._decoder.chain(each) for each in await at.read(reads.chains_by_id, chain_ids)}
         if gone := [each for each in chain_ids if each not in known]:
             raise ChainNotFound(gone[0])
         return [known[each] for each in chain_ids]
@@ -94,17 +94,17 @@ class Verbs:
     async def list_jobs(self, at: Runner, options: JobListOptions) -> Page[Job]:
         """List jobs."""
         page = await at.read(reads.list_jobs, *job_list(**options))
-        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+        return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
-    async def list_chains(self, at: Runner, options: ChainListOptions) -> Page[Chain[Any]]:
+    async def list_chains(self, at: Runner, options: ChainListOptions) -> Page[StoredChain[Any]]:
         """List chains."""
         page = await at.read(reads.list_chains, *chain_list(**options))
-        return Page(tuple(map(self._typed.chain, page.items)), page.next_cursor)
+        return Page(tuple(map(self._decoder.chain, page.items)), page.next_cursor)
 
     async def list_chain_jobs(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs of one chain."""
         page = await at.read(reads.list_chain_jobs, target_id(target), paging(**options))
-        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+        return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
     async def delete(self, at: Runner, target: Target, cascade: bool) -> list[UUID]:
         """Delete one chain, which must be there."""
@@ -144,16 +144,16 @@ class Verbs:
         refuse_in_block(at, completing.complete)
         operation = completing.complete if isinstance(at, Borrowed | InBlock) else completing.complete_at_once
         job = await at.run(operation, target_id(target), task.names, task.encode_output(output), asked)
-        return self._typed.job(job)
+        return self._decoder.job(job)
 
-    async def get_blockers(self, at: Runner, target: Target) -> list[Chain[Any]]:
+    async def get_blockers(self, at: Runner, target: Target) -> list[StoredChain[Any]]:
         """Read the chains that a job waits for."""
-        return [self._typed.chain(each) for each in await at.read(reads.get_blockers, target_id(target))]
+        return [self._decoder.chain(each) for each in await at.read(reads.get_blockers, target_id(target))]
 
     async def list_blocked_by(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs that wait for a chain."""
         page = await at.read(reads.list_blocked_by, target_id(target), paging(**options))
-        return Page(tuple(map(self._typed.job, page.items)), page.next_cursor)
+        return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
     async def cursor(self, at: Runner) -> str:
         """Give the cursor of now."""
@@ -163,20 +163,20 @@ class Verbs:
         """List the events of one job."""
         wanted = paging(**options)
         page = await at.read(reading.timeline, target_id(target), wanted.limit, wanted.cursor)
-        return Page(tuple(map(self._typed.event, page.items)), page.next_cursor)
+        return Page(tuple(map(self._decoder.event, page.items)), page.next_cursor)
 
     async def start_again(
         self, at: Runner, jobs: Targets, connection: object, asked: Asked
-    ) -> Chain[Any] | list[Chain[Any]]:
+    ) -> StoredChain[Any] | list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""
         refuse_in_block(at, creation.start_again)
-        self._starting.take([], connection)
-        wanted = [(each, self._starting.new_id()) for each in _target_ids(jobs)]
+        self._starter.take([], connection)
+        wanted = [(each, self._starter.new_id()) for each in _target_ids(jobs)]
         started = await at.run(creation.start_again, wanted, asked.said()) if wanted else []
-        return one_or_all(jobs, [self._typed.chain(each) for each in started])
+        return one_or_all(jobs, [self._decoder.chain(each) for each in started])
 
     def _typed_jobs(self, named: Targets, jobs: Sequence[Job]) -> Job | list[Job]:
-        return one_or_all(named, [self._typed.job(each) for each in jobs])
+        return one_or_all(named, [self._decoder.job(each) for each in jobs])
 
 
 def _timeout(timeout: Seconds | None) -> float | None:

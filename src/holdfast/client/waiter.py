@@ -17,10 +17,10 @@ from uuid import UUID
 from holdfast.database.hints import Horizon
 from holdfast.database.tx import Store
 from holdfast.errors import ChainNotFound, HoldfastError, Misuse, WaitTimeout
-from holdfast.events.poller import Lookout
-from holdfast.runtime import Surroundings, tell
+from holdfast.events.poller import Poller
+from holdfast.runtime import Runtime, tell
 from holdfast.store import polls
-from holdfast.store.polls import End
+from holdfast.store.polls import ChainResult
 
 Until: TypeAlias = Literal["all", "any"]
 
@@ -28,7 +28,7 @@ Until: TypeAlias = Literal["all", "any"]
 class Waits(Protocol):
     """How code of one colour waits."""
 
-    async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, End]:
+    async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, ChainResult]:
         """Wait until all or any of *chain_ids* have closed; give the ends of those, or raise `WaitTimeout`."""
 
 
@@ -40,10 +40,10 @@ class Wait:
         self.is_done = False
         self._until = until
         self._tell = tell
-        self._ends: dict[UUID, End] = {}
+        self._ends: dict[UUID, ChainResult] = {}
         self._error: HoldfastError | None = None
 
-    def take(self, ends: dict[UUID, End], gone: set[UUID]) -> None:
+    def take(self, ends: dict[UUID, ChainResult], gone: set[UUID]) -> None:
         """Take in which chains have closed, and which are no more."""
         if lost := self.open & gone:
             self.fail(ChainNotFound(lost.pop()))
@@ -59,7 +59,7 @@ class Wait:
             self._error = error
         self._finish()
 
-    def result(self) -> dict[UUID, End]:
+    def result(self) -> dict[UUID, ChainResult]:
         """Give what was waited for, or raise."""
         if self._error is not None:
             raise self._error
@@ -74,15 +74,15 @@ class Wait:
 class Waiter:
     """Reads for all who wait in this process on one store; its thread is made when first needed."""
 
-    def __init__(self, store: Store, surroundings: Surroundings) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
-        self._surroundings = surroundings
-        self._here = _Here(store, surroundings)
+        self._runtime = runtime
+        self._here = _WaiterState(store, runtime)
 
     def add(self, wait: Wait) -> None:
         """Have *wait* told when its time has come."""
         if self._here.process != os.getpid():  # the thread is the parent's, and so are those who wait there
-            self._here = _Here(self._store, self._surroundings)
+            self._here = _WaiterState(self._store, self._runtime)
         self._here.add(wait)
 
     def withdraw(self, wait: Wait) -> None:
@@ -94,7 +94,7 @@ class Waiter:
         if self._here.process == os.getpid():
             self._here.close()
 
-    async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, End]:
+    async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, ChainResult]:
         """Wait in an event loop, as `Waits` says."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = Wait(chain_ids, until, partial(tell, told))
@@ -111,19 +111,19 @@ class Waiter:
     @property
     def blocking(self) -> BlockingWaits:
         """The same for threads."""
-        return BlockingWaits(self, self._surroundings)
+        return BlockingWaits(self, self._runtime)
 
 
 class BlockingWaits:
     """How blocking code waits; nothing that is awaited here suspends."""
 
-    def __init__(self, waiter: Waiter, surroundings: Surroundings) -> None:
+    def __init__(self, waiter: Waiter, runtime: Runtime) -> None:
         self._waiter = waiter
-        self._surroundings = surroundings
+        self._runtime = runtime
 
-    async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, End]:
+    async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, ChainResult]:
         """Wait in a thread, as `Waits` says."""
-        told = self._surroundings.signal()
+        told = self._runtime.signal()
         wait = Wait(chain_ids, until, told.set)
         self._waiter.add(wait)
         try:
@@ -138,31 +138,31 @@ def _too_late(chain_ids: Sequence[UUID], wait: Wait, seconds: float | None) -> W
     return WaitTimeout([each for each in chain_ids if each in wait.open], seconds or 0.0)
 
 
-class _Here:
+class _WaiterState:
     """The waiter of one process: those who wait, and the thread that reads for them."""
 
-    def __init__(self, store: Store, surroundings: Surroundings) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self.process = os.getpid()
         self._store = store
         self._change = threading.Lock()
         self._waits: dict[Wait, None] = {}
-        self.lookout = Lookout(store, surroundings, self, "waiter")
+        self.poller = Poller(store, runtime, self, "waiter")
 
     def add(self, wait: Wait) -> None:
         """Let *wait* be read for, from now on."""
         with self._change:
             self._waits[wait] = None
-        self.lookout.wake()
+        self.poller.wake()
 
     def withdraw(self, wait: Wait) -> None:
         """Forget *wait*."""
         with self._change:
             self._waits.pop(wait, None)
-        self.lookout.release()
+        self.poller.release()
 
     def close(self) -> None:
         """End every wait, and the thread."""
-        self.lookout.close()
+        self.poller.close()
         self.break_off(Misuse("hf was closed while this waited for a chain; wait before you close it, or ask anew"))
         with self._change:
             self._waits.clear()

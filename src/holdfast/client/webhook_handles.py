@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from holdfast import current_block
 from holdfast.client.list_options import PageOptions, paging
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.client.verbs import asked_by
 from holdfast.database.tx import Operation, Runner, drive
 from holdfast.errors import InvalidInput
@@ -31,7 +31,7 @@ MOST_NAMES = 100
 class WebhooksHandle:
     """The subscriptions, and the deliveries that were made for them and for jobs with a webhook of their own."""
 
-    def __init__(self, at: Runner, starting: Starting) -> None:
+    def __init__(self, at: Runner, starting: Starter) -> None:
         self._verbs = WebhookVerbs(at, starting)
 
     async def subscribe(
@@ -91,7 +91,7 @@ class WebhooksHandle:
 class BlockingWebhooksHandle:
     """The subscriptions, and the deliveries that were made for them and for jobs with a webhook of their own."""
 
-    def __init__(self, at: Runner, starting: Starting) -> None:
+    def __init__(self, at: Runner, starting: Starter) -> None:
         self._verbs = WebhookVerbs(at, starting)
 
     def subscribe(
@@ -151,15 +151,15 @@ class BlockingWebhooksHandle:
 class WebhookVerbs:
     """What both handles do, written once: over a blocking runner nothing suspends."""
 
-    def __init__(self, at: Runner, starting: Starting) -> None:
+    def __init__(self, at: Runner, starting: Starter) -> None:
         self._at = at
-        self._starting = starting
+        self._starter = starting
 
     async def subscribe(
         self, url: str, events: Sequence[str], tasks: Sequence[str] | None, secrets: Sequence[str]
     ) -> Subscription:
         """Check what is given, and make a subscription."""
-        self._starting.addresses.check(url)
+        self._starter.addresses.check(url)
         wanted = _words("events", events)
         if not wanted or not set(wanted) <= set(TRIGGERS):
             raise InvalidInput(f"webhooks are for {', '.join(TRIGGERS)}; name at least one of them", "events")
@@ -167,7 +167,7 @@ class WebhookVerbs:
         if only == ():
             raise InvalidInput("it names none, so nothing would be told; leave it out for all tasks", "tasks")
         signing = _words("secrets", secrets)
-        new_id = self._starting.new_id()
+        new_id = self._starter.new_id()
         return await self._write("subscribe", subscriptions.subscribe, new_id, url, wanted, only, signing)
 
     async def list_all(self) -> list[Subscription]:
@@ -200,7 +200,7 @@ class WebhookVerbs:
     async def redeliver(self, delivery: Target, by: str | None, why: str | None) -> Delivery:
         """Deliver once more."""
         said = asked_by(by, why).said()
-        new_id = self._starting.new_id()
+        new_id = self._starter.new_id()
         return await self._write("redeliver", deliveries.redeliver, target_id(delivery), new_id, said)
 
     async def _write(self, verb: str, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

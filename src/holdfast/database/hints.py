@@ -58,7 +58,7 @@ class Hints:
     def __init__(self, make_source: Callable[[Tell], Source]) -> None:
         self._source = make_source(self.tell)
         self._change = threading.RLock()
-        self._watches: tuple[Watch, ...] = ()
+        self._watches: tuple[HintListener, ...] = ()
 
     @property
     def is_listening(self) -> bool:
@@ -70,16 +70,16 @@ class Hints:
         """Tell whether anybody listens."""
         return bool(self._watches)
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
         """Have *hear* called for every hint, until its watch is stopped; *follows_log*: also those of the log alone."""
-        watch = Watch(self, hear, follows_log)
+        watch = HintListener(self, hear, follows_log)
         with self._change:
             self._watches = (*self._watches, watch)
             if len(self._watches) == 1:
                 self._source.start()
         return watch
 
-    def leave(self, watch: Watch) -> None:
+    def leave(self, watch: HintListener) -> None:
         """Call it no more; the last one to leave ends the source."""
         with self._change:
             was_wanted = self.is_wanted
@@ -95,7 +95,7 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watch:
+class HintListener:
     """One who listens."""
 
     _hints: Hints
@@ -120,10 +120,10 @@ class Horizon:
     newest: int
 
 
-class Rest:
+class SleepMark:
     """What one sleeper knows of its sleep: has it said so, and how long may it go without a look."""
 
-    def __init__(self, watch: Watch, monotonic: Callable[[], float], poll: float = OFTEN_SECONDS) -> None:
+    def __init__(self, watch: HintListener, monotonic: Callable[[], float], poll: float = OFTEN_SECONDS) -> None:
         self._watch = watch
         self._monotonic = monotonic
         self._poll = poll

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.database.tx import R, Row, Tx
 
 
-class Views:
+class MultiStatementReads:
     """Knows the operations that read by more than one statement, and so need a transaction for their view."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Views:
         """Run *work*, which is *operation* on its arguments, over *tx* as it is; *in_transaction* if that won't do."""
         if operation not in self._several:
             try:
-                return await work(Glance(tx))
+                return await work(SingleStatementTx(tx))
             except SecondStatement:
                 self._several.add(operation)
         return await in_transaction()
@@ -39,7 +39,7 @@ class SecondStatement(Exception):
     """An operation that was given a glance needs a view."""
 
 
-class Glance:
+class SingleStatementTx:
     """No transaction, and good for one statement."""
 
     def __init__(self, tx: Tx) -> None:

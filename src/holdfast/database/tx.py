@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from holdfast.database.dialect import Dialect
-from holdfast.database.hints import Hear, Watch
+from holdfast.database.hints import Hear, HintListener
 from holdfast.database.statements import Record
 from holdfast.errors import Misuse
 from holdfast.fault_points import is_armed, watched
@@ -204,7 +204,7 @@ class Store(Runner, Protocol):
     def migrate_sync(self) -> list[str]:
         """Bring the schema up to date, blocking."""
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
         """Have *hear* called, in any thread, whenever something may have grown here, until the watch is stopped.
 
         One that *follows_log* also hears of what makes only the log grow.
@@ -213,12 +213,12 @@ class Store(Runner, Protocol):
     def tidy(self) -> None:
         """Keep the files of the database small, where that is ours to do; waits for nothing."""
 
-    def standing_sync(self) -> Standing:
+    def standing_sync(self) -> SchemaVersion:
         """Tell how far the schema has been brought; makes and changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchemaVersion:
     """How far a database has been brought, and the oldest code that suits it; 0 where there is nothing yet."""
 
     schema: int

@@ -27,11 +27,11 @@ from holdfast.database.tx import Runner, Store
 from holdfast.errors import CursorExpired, HoldfastError, Misuse
 from holdfast.events.follower import BlockingStream, Stream, Tell
 from holdfast.events.page_cache import Pages
-from holdfast.events.poller import Lookout
+from holdfast.events.poller import Poller
 from holdfast.models import Event, EventFilter
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.log import reading
-from holdfast.store.log.reading import Told
+from holdfast.store.log.reading import LoggedEvent
 from holdfast.wire.cursors import Cursor, read_cursor
 
 BUFFER = 1_000  # events that a follower may be behind before it reads by itself
@@ -47,16 +47,16 @@ Read: TypeAlias = Callable[[Event], Event]
 class Feed:
     """The one reader of the log of a store in this process; its thread is made when first needed."""
 
-    def __init__(self, store: Store, surroundings: Surroundings) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self.store = store
-        self.surroundings = surroundings
-        self._here = _Here(store, surroundings)
+        self.runtime = runtime
+        self._here = _FeedState(store, runtime)
 
     @property
-    def here(self) -> _Here:
+    def here(self) -> _FeedState:
         """The feed of this process; after a fork a new one: the thread is the parent's, and so are the followers."""
         if self._here.process != os.getpid():
-            self._here = _Here(self.store, self.surroundings)
+            self._here = _FeedState(self.store, self.runtime)
         return self._here
 
     def follow(
@@ -82,7 +82,7 @@ class Feed:
             self._here.close()
 
 
-Entry: TypeAlias = Told | Cursor
+Entry: TypeAlias = LoggedEvent | Cursor
 """What a follower was handed: an event, or only how far the log was read without one for it."""
 
 
@@ -98,7 +98,7 @@ class Follower(Stream[Event]):
         *,
         is_awaited: bool = False,
     ) -> None:
-        super().__init__(feed.store, feed.surroundings)
+        super().__init__(feed.store, feed.runtime)
         self._here = feed.here
         self._wanted = wanted
         self._read = read
@@ -181,7 +181,7 @@ class Follower(Stream[Event]):
             await self._read_on(at)
         return None
 
-    def hand(self, page: Sequence[Told], end: Cursor) -> None:
+    def hand(self, page: Sequence[LoggedEvent], end: Cursor) -> None:
         """Take in what the feed has read, up to *end*; in its thread."""
         wanted = [each for each in page if self._wanted.fits(each.event)]
         with self._change:
@@ -210,12 +210,12 @@ class Follower(Stream[Event]):
         self.error = error
         self._ring()
 
-    def _next(self, *, gives: bool) -> Told | None:
+    def _next(self, *, gives: bool) -> LoggedEvent | None:
         """Pass over all up to the next event that is new; give that one, if it *gives* any."""
         with self._change:
             while entries := self._own or (None if self.is_behind else self._handed):
                 entry = entries[0] if entries is self._own else _joined(entries[0], _placed(self._reached))
-                if not isinstance(entry, Told):
+                if not isinstance(entry, LoggedEvent):
                     self._cursor = entry
                     entries.popleft()
                     continue
@@ -269,19 +269,19 @@ class BlockingFollower(BlockingStream[Event]):
         return self._follower.is_behind
 
 
-class _Here:
+class _FeedState:
     """The feed of one process: its followers, how far it has read for them, and the thread that reads."""
 
-    def __init__(self, store: Store, surroundings: Surroundings) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self.process = os.getpid()
         self._store = store
         self._change = threading.Lock()
         # weak: an iterator that is dropped without a close is followed by nobody
         self._followers: WeakKeyDictionary[Follower, None] = WeakKeyDictionary()
         self._cursor: Cursor | None = None
-        self._monotonic = surroundings.monotonic
-        self.pages = Pages(surroundings.monotonic)
-        self.lookout = Lookout(store, surroundings, self, "feed")
+        self._monotonic = runtime.monotonic
+        self.pages = Pages(runtime.monotonic)
+        self.poller = Poller(store, runtime, self, "feed")
 
     async def admit(self, follower: Follower, at: Runner) -> None:
         """Hand *follower* whatever is read from now on, and see to it that something is."""
@@ -294,7 +294,7 @@ class _Here:
             cursor = await at.read(reading.now)
             with self._change:
                 self._cursor = self._cursor or cursor
-        self.lookout.wake()
+        self.poller.wake()
 
     def leave(self, follower: Follower) -> None:
         """Hand it nothing more; in a forked child it was handed nothing, and whoever had the lock is not there."""
@@ -304,11 +304,11 @@ class _Here:
             self._followers.pop(follower, None)
             if not self._followers:
                 self.pages.drop()
-        self.lookout.release()
+        self.poller.release()
 
     def close(self) -> None:
         """End every follower, and the thread."""
-        self.lookout.close()
+        self.poller.close()
         for follower in self._all():
             follower.close()
 
@@ -336,7 +336,7 @@ class _Here:
             horizon = found.horizon
             if found.is_last:
                 return horizon
-        self.lookout.wake()
+        self.poller.wake()
         return horizon
 
     def break_off(self, error: HoldfastError) -> None:
@@ -348,7 +348,7 @@ class _Here:
         for follower in followers:
             follower.fail(error)
 
-    def _hand(self, before: Cursor, after: Cursor, told: Sequence[Told]) -> None:
+    def _hand(self, before: Cursor, after: Cursor, told: Sequence[LoggedEvent]) -> None:
         with self._change:
             if self._cursor is before:  # else all have left meanwhile, and others have come
                 self._cursor = after
@@ -368,19 +368,19 @@ def _placed(cursor: Cursor | None) -> Cursor:
 
 def _joined(entry: Entry, reached: Cursor) -> Entry:
     """Give what was handed over as it looks to who had *reached* so far by itself: of what was seen, only the place."""
-    if not isinstance(entry, Told):
+    if not isinstance(entry, LoggedEvent):
         return entry.joined(reached)
     cursor = entry.cursor.joined(reached)
     if reached.has_seen(entry.position):
         return cursor
     if cursor is entry.cursor:
         return entry
-    return Told(replace(entry.event, cursor=cursor.text), entry.position, cursor)
+    return LoggedEvent(replace(entry.event, cursor=cursor.text), entry.position, cursor)
 
 
-def _append(entries: deque[Entry], page: Sequence[Told], end: Cursor) -> None:
+def _append(entries: deque[Entry], page: Sequence[LoggedEvent], end: Cursor) -> None:
     """Append *page*, and a word on how far that is; one such word is enough."""
-    if entries and not isinstance(entries[-1], Told):
+    if entries and not isinstance(entries[-1], LoggedEvent):
         entries.pop()
     entries.extend(page)
     if not (page and page[-1].cursor == end):

@@ -16,7 +16,7 @@ from typing import Generic, Self, TypeAlias, TypeVar
 
 from holdfast.database.tx import Blocking, Runner, Store, drive
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.runtime import Surroundings, tell
+from holdfast.runtime import Runtime, tell
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -37,9 +37,9 @@ class Stream(ABC, Generic[T_co]):
     error: HoldfastError | None = None
     """Why it gives no more, if it broke off."""
 
-    def __init__(self, store: Store, surroundings: Surroundings) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self.store = store
-        self.surroundings = surroundings
+        self.runtime = runtime
 
     @abstractmethod
     async def join(self, at: Runner) -> None:
@@ -132,7 +132,7 @@ class BlockingStream(Generic[T_co]):
 
     def __next__(self) -> T_co:
         while True:
-            told = self.stream.surroundings.signal()
+            told = self.stream.runtime.signal()
             self.stream.listen(told.set)
             seconds = self.stream.poll_seconds
             try:

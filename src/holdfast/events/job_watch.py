@@ -23,7 +23,7 @@ class JobWatch(Stream[Job]):
     """
 
     def __init__(self, feed: Feed, job_id: UUID, read: Callable[[Job], Job]) -> None:
-        super().__init__(feed.store, feed.surroundings)
+        super().__init__(feed.store, feed.runtime)
         self._feed = feed
         self._job_id = job_id
         self._read = read

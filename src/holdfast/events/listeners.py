@@ -23,7 +23,7 @@ from holdfast.events.feed import Feed, Follower
 from holdfast.events.filters import check_names
 from holdfast.events.follower import TROUBLE_SECONDS
 from holdfast.models import Event, EventFilter, EventName, JobEvent, JobEventName
-from holdfast.runtime import Shell, SlicedEvent, Surroundings, program_signals
+from holdfast.runtime import Runtime, SlicedEvent, Stepper, program_signals
 
 GRACE_SECONDS = 5.0  # for calls that are under way when hf closes, all together
 CANCEL_SECONDS = 1.0  # for one that is cancelled then
@@ -58,9 +58,9 @@ class Listener:
 class Listeners:
     """The listeners of one `Holdfast`; they run while it is open."""
 
-    def __init__(self, feed: Feed, surroundings: Surroundings, read: Callable[[Event], Event]) -> None:
+    def __init__(self, feed: Feed, runtime: Runtime, read: Callable[[Event], Event]) -> None:
         self._feed = feed
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._read = read
         self._change = threading.Lock()
         self._listeners: list[Listener] = []
@@ -105,17 +105,17 @@ class Listeners:
 
     def close(self) -> None:
         """Call nobody any more; wait a while for calls under way."""
-        until = self._surroundings.monotonic() + GRACE_SECONDS
+        until = self._runtime.monotonic() + GRACE_SECONDS
         self._wait_for(self._close(), until)
 
     async def aclose(self) -> None:
         """Call nobody any more; wait a while for calls under way, then cancel those in this loop."""
         here = asyncio.current_task()
-        until = self._surroundings.monotonic() + GRACE_SECONDS
+        until = self._runtime.monotonic() + GRACE_SECONDS
         calling = [each for each in self._close() if not each.is_in(here)]  # a listener may close hf itself
         await asyncio.gather(*(each.finish() for each in calling if isinstance(each, CallingInLoop)))
         if calling:
-            await self._surroundings.threads.call(partial(self._wait_for, calling, until))
+            await self._runtime.threads.call(partial(self._wait_for, calling, until))
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> dict[Listener, Calling]:
         """Note that it is open here; give those that are to begin."""
@@ -150,7 +150,7 @@ class Listeners:
     def _wait_for(self, calling: Sequence[Calling], until: float) -> None:
         """Wait for the last calls, all of them together until *until*."""
         for each in calling:
-            if not each.wait(max(0.0, until - self._surroundings.monotonic())):
+            if not each.wait(max(0.0, until - self._runtime.monotonic())):
                 logger.warning("listener_still_runs", extra={"listener": each.name})
 
     def _add(self, wanted: EventFilter, function: Any) -> Any:
@@ -168,8 +168,8 @@ class Listeners:
     def _make(self, listener: Listener) -> Calling:
         follow = partial(self._feed.follow, None, listener.wanted, self._read)
         if listener.is_async and self._loop is not None and self._loop.is_running():
-            return CallingInLoop(listener, follow, self._surroundings, self._loop)
-        return CallingInThread(listener, follow, self._surroundings)
+            return CallingInLoop(listener, follow, self._runtime, self._loop)
+        return CallingInThread(listener, follow, self._runtime)
 
 
 class Calling(Protocol):
@@ -243,11 +243,11 @@ class _Calling:
 class CallingInThread(_Calling):
     """Calls a listener in a thread of its own; an async one in a loop that only this thread has."""
 
-    def __init__(self, listener: Listener, follow: Callable[[], Follower], surroundings: Surroundings) -> None:
+    def __init__(self, listener: Listener, follow: Callable[[], Follower], runtime: Runtime) -> None:
         super().__init__(listener, follow)
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._at = Blocking(self._follower.store)
-        self._shell: Shell | None = None
+        self._shell: Stepper | None = None
         self._thread: int | None = None
         self._runner: asyncio.Runner | None = None
 
@@ -258,7 +258,7 @@ class CallingInThread(_Calling):
 
     def begin(self) -> None:
         """Make the thread."""
-        self._shell = self._surroundings.shell(self._step, "holdfast-listener")
+        self._shell = self._runtime.shell(self._step, "holdfast-listener")
         self._listen()
         self._shell.wake()
 
@@ -317,11 +317,11 @@ class CallingInLoop(_Calling):
         self,
         listener: Listener,
         follow: Callable[[], Follower],
-        surroundings: Surroundings,
+        runtime: Runtime,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(listener, follow)
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
 
@@ -364,10 +364,10 @@ class CallingInLoop(_Calling):
                         await self._call(event)
                 except HoldfastError as error:
                     self._begin_anew(error)
-                    await self._surroundings.sleep(TROUBLE_SECONDS)
+                    await self._runtime.sleep(TROUBLE_SECONDS)
                 except Exception:  # as in a thread: nobody would hear of a task that ends by it
                     logger.exception("step_failed", extra={"listener": self.name})
-                    await self._surroundings.sleep(TROUBLE_SECONDS)
+                    await self._runtime.sleep(TROUBLE_SECONDS)
         finally:
             self._has_stopped.set()
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from holdfast.database.tx import Runner, Store, Tx
 from holdfast.store.log import reading
-from holdfast.store.log.reading import Found, Told
+from holdfast.store.log.reading import LoggedEvent, LogRows
 from holdfast.wire.cursors import Cursor
 
 PAGE = 200  # events whose jobs are read at once
@@ -25,7 +25,7 @@ KEPT_PAGES = 5
 KEPT_SECONDS = 2.0  # for the jobs in them grow old
 KEPT_BLOCKS = 2
 
-Page: TypeAlias = tuple[Found, Sequence[Told]]
+Page: TypeAlias = tuple[LogRows, Sequence[LoggedEvent]]
 
 
 class Pages:
@@ -35,14 +35,14 @@ class Pages:
         self._monotonic = monotonic
         self._change = threading.Lock()  # loops and threads follow, each reads for all
         self._kept: OrderedDict[Cursor, tuple[float, Page]] = OrderedDict()
-        self._blocks: deque[Found] = deque(maxlen=KEPT_BLOCKS)
+        self._blocks: deque[LogRows] = deque(maxlen=KEPT_BLOCKS)
 
     async def read(self, at: Runner, cursor: Cursor) -> Page:
         """Read the page behind *cursor*; or raise `CursorExpired`."""
         kept = self.kept(cursor)
         return await at.read(_read_page, self, cursor) if kept is None else kept
 
-    def find(self, store: Store, cursor: Cursor) -> Found:
+    def find(self, store: Store, cursor: Cursor) -> LogRows:
         """Read only the lines of the page behind *cursor*, blocking; or raise `CursorExpired`."""
         block = self.block(cursor) or store.read_sync(reading.since, cursor, LINES)
         return self.cut(block, PAGE)
@@ -62,13 +62,13 @@ class Pages:
                 self._kept.popitem(last=False)
             return page
 
-    def block(self, cursor: Cursor) -> Found | None:
+    def block(self, cursor: Cursor) -> LogRows | None:
         """Give lines right behind *cursor* that were read and not told."""
         with self._change:
             blocks = tuple(self._blocks)
         return next((found for each in blocks if (found := each.behind(cursor)) is not None), None)
 
-    def cut(self, block: Found, most: int) -> Found:
+    def cut(self, block: LogRows, most: int) -> LogRows:
         """Give the first of the lines, and keep the rest for who goes on behind them."""
         with self._change:
             if len(block.lines) > most and not any(each.page == block.page for each in self._blocks):

@@ -13,10 +13,10 @@ import threading
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from holdfast.database.hints import Horizon, Rest, Watch
+from holdfast.database.hints import HintListener, Horizon, SleepMark
 from holdfast.database.tx import Store
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.runtime import Shell, Surroundings
+from holdfast.runtime import Runtime, Stepper
 from holdfast.store import workers
 from holdfast.store.workers import Member
 
@@ -28,7 +28,7 @@ TROUBLE_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Duty(Protocol):
+class Pollable(Protocol):
     """What is looked at, and for whom."""
 
     @property
@@ -42,19 +42,19 @@ class Duty(Protocol):
         """Tell all of them that no look is possible."""
 
 
-class Lookout:
+class Poller:
     """The thread that looks; *kind* names it, in logs and in the `worker` table."""
 
-    def __init__(self, store: Store, surroundings: Surroundings, duty: Duty, kind: Literal["waiter", "feed"]) -> None:
+    def __init__(self, store: Store, runtime: Runtime, duty: Pollable, kind: Literal["waiter", "feed"]) -> None:
         self._store = store
-        self._surroundings = surroundings
-        self._monotonic = surroundings.monotonic
+        self._runtime = runtime
+        self._monotonic = runtime.monotonic
         self._duty = duty
         self._kind = kind
-        self._member = Member.here(f"{kind}-{surroundings.chance.getrandbits(48):012x}", looks_out_as=kind)
+        self._member = Member.here(f"{kind}-{runtime.chance.getrandbits(48):012x}", looks_out_as=kind)
         self._change = threading.Lock()
-        self._shell: Shell | None = None
-        self.rest: Rest | None = None
+        self._shell: Stepper | None = None
+        self.rest: SleepMark | None = None
         self.is_failing = False
         self._looked_at = self._wanted_at = self._beaten_at = self._monotonic()
 
@@ -62,7 +62,7 @@ class Lookout:
         """Look soon."""
         with self._change:
             if self._shell is None:
-                self._shell = self._surroundings.shell(self._step, f"holdfast-{self._kind}")
+                self._shell = self._runtime.shell(self._step, f"holdfast-{self._kind}")
             self._shell.wake()
 
     def release(self) -> None:
@@ -103,7 +103,7 @@ class Lookout:
             return LINGER_SECONDS
 
     def _look(self) -> float:
-        rest = self.rest = self.rest or Rest(self._watch(), self._monotonic)
+        rest = self.rest = self.rest or SleepMark(self._watch(), self._monotonic)
         if rest.wants_to_wake:
             self._store.run_sync(workers.awake, self._member.id)
             rest.has_unmarked()
@@ -118,15 +118,15 @@ class Lookout:
             logger.warning("%s_reads_again", self._kind)
         return rest.seconds()
 
-    def _watch(self) -> Watch:
+    def _watch(self) -> HintListener:
         return self._store.watch(self._hear, follows_log=self._kind == "feed")
 
-    def _glance(self, rest: Rest) -> None:
+    def _glance(self, rest: SleepMark) -> None:
         horizon = self._duty.look()
         if horizon is not None:
             rest.has_looked(horizon)
 
-    def _beat(self, rest: Rest) -> None:
+    def _beat(self, rest: SleepMark) -> None:
         now = self._monotonic()
         if rest.is_marked and now - self._beaten_at > BEAT_SECONDS:
             self._beaten_at = now

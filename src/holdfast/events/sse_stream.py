@@ -37,7 +37,7 @@ LEFT_OUT = ("input", "output")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StreamRequest:
     """What a stream is asked for; *ping_seconds* is how long it may be silent."""
 
     wanted: EventFilter
@@ -56,8 +56,8 @@ class EventStream(Stream[bytes]):
     It ends when it or its Holdfast is closed.
     """
 
-    def __init__(self, feed: Feed, asked: Asked) -> None:
-        super().__init__(feed.store, feed.surroundings)
+    def __init__(self, feed: Feed, asked: StreamRequest) -> None:
+        super().__init__(feed.store, feed.runtime)
         self._feed = feed
         self._asked = asked
         self._follower: Follower | None = None
@@ -65,7 +65,7 @@ class EventStream(Stream[bytes]):
         self._last_id = ""
         self._tell: Tell | None = None
         self._is_closed = False
-        self._given_at = feed.surroundings.monotonic()
+        self._given_at = feed.runtime.monotonic()
 
     @property
     def has_joined(self) -> bool:
@@ -116,7 +116,7 @@ class EventStream(Stream[bytes]):
             self._taken.append(self._ping(self._follower))
         if not self._taken:
             return None
-        self._given_at = self.surroundings.monotonic()
+        self._given_at = self.runtime.monotonic()
         return self._empty()
 
     async def _begin(self, at: Runner) -> None:
@@ -169,10 +169,10 @@ class EventStream(Stream[bytes]):
 
     @property
     def _silent_seconds_left(self) -> float:
-        return self._given_at + self._asked.ping_seconds - self.surroundings.monotonic()
+        return self._given_at + self._asked.ping_seconds - self.runtime.monotonic()
 
     def _now(self) -> str:
-        now = datetime.fromtimestamp(self.surroundings.wall_ms() / 1000, UTC)
+        now = datetime.fromtimestamp(self.runtime.wall_ms() / 1000, UTC)
         return instant_text(now) or ""
 
 

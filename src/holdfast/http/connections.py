@@ -73,7 +73,7 @@ def is_server_stopping() -> bool:
     return getattr(server, "should_exit", False) is True
 
 
-class Farewells:
+class ShutdownSignals:
     """Tells open streams that their server is stopping; looks after it only while there are any."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidInput, Misuse, StoreError, UsageError
 from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.sse_stream import EventStream
-from holdfast.http.connections import Connection, Farewells
+from holdfast.http.connections import Connection, ShutdownSignals
 from holdfast.models import EventFilter
 from holdfast.wire.sse_frames import MEDIA_TYPE, retry
 
@@ -74,7 +74,7 @@ class Events:
         self._send_seconds = send_seconds
         self._most_streams = most_streams
         self._allow = allow
-        self._farewells = Farewells()
+        self._farewells = ShutdownSignals()
         self._served = 0
 
     @property

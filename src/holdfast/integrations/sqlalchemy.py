@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from holdfast.database.borrowed import TAKE_RIGHT, Check, Course, UserTransaction, ended_by_user
+from holdfast.database.borrowed import TAKE_RIGHT, Check, TransactionWatch, UserTransaction, ended_by_user
 from holdfast.database.statements import Record, in_text, records
 from holdfast.database.tx import drive
 from holdfast.errors import Misuse, TransactionBroken, Unavailable, WrongConnection
@@ -149,10 +149,10 @@ class BlockingSessionTransaction:
         self._connection: Connection | None = None
         self._driver: Any = None
 
-    async def begin(self, course: Course) -> None:
+    async def begin(self, course: TransactionWatch) -> None:
         """Have the session begin; its connection is reached, and begins, when it is lent."""
         self._course = course
-        self._follower = Follower(course)
+        self._follower = ConnectionEvents(course)
         await self._call(self._begin)
 
     async def flush(self) -> None:
@@ -361,10 +361,10 @@ def _shared(what: str) -> WrongConnection:
     )
 
 
-class Follower:
+class ConnectionEvents:
     """Tells a course what happens on the connection that a session has for this one transaction."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: TransactionWatch) -> None:
         self.is_busy = False
         """Whether a statement of the session's is under way, in whichever task or thread."""
         self._course = course
@@ -396,7 +396,7 @@ class Follower:
         self._course.ran(statement)
 
 
-FOLLOWERS: weakref.WeakKeyDictionary[Connection, Follower] = weakref.WeakKeyDictionary()
+FOLLOWERS: weakref.WeakKeyDictionary[Connection, ConnectionEvents] = weakref.WeakKeyDictionary()
 LISTENED: weakref.WeakSet[Dialect] = weakref.WeakSet()
 """The dialects whose errors we hear of; SQLAlchemy has that event for them only."""
 

@@ -12,7 +12,7 @@ from holdfast.models import Delivery, Page
 from holdfast.states import TERMINAL, Status
 from holdfast.store import reads, rows
 from holdfast.store.log import events, fan_out
-from holdfast.store.log.fan_out import Parcel
+from holdfast.store.log.fan_out import DeliveryInput
 from holdfast.store.reads import Paging
 from holdfast.store.rows import instant, maybe_instant, maybe_json
 
@@ -65,13 +65,13 @@ async def redeliver(tx: Tx, delivery_id: UUID, new_id: UUID, said: dict[str, str
     if status not in TERMINAL:
         raise StatusConflict(delivery_id, status, "be delivered again", TERMINAL, "trigger() has it tried now")
     given: dict[str, Any] = json.loads(row[11])
-    parcel = Parcel(**(given | {"message": given.get("message") or id_}))
+    parcel = DeliveryInput(**(given | {"message": given.get("message") or id_}))
     inserted = await rows.insert(tx, [parcel.start(new_id)])
     if inserted:
         (made,) = inserted
         await fan_out.record(tx, [(made.seq, target, event, subscription)])
         facts = json.dumps({"again": id_, **said})
-        await events.append(tx, [events.Fact(made.seq, "job:enqueued", made.status, 1, 0, facts)])
+        await events.append(tx, [events.NewEvent(made.seq, "job:enqueued", made.status, 1, 0, facts)])
     return await get(tx, new_id)
 
 

@@ -8,7 +8,7 @@ from holdfast.models import EventName
 from holdfast.states import Status
 
 
-class Fact(NamedTuple):
+class NewEvent(NamedTuple):
     """One event to be appended, as the list of APPEND has it; *facts* is canonical JSON or None."""
 
     job: int

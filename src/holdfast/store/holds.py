@@ -26,14 +26,14 @@ async def pause_queue(tx: Tx, key: str, until_ms: int | None, asked: Asked) -> N
     await tx.execute(MAKE_QUEUE, key=key)
     await tx.execute(PAUSE_QUEUE, key=key, by=asked.by, why=asked.why, until=until_ms)
     facts = asked.facts(queue=key, until=until_ms)
-    await events.append(tx, [events.Fact(events.NO_JOB, "queue:paused", facts=facts)])
+    await events.append(tx, [events.NewEvent(events.NO_JOB, "queue:paused", facts=facts)])
 
 
 async def resume_queue(tx: Tx, key: str, asked: Asked) -> bool:
     """Claim from queue *key* again; tell whether it was paused."""
     rows = await tx.fetch_all(RESUME_QUEUE, key=key)
     if rows:
-        await events.append(tx, [events.Fact(events.NO_JOB, "queue:resumed", facts=asked.facts(queue=key))])
+        await events.append(tx, [events.NewEvent(events.NO_JOB, "queue:resumed", facts=asked.facts(queue=key))])
     return bool(rows)
 
 
@@ -53,7 +53,7 @@ async def pause_lane(tx: Tx, key: str, asked: Asked) -> None:
         if await tx.fetch_all(PAUSE_LANE, key=key, by=asked.by, why=asked.why):
             break
     await tx.execute(PARK, key=key)
-    await events.append(tx, [events.Fact(events.NO_JOB, "lane:paused", facts=asked.facts(lane=key))])
+    await events.append(tx, [events.NewEvent(events.NO_JOB, "lane:paused", facts=asked.facts(lane=key))])
 
 
 RESUME_LANE = """
@@ -71,7 +71,7 @@ async def resume_lane(tx: Tx, key: str, asked: Asked) -> bool:
     if rows:
         await tx.execute(UNPARK, key=key)
         await lanes.promote(tx, [key], {key: lanes.Lane(key, rows[0][1], False)})  # without jobs its row goes
-        await events.append(tx, [events.Fact(events.NO_JOB, "lane:resumed", facts=asked.facts(lane=key))])
+        await events.append(tx, [events.NewEvent(events.NO_JOB, "lane:resumed", facts=asked.facts(lane=key))])
     return bool(rows)
 
 

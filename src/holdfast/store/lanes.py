@@ -143,15 +143,15 @@ async def _remove(tx: Tx, empty: Sequence[str], mine: Mapping[str, Lane]) -> set
     return {key for key in empty if key not in gone and not mine[key].is_paused}
 
 
-def halted(key: str, job_id: str, why: str | None) -> events.Fact:
+def halted(key: str, job_id: str, why: str | None) -> events.NewEvent:
     """Say that a failed or paused job halts lane *key*."""
     facts = {"lane": key, "job": job_id, "reason": why}
-    return events.Fact(events.NO_JOB, "lane:halted", facts=json.dumps(facts))
+    return events.NewEvent(events.NO_JOB, "lane:halted", facts=json.dumps(facts))
 
 
-def resumed(key: str, job_id: str, said: Mapping[str, str]) -> events.Fact:
+def resumed(key: str, job_id: str, said: Mapping[str, str]) -> events.NewEvent:
     """Say that the job that halted lane *key* does so no longer, and what was *said* about it."""
-    return events.Fact(events.NO_JOB, "lane:resumed", facts=json.dumps({"lane": key, "job": job_id, **said}))
+    return events.NewEvent(events.NO_JOB, "lane:resumed", facts=json.dumps({"lane": key, "job": job_id, **said}))
 
 
 def holds_its_lane(status: Status, halts_lane: bool) -> bool:

@@ -70,7 +70,7 @@ async def cut(tx: Tx, totals: Sequence[tuple[int, int]]) -> None:
         await tx.execute(CUT, jobs=[job for job, _ in totals], given=list(totals))
 
 
-class Said(NamedTuple):
+class PhaseReport(NamedTuple):
     """How far a phase of a job is."""
 
     job: int
@@ -93,7 +93,7 @@ TELL = """
     WHERE holdfast_phase.name = excluded.name AND holdfast_phase.status <> 'completed'"""
 
 
-async def tell(tx: Tx, said: Sequence[Said]) -> None:
+async def tell(tx: Tx, said: Sequence[PhaseReport]) -> None:
     """Write down how far phases are, and make those that are not there yet."""
     if said:
         await tx.execute(TELL, given=list(said))

@@ -15,7 +15,7 @@ from holdfast.database.tx import Tx, repeatable
 from holdfast.states import Status
 from holdfast.store import phase_rows
 from holdfast.store.jobs import claiming
-from holdfast.store.jobs.claiming import FENCE, Hold, Report, Token
+from holdfast.store.jobs.claiming import FENCE, ClaimState, ProgressReport, Token
 from holdfast.store.log import events
 from holdfast.store.phase_rows import PhaseRow
 
@@ -43,7 +43,9 @@ BEGIN = f"""
 
 
 @repeatable
-async def begin(tx: Tx, beginnings: Sequence[Beginning], reports: Sequence[Report] = ()) -> dict[Token, Hold]:
+async def begin(
+    tx: Tx, beginnings: Sequence[Beginning], reports: Sequence[ProgressReport] = ()
+) -> dict[Token, ClaimState]:
     """Begin phases; tell for each whether that is done (`HELD`), or how the claim of its job stands.
 
     What is to be cancelled or paused begins no phase. *reports* are what was said before.
@@ -80,7 +82,9 @@ COMPLETE = f"""
 
 
 @repeatable
-async def complete(tx: Tx, completions: Sequence[Completion], reports: Sequence[Report] = ()) -> dict[Token, Hold]:
+async def complete(
+    tx: Tx, completions: Sequence[Completion], reports: Sequence[ProgressReport] = ()
+) -> dict[Token, ClaimState]:
     """Complete phases; tell for each whether that is done (`HELD`), or how the claim of its job stands.
 
     A job that is to be cancelled or paused keeps what it has: a later run goes on from there. *reports* are the last
@@ -97,19 +101,19 @@ async def complete(tx: Tx, completions: Sequence[Completion], reports: Sequence[
     return await _holds(tx, [each.token for each in completions], {each.token for each in held})
 
 
-async def _holds(tx: Tx, tokens: Sequence[Token], done: set[Token]) -> dict[Token, Hold]:
+async def _holds(tx: Tx, tokens: Sequence[Token], done: set[Token]) -> dict[Token, ClaimState]:
     standing = await claiming.look(tx, [each for each in tokens if each not in done])
-    missed = {token: Hold.LOCKED if hold is Hold.HELD else hold for token, hold in standing.items()}
-    return dict.fromkeys(done, Hold.HELD) | missed
+    missed = {token: ClaimState.LOCKED if hold is ClaimState.HELD else hold for token, hold in standing.items()}
+    return dict.fromkeys(done, ClaimState.HELD) | missed
 
 
-def _begun(beginning: Beginning, version: int) -> events.Fact:
+def _begun(beginning: Beginning, version: int) -> events.NewEvent:
     said = {"progress": beginning.percent, "message": None, "phase": beginning.name, "phase_progress": 0}
     token = beginning.token
-    return events.Fact(token.seq, "job:progress", Status.RUNNING, version, token.attempt, json.dumps(said))
+    return events.NewEvent(token.seq, "job:progress", Status.RUNNING, version, token.attempt, json.dumps(said))
 
 
-def _completed(completion: Completion, version: int) -> events.Fact:
+def _completed(completion: Completion, version: int) -> events.NewEvent:
     said = json.dumps({"phase": completion.name, "progress": completion.percent})
     token = completion.token
-    return events.Fact(token.seq, "job:phase:completed", Status.RUNNING, version, token.attempt, said)
+    return events.NewEvent(token.seq, "job:phase:completed", Status.RUNNING, version, token.attempt, said)

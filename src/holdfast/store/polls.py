@@ -18,7 +18,7 @@ from holdfast.store.rows import maybe_json
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WaitingWork:
     """Whether there is something to admit or to claim now, and in how many milliseconds the next arrival is due."""
 
     is_there: bool
@@ -41,13 +41,13 @@ WORK = """
     FROM $list(given: queue text, task text)"""
 
 
-async def work(tx: Tx, wants: Sequence[Want]) -> Work:
+async def work(tx: Tx, wants: Sequence[Want]) -> WaitingWork:
     """Look whether a worker that serves *wants* has something to do."""
     rows = await tx.fetch_all(WORK, given=[(each.queue, each.task) for each in wants])
     waits = [wait for _, wait, _, _ in rows if wait is not None]
     next_ms = min(waits, default=None)
     is_there = any(seq is not None for seq, *_ in rows) or (next_ms is not None and next_ms <= 0)
-    return Work(is_there, next_ms, Horizon(*rows[0][2:]) if rows else Horizon(0, 0))
+    return WaitingWork(is_there, next_ms, Horizon(*rows[0][2:]) if rows else Horizon(0, 0))
 
 
 WAITS = """
@@ -62,7 +62,7 @@ async def waits(tx: Tx, queue: str, task: str, milliseconds: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ClosedChains:
     """Which chains have closed, and whether all that were asked for exist."""
 
     closed: list[UUID]
@@ -76,16 +76,16 @@ ENDED = """
     SELECT id, 0, 0, 0 FROM holdfast_job WHERE id $any(ids: text) AND closed_as IS NOT NULL"""
 
 
-async def ended(tx: Tx, chain_ids: Sequence[UUID]) -> Ended:
+async def ended(tx: Tx, chain_ids: Sequence[UUID]) -> ClosedChains:
     """Look which of *chain_ids* have closed."""
     rows = await tx.fetch_all(ENDED, ids=[str(each) for each in chain_ids])
     ((count, oldest, newest),) = [facts for id_, *facts in rows if id_ is None]
     closed = [UUID(id_) for id_, *_ in rows if id_ is not None]
-    return Ended(closed, count == len(chain_ids), Horizon(oldest, newest))
+    return ClosedChains(closed, count == len(chain_ids), Horizon(oldest, newest))
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ChainResult:
     """How the chain of the job *asked* stands, by its last job; *closed_as* is None while it is open."""
 
     asked: UUID
@@ -109,13 +109,13 @@ ENDS = """
     WHERE asked.id $any(ids: text)"""
 
 
-async def ends(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, End]:
+async def ends(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, ChainResult]:
     """Read how the chains of *ids*, which name chains or any of their jobs, stand; what is not there is left out."""
     rows = await tx.fetch_all(ENDS, ids=[str(each) for each in ids])
     return {each.asked: each for each in map(_end, rows)}
 
 
-def _end(row: Row) -> End:
+def _end(row: Row) -> ChainResult:
     asked, chain_id, closed_as, job_id, task, output, reason, error = row
     status = None if closed_as is None else Status(closed_as)
-    return End(UUID(asked), UUID(chain_id), status, UUID(job_id), task, output, reason, maybe_json(error))
+    return ChainResult(UUID(asked), UUID(chain_id), status, UUID(job_id), task, output, reason, maybe_json(error))

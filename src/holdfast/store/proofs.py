@@ -9,7 +9,7 @@ from holdfast.database.tx import Row, Tx, repeatable
 
 
 @dataclass(frozen=True, slots=True)
-class LifeLock:
+class LivenessLock:
     """The lock of a worker: its file, and which file that was when the worker took the lock."""
 
     worker: str
@@ -26,7 +26,7 @@ RECORD = """
 
 
 @repeatable
-async def record(tx: Tx, lock: LifeLock) -> None:
+async def record(tx: Tx, lock: LivenessLock) -> None:
     """Write down that a worker lives while *lock* is taken."""
     await tx.execute(RECORD, worker=lock.worker, path=lock.path, device=lock.device, inode=lock.inode)
 
@@ -34,10 +34,10 @@ async def record(tx: Tx, lock: LifeLock) -> None:
 LOCKS = """SELECT id, lock_path, lock_device, lock_inode FROM holdfast_worker WHERE lock_path IS NOT NULL"""
 
 
-async def list_locks(tx: Tx) -> list[LifeLock]:
+async def list_locks(tx: Tx) -> list[LivenessLock]:
     """Give the locks of all workers that are written down."""
     rows: list[Row] = await tx.fetch_all(LOCKS)
-    return [LifeLock(*row) for row in rows]
+    return [LivenessLock(*row) for row in rows]
 
 
 FORGET = """DELETE FROM holdfast_worker WHERE id $any(workers: text)"""

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from holdfast.database.tx import Row, Tx
 from holdfast.errors import ChainNotFound, JobNotFound, UsageError
-from holdfast.models import INTERNAL_QUEUE, Chain, ChainFilter, Job, JobFilter, Order, Page
+from holdfast.models import INTERNAL_QUEUE, ChainFilter, Job, JobFilter, Order, Page, StoredChain
 from holdfast.states import OPEN, TERMINAL, State, Status
 from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, SEQ_AT, instant, maybe_instant, to_job
 
@@ -57,14 +57,14 @@ CHAINS_BY_ID = f"""{CHAIN}
 CHAIN_OF_JOB = """SELECT chain_id FROM holdfast_job WHERE id = :id"""
 
 
-async def chains_by_id(tx: Tx, chain_ids: Sequence[UUID]) -> list[Chain[Any]]:
+async def chains_by_id(tx: Tx, chain_ids: Sequence[UUID]) -> list[StoredChain[Any]]:
     """Read those of *chain_ids* that exist, in no order."""
     if not chain_ids:
         return []
     return [_to_chain(row) for row in await tx.fetch_all(CHAINS_BY_ID, ids=[str(each) for each in chain_ids])]
 
 
-async def get_chain(tx: Tx, chain_id: UUID) -> Chain[Any]:
+async def get_chain(tx: Tx, chain_id: UUID) -> StoredChain[Any]:
     """Read the chain that *chain_id*, or the job of that id, belongs to; or raise `ChainNotFound`."""
     found = await tx.fetch_all(CHAIN_OF_JOB, id=str(chain_id))
     chains = await chains_by_id(tx, [UUID(found[0][0])]) if found else []
@@ -88,7 +88,7 @@ async def list_jobs(tx: Tx, wanted: JobFilter, paging: Paging) -> Page[Job]:
     return await page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=SEQ_AT)
 
 
-async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[Chain[Any]]:
+async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[StoredChain[Any]]:
     """List the chains that fit *wanted*."""
     sql = f"{CHAIN} WHERE {OPEN_CHAIN if _is_open(wanted) else 'true'}"
     return await page(tx, sql, "first.seq", _chain_conditions(wanted), paging, _to_chain, seq_at=7)
@@ -121,7 +121,7 @@ async def list_chain_jobs(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
 BLOCKERS = """SELECT chain_id FROM holdfast_blocker WHERE job = :job ORDER BY position"""
 
 
-async def get_blockers(tx: Tx, job_id: UUID) -> list[Chain[Any]]:
+async def get_blockers(tx: Tx, job_id: UUID) -> list[StoredChain[Any]]:
     """Read the chains that the job *job_id* waits or has waited for, in the order in which they were given.
 
     One that was named twice comes twice; what has been deleted since is left out. Raises `JobNotFound`.
@@ -247,9 +247,9 @@ async def page(
     return Page(tuple(map(read, items)), write_cursor(paging.order, items[-1][seq_at]) if more else None)
 
 
-def _to_chain(row: Row) -> Chain[Any]:
+def _to_chain(row: Row) -> StoredChain[Any]:
     id_, task, status, created_at, closed_at, output, last_task, _ = row
-    return Chain(
+    return StoredChain(
         id=UUID(id_),
         task=task,
         status=Status(status),

@@ -36,7 +36,7 @@ STANDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RetentionGroup:
     """The chains of one task that ended one way, and are to be looked at by one stage."""
 
     task: str
@@ -66,14 +66,16 @@ LOOK = {
 }
 
 
-async def lines(tx: Tx, stage: Stage) -> list[Line]:
+async def lines(tx: Tx, stage: Stage) -> list[RetentionGroup]:
     """Tell which tasks and outcomes have chains for *stage*, due or not: one statement, a probe or four for each."""
     rows = await tx.fetch_all(LOOK[stage], ends=[(str(each),) for each in TERMINAL])
-    return [Line(task, Status(outcome), oldest, now) for task, outcome, oldest, now in rows if oldest is not None]
+    return [
+        RetentionGroup(task, Status(outcome), oldest, now) for task, outcome, oldest, now in rows if oldest is not None
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DueChain:
     """A chain that is due, by its first row."""
 
     seq: int
@@ -83,20 +85,20 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WalkPosition:
     """How far a walk along one line has come; *passed* were found at just that time, and left where they are."""
 
     since_ms: int = 0
     passed: frozenset[int] = frozenset()
 
-    def behind(self, batch: Sequence[Found], gone: Iterable[int]) -> Place:
+    def behind(self, batch: Sequence[DueChain], gone: Iterable[int]) -> WalkPosition:
         """Go on behind *batch*, of which *gone* are no longer in this line."""
         last = batch[-1].since_ms
         stayed = {each.seq for each in batch if each.since_ms == last} - set(gone)
-        return Place(last, frozenset(stayed | (self.passed if last == self.since_ms else set())))
+        return WalkPosition(last, frozenset(stayed | (self.passed if last == self.since_ms else set())))
 
 
-BEGINNING = Place()
+BEGINNING = WalkPosition()
 # by the key behind the last one, as far as a batch goes, and asked for the rest then: so no figures of the planner's,
 # however old, make it read and sort the whole line
 FIND = {
@@ -116,7 +118,9 @@ MOST_CHAINS = 100
 MOST_JOBS = 1_000
 
 
-async def find(tx: Tx, stage: Stage, line: Line, age_ms: int, place: Place) -> tuple[list[Found], bool]:
+async def find(
+    tx: Tx, stage: Stage, line: RetentionGroup, age_ms: int, place: WalkPosition
+) -> tuple[list[DueChain], bool]:
     """Give the next chains of *line* that have been there for *age_ms*, and tell whether more may follow.
 
     They have MOST_JOBS jobs in all, deliveries of their webhooks included, unless the first one alone has more.
@@ -131,13 +135,13 @@ async def find(tx: Tx, stage: Stage, line: Line, age_ms: int, place: Place) -> t
         most=MOST_CHAINS,
     )
     told = (await tx.fetch_all(TOLD))[0][0] if stage == "stale" and rows else 0
-    batch: list[Found] = []
+    batch: list[DueChain] = []
     jobs = 0
     for seq, id_, since_ms, length in sorted(rows, key=lambda row: row[2]):
         jobs += length * (1 + told)
         if batch and jobs > MOST_JOBS:
             return batch, True
-        batch.append(Found(seq, UUID(id_), since_ms, length))
+        batch.append(DueChain(seq, UUID(id_), since_ms, length))
     return batch, len(rows) == MOST_CHAINS
 
 
@@ -182,7 +186,7 @@ LATER = f"""
     WHERE chain_id $any(chains: text) AND chain_index > 0"""
 
 
-async def at_rest(tx: Tx, stage: Stage, batch: Sequence[Found]) -> set[int]:
+async def at_rest(tx: Tx, stage: Stage, batch: Sequence[DueChain]) -> set[int]:
     """Look, without a lock, which of *batch* nobody needs any more; whoever acts on it asks again."""
     firsts = await tx.fetch_all(FIRSTS, seqs=[each.seq for each in batch])
     chains = {id_: [seq] for seq, id_ in firsts}
@@ -200,7 +204,7 @@ JOBS = f"""
     WHERE holdfast_job.seq $any(seqs: bigint) ORDER BY holdfast_job.chain_index"""
 
 
-async def jobs_of(tx: Tx, batch: Sequence[Found]) -> dict[int, list[Job]]:
+async def jobs_of(tx: Tx, batch: Sequence[DueChain]) -> dict[int, list[Job]]:
     """Read the jobs of chains, by the chain's first row, from its first job on."""
     firsts = {each.id: each.seq for each in batch}
     later = await tx.fetch_all(LATER, chains=sorted(map(str, firsts)))
@@ -226,7 +230,7 @@ LOCK_LATER = f"""
     ORDER BY seq $skip_locked"""
 
 
-async def _lock(tx: Tx, stage: Stage, line: Line, age_ms: int, seqs: Sequence[int]) -> list[LockedJob]:
+async def _lock(tx: Tx, stage: Stage, line: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[LockedJob]:
     """Lock the whole chains whose first rows are *seqs*; leave out what is not due, still needed, or held by others."""
     rows = await tx.fetch_all(LOCK_FIRSTS[stage], seqs=sorted(seqs), outcome=str(line.outcome), age=age_ms)
     firsts = [to_locked(row) for row in rows]
@@ -249,18 +253,20 @@ MARK = f"""
     RETURNING seq, status, version, attempt"""
 
 
-async def mark(tx: Tx, line: Line, age_ms: int, seqs: Sequence[int]) -> list[int]:
+async def mark(tx: Tx, line: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[int]:
     """Mark those of the chains *seqs*, by their first rows, that are due and needed by nobody; answer which."""
     locked = await _lock(tx, "stale", line, age_ms, seqs)
     if not locked:
         return []
     rows = await tx.fetch_all(MARK, seqs=[each.seq for each in locked])
-    told = [events.Fact(seq, "job:stale", status, version, attempt) for seq, status, version, attempt in sorted(rows)]
+    told = [
+        events.NewEvent(seq, "job:stale", status, version, attempt) for seq, status, version, attempt in sorted(rows)
+    ]
     await events.append(tx, told)
     return [each.seq for each in locked if each.chain_index == 0]
 
 
-async def delete(tx: Tx, line: Line, age_ms: int, seqs: Sequence[int]) -> list[int]:
+async def delete(tx: Tx, line: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[int]:
     """Delete those of the chains *seqs*, by their first rows, that have been stale for long enough; answer which."""
     locked = await _lock(tx, "delete", line, age_ms, seqs)
     held = await unique.held_elsewhere(tx, [key for each in locked if (key := deletes.key_of(each)) is not None])

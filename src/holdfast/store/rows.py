@@ -56,7 +56,7 @@ INSERT = f"""
     RETURNING seq, status, version, attempt, history, id, created_at"""
 
 
-async def insert(tx: Tx, starts: Sequence[Start], run: Run | None = None) -> list[Inserted]:
+async def insert(tx: Tx, starts: Sequence[Start], run: RunInsert | None = None) -> list[Inserted]:
     """Insert the first jobs of new chains, in their order, by *run*; those whose id exists already are left out."""
     given = [_values(each) for each in starts]
     ids = {id_: each.id for (id_, *_), each in zip(given, starts, strict=True)}  # to read a UUID takes 1 µs, this 0.2
@@ -64,7 +64,7 @@ async def insert(tx: Tx, starts: Sequence[Start], run: Run | None = None) -> lis
     return [Inserted(row[0], ids[row[5]], Status(row[1]), instant(row[6])) for row in rows]
 
 
-class Run(Protocol):
+class RunInsert(Protocol):
     """Runs a statement that writes jobs, does with them what is to be done, and gives its rows."""
 
     def __call__(self, tx: Tx, sql: str, /, **values: object) -> Coroutine[Any, Any, list[Row]]: ...

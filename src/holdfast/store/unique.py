@@ -31,7 +31,7 @@ SCOPES = ("open", "any")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WantedKey:
     """A chain of *task* that wants to hold *unique*."""
 
     task: str
@@ -78,12 +78,12 @@ async def holders(tx: Tx, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, st
     return {(task, key): UUID(chain_id) for task, key, chain_id in rows}
 
 
-async def take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID]:
+async def take(tx: Tx, wishes: Sequence[WantedKey]) -> dict[tuple[str, str], UUID]:
     """Take the keys of *wishes*, each a different one; tell for each which chain holds it now."""
     return await in_order(tx, lambda: try_to_take(tx, wishes), is_alone=len(wishes) == 1)
 
 
-async def try_to_take(tx: Tx, wishes: Sequence[Wish]) -> dict[tuple[str, str], UUID] | None:
+async def try_to_take(tx: Tx, wishes: Sequence[WantedKey]) -> dict[tuple[str, str], UUID] | None:
     """Take keys as `take` does; None if a holder has let go while we looked."""
     taken = {(task, key) for task, key in await tx.fetch_all(TAKE, given=[_values(each) for each in wishes])}
     taken_by = {each.key: each.chain_id for each in wishes if each.key in taken}
@@ -125,7 +125,7 @@ async def _tried(
     raise Busy("chains of this id or key come and go too fast; try again")
 
 
-def _values(wish: Wish) -> tuple[object, ...]:
+def _values(wish: WantedKey) -> tuple[object, ...]:
     return wish.task, wish.unique.key, str(wish.chain_id), wish.unique.scope, wish.within_ms
 
 
@@ -137,7 +137,7 @@ HELD_BY = """
     WHERE held.until IS NULL OR held.until > $now"""
 
 
-async def give_up(tx: Tx, keys: Sequence[tuple[str, str, UUID]]) -> list[Wish]:
+async def give_up(tx: Tx, keys: Sequence[tuple[str, str, UUID]]) -> list[WantedKey]:
     """Free those keys (task, key, chain) that the chains hold, so that a start in this transaction can take them over.
 
     Answer what was held, as a wish: to have it again, should the start come to nothing. Until we commit, nobody else
@@ -146,7 +146,7 @@ async def give_up(tx: Tx, keys: Sequence[tuple[str, str, UUID]]) -> list[Wish]:
     given = [(task, key, str(chain_id)) for task, key, chain_id in keys]
     rows = await tx.fetch_all(HELD_BY, given=given) if given else []
     held = [
-        Wish(task, Unique(key, scope, None if left_ms is None else left_ms / 1000), UUID(chain_id))
+        WantedKey(task, Unique(key, scope, None if left_ms is None else left_ms / 1000), UUID(chain_id))
         for task, key, chain_id, scope, left_ms in rows
     ]
     await free(tx, [(each.task, each.unique.key, each.chain_id) for each in held])

@@ -10,7 +10,7 @@ SHORTEST_SECONDS = 1.0
 JITTER = 0.25
 
 
-class Restarts:
+class Backoff:
     """The starts of one process after another in the same place; instants are of a monotonic clock."""
 
     def __init__(self, chance: Random) -> None:

@@ -50,7 +50,7 @@ class ProcessReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class HealthReport:
     """How all processes of one command are, at the time *at* of this machine's clock."""
 
     at: datetime
@@ -74,7 +74,7 @@ def facts_of(health: Health) -> dict[str, Any]:
     return facts
 
 
-def problems(report: Report, now: datetime) -> list[Problem]:
+def problems(report: HealthReport, now: datetime) -> list[Problem]:
     """Name what is wrong in *report*, as seen *now*; nothing, if all is well."""
     silence = (now - report.at).total_seconds()
     if silence > SILENT_SECONDS:
@@ -91,7 +91,7 @@ def is_stuck(found: Sequence[Problem]) -> bool:
     return any(each.is_stuck for each in found)
 
 
-def summary(report: Report) -> str:
+def summary(report: HealthReport) -> str:
     """Say in a few words how all processes are."""
     states = [each.state for each in report.processes]
     counts = [f"{states.count(each)} {each}" for each in dict.fromkeys(states)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from holdfast.errors import Misuse
-from holdfast.supervisor.health import BEAT_SECONDS, Report, is_stuck, problems, summary
+from holdfast.supervisor.health import BEAT_SECONDS, HealthReport, is_stuck, problems, summary
 from holdfast.supervisor.systemd import Notifier
 
 logger = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ class Reporting:
         watchdog = self._notifier.watchdog if self._notifier is not None else None
         return BEAT_SECONDS if watchdog is None else min(BEAT_SECONDS, watchdog / 2)
 
-    def begin(self, report: Report) -> None:
+    def begin(self, report: HealthReport) -> None:
         """Tell of the first report; raise `Misuse` if the file cannot be written."""
         if self._file is not None:
             self._file.begin(report)
         self._notify(report)
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: HealthReport) -> None:
         """Tell of another *report*."""
         if self._file is not None:
             self._file.write(report)
@@ -59,7 +59,7 @@ class Reporting:
         if self._file is not None:
             self._file.remove()
 
-    def _notify(self, report: Report) -> None:
+    def _notify(self, report: HealthReport) -> None:
         if self._notifier is None:
             return
         self._have_worked |= {each.number for each in report.processes if each.state == "working"}
@@ -80,14 +80,14 @@ class HealthFile:
         self._new = path.with_name(f".{path.name}.new")
         self._is_in_trouble = False
 
-    def begin(self, report: Report) -> None:
+    def begin(self, report: HealthReport) -> None:
         """Write the first one, or raise `Misuse`."""
         try:
             self._replace(report)
         except OSError as error:
             raise Misuse(f"cannot write the health file {self._path}: {error.strerror}") from None
 
-    def write(self, report: Report) -> None:
+    def write(self, report: HealthReport) -> None:
         """Write the next one; if that cannot be done say so, once."""
         try:
             self._replace(report)
@@ -106,7 +106,7 @@ class HealthFile:
             except OSError as error:
                 logger.warning("health_file_not_removed", extra={"path": each, "reason": error.strerror})
 
-    def _replace(self, report: Report) -> None:
+    def _replace(self, report: HealthReport) -> None:
         self._new.write_bytes(to_json(report, indent=1) + b"\n")
         self._new.replace(self._path)
 

@@ -11,23 +11,23 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.runtime import Surroundings
-from holdfast.supervisor.health import BEAT_SECONDS, ProcessReport, Report, described, facts_of
+from holdfast.runtime import Runtime
+from holdfast.supervisor.health import BEAT_SECONDS, HealthReport, ProcessReport, described, facts_of
 from holdfast.supervisor.health_file import Reporting, instant
-from holdfast.supervisor.worker_process import Line
+from holdfast.supervisor.worker_process import SupervisorPipe
 from holdfast.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 
-class Beats:
+class Heartbeat:
     """Tells at *line*, if a supervisor is there, else to *reporting*; the worker polls every *poll* seconds."""
 
-    def __init__(self, poll: float, reporting: Reporting, line: Line | None, surroundings: Surroundings) -> None:
+    def __init__(self, poll: float, reporting: Reporting, line: SupervisorPipe | None, runtime: Runtime) -> None:
         self._poll = poll
         self._reporting = reporting
         self._line = line
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._is_alone = False
 
     def begin(self) -> None:
@@ -40,7 +40,7 @@ class Beats:
         if self._line is None and not self._reporting.has_readers:
             yield
             return
-        shell = self._surroundings.shell(lambda: self._beat(worker), "holdfast-beats")
+        shell = self._runtime.shell(lambda: self._beat(worker), "holdfast-beats")
         shell.wake()
         try:
             yield
@@ -70,8 +70,8 @@ class Beats:
             os.kill(os.getpid(), signal.SIGTERM)  # and so drain; only the main thread can begin that
         return BEAT_SECONDS
 
-    def _report(self, worker: Worker | None) -> Report:
-        now = instant(self._surroundings.wall_ms())
+    def _report(self, worker: Worker | None) -> HealthReport:
+        now = instant(self._runtime.wall_ms())
         health = None if worker is None else worker.health()
         process = ProcessReport(
             number=1 if self._line is None else self._line.number,
@@ -81,4 +81,4 @@ class Beats:
             poll=self._poll,
             health={} if health is None else facts_of(health),
         )
-        return Report(at=now, pid=os.getpid(), processes=[process])
+        return HealthReport(at=now, pid=os.getpid(), processes=[process])

@@ -81,9 +81,9 @@ def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: in
     from holdfast.supervisor.run import serve
     from holdfast.supervisor.supervisor import supervise
     from holdfast.supervisor.systemd import Notifier
-    from holdfast.supervisor.worker_process import Line
+    from holdfast.supervisor.worker_process import SupervisorPipe
 
-    line = Line.from_environment(os.environ)
+    line = SupervisorPipe.from_environment(os.environ)
     if line is not None:
         return serve(find(), options, Reporting(None, None), line)
     reporting = Reporting(health_file, Notifier.from_environment(os.environ))

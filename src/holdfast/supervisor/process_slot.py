@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from holdfast.runtime import Surroundings
-from holdfast.supervisor.backoff import Restarts
+from holdfast.runtime import Runtime
+from holdfast.supervisor.backoff import Backoff
 from holdfast.supervisor.health import ProcessReport, ProcessState
 from holdfast.supervisor.health_file import instant
 from holdfast.supervisor.worker_process import WorkerProcess, how_it_ended
@@ -17,20 +17,20 @@ from holdfast.supervisor.worker_process import WorkerProcess, how_it_ended
 logger = logging.getLogger(__name__)
 
 
-class Place:
+class ProcessSlot:
     """The place *number*, where *command* runs; a process that was told to end has *last_seconds* to do so."""
 
-    def __init__(self, number: int, command: Sequence[str], last_seconds: float, surroundings: Surroundings) -> None:
+    def __init__(self, number: int, command: Sequence[str], last_seconds: float, runtime: Runtime) -> None:
         self.number = number
         self._command = command
         self._last_seconds = last_seconds
-        self._surroundings = surroundings
-        self._restarts = Restarts(surroundings.chance)
+        self._runtime = runtime
+        self._restarts = Backoff(runtime.chance)
         self._process: WorkerProcess | None = None
         self._last_end: str | None = None
         self._was_retired = False
         self.starts = 0
-        self.due_at = surroundings.monotonic()
+        self.due_at = runtime.monotonic()
         self.kill_at: float | None = None
 
     @property
@@ -52,7 +52,7 @@ class Place:
         """Start a process here."""
         self.starts += 1
         self._was_retired = False
-        self._restarts.started(self._surroundings.monotonic())
+        self._restarts.started(self._runtime.monotonic())
         try:
             self._process = WorkerProcess(self._command, self.number)
         except OSError as error:  # no memory or no numbers left: later, perhaps
@@ -66,7 +66,7 @@ class Place:
         """Take in what the process has written."""
         if self._process is None:
             return
-        had_worked, now = self._process.has_worked, self._surroundings.monotonic()
+        had_worked, now = self._process.has_worked, self._runtime.monotonic()
         self._process.hear(now)
         if self._process.has_worked and not had_worked:
             self._restarts.worked(now)
@@ -75,7 +75,7 @@ class Place:
         """Tell the process to drain; of more than one call the first counts."""
         if self._process is None or self.kill_at is not None:
             return
-        self.kill_at = self._surroundings.monotonic() + self._last_seconds
+        self.kill_at = self._runtime.monotonic() + self._last_seconds
         self._process.terminate()
 
     def kill(self) -> None:
@@ -85,10 +85,10 @@ class Place:
 
     def kill_if_late(self) -> None:
         """End the process if its last seconds are over."""
-        if self._process is None or self.kill_at is None or self._surroundings.monotonic() < self.kill_at:
+        if self._process is None or self.kill_at is None or self._runtime.monotonic() < self.kill_at:
             return
         logger.error("process_does_not_end", extra={"place": self.number, "pid": self.pid})
-        self.kill_at = self._surroundings.monotonic() + self._last_seconds
+        self.kill_at = self._runtime.monotonic() + self._last_seconds
         self.kill()
 
     def vacate(self, code: int) -> bool:
@@ -106,14 +106,14 @@ class Place:
 
     def plan_restart(self) -> None:
         """Decide when the next process is started here."""
-        now = self._surroundings.monotonic()
+        now = self._runtime.monotonic()
         self.due_at = self._restarts.soonest(now) if self._was_retired else self._restarts.after_end(now)
         seconds = round(self.due_at - now, 1)
         logger.info("process_starts_again", extra={"place": self.number, "seconds": seconds})
 
     def report(self, is_over: bool) -> ProcessReport:
         """Tell how it is; if *is_over*, an empty place stays empty."""
-        process, now, wall = self._process, self._surroundings.monotonic(), instant(self._surroundings.wall_ms())
+        process, now, wall = self._process, self._runtime.monotonic(), instant(self._runtime.wall_ms())
         known = ProcessReport(number=self.number, state="ended", starts=self.starts, last_end=self._last_end)
         if process is None and is_over:
             return known

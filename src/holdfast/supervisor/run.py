@@ -21,12 +21,12 @@ from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, StoreError, UsageError
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.supervisor.exit_alarm import allow_alarm, set_alarm
 from holdfast.supervisor.health_file import Reporting
-from holdfast.supervisor.heartbeat import Beats
+from holdfast.supervisor.heartbeat import Heartbeat
 from holdfast.supervisor.logs import log_to_stderr
-from holdfast.supervisor.worker_process import Line
+from holdfast.supervisor.worker_process import SupervisorPipe
 from holdfast.worker.options import WorkerKeywords
 from holdfast.worker.shutdown import LAST_SECONDS
 from holdfast.worker.worker import Worker
@@ -42,11 +42,11 @@ NOT_WRITTEN = StoreError.exit_code
 logger = logging.getLogger(__name__)
 
 
-def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: Line | None = None) -> int:
+def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: SupervisorPipe | None = None) -> int:
     """Work until a signal comes; answer the exit code. *line* leads to the supervisor, if there is one."""
     allow_alarm()
     log_to_stderr(**({} if line is None else {"place": line.number}))
-    beats = Beats(options["poll"], reporting, line, Surroundings())
+    beats = Heartbeat(options["poll"], reporting, line, Runtime())
     beats.begin()
     try:
         code = asyncio.run(_Service(hf, options, beats, has_supervisor=line is not None).run())
@@ -59,7 +59,7 @@ def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: Lin
 
 
 class _Service:
-    def __init__(self, hf: Holdfast, options: WorkerKeywords, beats: Beats, *, has_supervisor: bool) -> None:
+    def __init__(self, hf: Holdfast, options: WorkerKeywords, beats: Heartbeat, *, has_supervisor: bool) -> None:
         self._hf = hf
         self._options = options
         self._beats = beats

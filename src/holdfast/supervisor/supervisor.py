@@ -24,11 +24,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from holdfast.runtime import Surroundings
-from holdfast.supervisor.health import ProcessState, Report, described
+from holdfast.runtime import Runtime
+from holdfast.supervisor.health import HealthReport, ProcessState, described
 from holdfast.supervisor.health_file import Reporting, instant
 from holdfast.supervisor.logs import log_to_stderr
-from holdfast.supervisor.process_slot import Place
+from holdfast.supervisor.process_slot import ProcessSlot
 from holdfast.supervisor.run import BROKEN, LEAVE_SECONDS, NOT_WRITTEN, UNUSABLE
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -41,26 +41,26 @@ def supervise(processes: int, grace: float, reporting: Reporting) -> int:
     """Run the command that was given to us in several *processes*, until a signal comes; answer the exit code."""
     log_to_stderr()
     command = [sys.executable, *sys.orig_argv[1:]]  # the options of the interpreter among them
-    return Supervisor(command, processes, grace, reporting, Surroundings()).run()
+    return Supervisor(command, processes, grace, reporting, Runtime()).run()
 
 
 class Supervisor:
     """Runs *command* in several processes at once."""
 
     def __init__(
-        self, command: Sequence[str], processes: int, grace: float, reporting: Reporting, surroundings: Surroundings
+        self, command: Sequence[str], processes: int, grace: float, reporting: Reporting, runtime: Runtime
     ) -> None:
         self._grace = grace
         self._reporting = reporting
-        self._surroundings = surroundings
-        self._places = [Place(each, command, grace + LEAVE_SECONDS, surroundings) for each in range(1, processes + 1)]
-        self._outdated: deque[tuple[Place, int]] = deque()
+        self._runtime = runtime
+        self._places = [ProcessSlot(each, command, grace + LEAVE_SECONDS, runtime) for each in range(1, processes + 1)]
+        self._outdated: deque[tuple[ProcessSlot, int]] = deque()
         self._signals: deque[int] = deque()
         self._endings = 0
         self._has_terminal = os.isatty(0)
         self._is_stopping = False
         self._code = 0
-        self._report_at = surroundings.monotonic()
+        self._report_at = runtime.monotonic()
         self._told_states: list[ProcessState] = []
 
     def run(self) -> int:
@@ -95,7 +95,7 @@ class Supervisor:
 
     def _tell(self) -> None:
         """Tell how all are, when it is time, or has changed."""
-        report, now = self._report(), self._surroundings.monotonic()
+        report, now = self._report(), self._runtime.monotonic()
         states = [each.state for each in report.processes]
         if now >= self._report_at or states != self._told_states:
             self._told_states, self._report_at = states, now + self._reporting.seconds
@@ -114,7 +114,7 @@ class Supervisor:
             logger.info("supervisor_replaces", extra={"processes": len(self._outdated)})
         elif number == signal.SIGUSR1:
             for each in self._report().processes:
-                logger.info("process_health", extra={"is": described(each, instant(self._surroundings.wall_ms()))})
+                logger.info("process_health", extra={"is": described(each, instant(self._runtime.wall_ms()))})
 
     def _stop(self, code: int = 0) -> None:
         """Have every process drain, and start none any more."""
@@ -142,7 +142,7 @@ class Supervisor:
                 if place.pid == pid:
                     self._note_end(place, code)
 
-    def _note_end(self, place: Place, code: int) -> None:
+    def _note_end(self, place: ProcessSlot, code: int) -> None:
         had_worked = place.vacate(code)
         if self._is_stopping:  # one that had not begun to work has died of our SIGTERM, and lost nothing
             self._code = worst(self._code, code if had_worked or code != -signal.SIGTERM else 0)
@@ -152,7 +152,7 @@ class Supervisor:
             place.plan_restart()
 
     def _start_due(self) -> None:
-        now = self._surroundings.monotonic()
+        now = self._runtime.monotonic()
         for each in self._places:
             if not self._is_stopping and each.pid is None and each.due_at <= now:
                 each.start()
@@ -168,9 +168,11 @@ class Supervisor:
                 return
             self._outdated.popleft()
 
-    def _report(self) -> Report:
-        now = instant(self._surroundings.wall_ms())
-        return Report(at=now, pid=os.getpid(), processes=[each.report(self._is_stopping) for each in self._places])
+    def _report(self) -> HealthReport:
+        now = instant(self._runtime.wall_ms())
+        return HealthReport(
+            at=now, pid=os.getpid(), processes=[each.report(self._is_stopping) for each in self._places]
+        )
 
     def _rest(self, woken: socket.socket) -> None:
         """Wait until something comes or is due."""
@@ -178,7 +180,7 @@ class Supervisor:
         instants = [self._report_at, *(each.kill_at for each in self._places if each.kill_at is not None)]
         if not self._is_stopping:
             instants += [each.due_at for each in self._places if each.pid is None]
-        seconds = max(0.0, min(instants) - self._surroundings.monotonic())
+        seconds = max(0.0, min(instants) - self._runtime.monotonic())
         select.select([woken.fileno(), *lines], [], [], seconds)
         with suppress(BlockingIOError):
             woken.recv(4096)

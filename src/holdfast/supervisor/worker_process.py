@@ -89,7 +89,7 @@ class WorkerProcess:
             self.health, self.poll, self.heard = dict(told["health"]), float(told["poll"]), now
 
 
-class Line:
+class SupervisorPipe:
     """The other end: where the process in the place *number* writes."""
 
     def __init__(self, number: int, descriptor: int) -> None:

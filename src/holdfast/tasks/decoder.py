@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from holdfast.models import Chain, Event, Job
+from holdfast.models import Event, Job, StoredChain
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
 
 
-class Typed:
+class Decoder:
     """Reads jobs and chains by the types of *tasks*; those of tasks that are not known here stay plain JSON."""
 
     def __init__(self, tasks: Tasks) -> None:
@@ -31,7 +31,7 @@ class Typed:
         """Read the job of *event*, if it has one."""
         return event if event.job is None else replace(event, job=self.job(event.job))
 
-    def chain(self, chain: Chain[Any]) -> Chain[Any]:
+    def chain(self, chain: StoredChain[Any]) -> StoredChain[Any]:
         """Read the output of *chain*, which is that of its last job."""
         if chain.output is None:
             return chain

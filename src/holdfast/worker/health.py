@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 
 HintMode: TypeAlias = Literal["listening", "watching", "polling"]
 """How a worker learns of new work: by a line to PostgreSQL, by SQLite's log file, or by its poll alone."""
@@ -50,12 +50,12 @@ class ChildrenHealth:
 class Instants:
     """Tells when something was, by this machine's clock, from when it was by the monotonic one."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def at(self, then: float | None) -> datetime | None:
         """Tell the time that was *then*."""
         if then is None:
             return None
-        now = datetime.fromtimestamp(self._surroundings.wall_ms() / 1000, UTC)
-        return now - timedelta(seconds=self._surroundings.monotonic() - then)
+        now = datetime.fromtimestamp(self._runtime.wall_ms() / 1000, UTC)
+        return now - timedelta(seconds=self._runtime.monotonic() - then)

@@ -25,9 +25,9 @@ from typing import Protocol
 from holdfast.database.tx import Store
 from holdfast.errors import Busy
 from holdfast.fault_points import reach
-from holdfast.runtime import Shell, Surroundings
+from holdfast.runtime import Runtime, Stepper
 from holdfast.store.jobs import claiming
-from holdfast.store.jobs.claiming import Hold, Token
+from holdfast.store.jobs.claiming import ClaimState, Token
 
 LOOK_SECONDS = 2.0
 HINTED_SECONDS = 0.25  # the least between two looks, however many hints come
@@ -39,10 +39,10 @@ QUEUEING_SECONDS = 1.0  # the most between two words to child processes, while S
 logger = logging.getLogger(__name__)
 
 
-class Watcher(Protocol):
+class ClaimStateReceiver(Protocol):
     """Who is told what became of the leases; called in the threads of the leases."""
 
-    def holds(self, holds: dict[Token, Hold]) -> None:
+    def holds(self, holds: dict[Token, ClaimState]) -> None:
         """Take in how the claims stand."""
 
     def fenced(self, tokens: list[Token]) -> None:
@@ -96,20 +96,20 @@ def margin(seconds: float) -> float:
     return min(MARGIN_SECONDS, seconds / 6)
 
 
-class Leases:
+class LeaseKeeper:
     """The leases that this worker holds."""
 
     def __init__(
         self,
         store: Store,
-        surroundings: Surroundings,
-        watcher: Watcher,
+        runtime: Runtime,
+        watcher: ClaimStateReceiver,
         kept: Callable[[], None] | None = None,
     ) -> None:
         """Keep leases, and tell *watcher*; *kept* is called whenever `good_until` may say more than before."""
         self._store = store
         self._kept = kept
-        self._monotonic = surroundings.monotonic
+        self._monotonic = runtime.monotonic
         self._watcher = watcher
         self._held: dict[Token, Lease] = {}
         self._locked: set[Token] = set()
@@ -122,8 +122,8 @@ class Leases:
         """When the first thread will look, without being woken."""
         self._fences_at: float | None = None
         """When the second thread will look, without being woken."""
-        self._shell: Shell = surroundings.shell(self.step, "holdfast-leases")
-        self._fence_shell: Shell = surroundings.shell(self.fence, "holdfast-fence")
+        self._shell: Stepper = runtime.shell(self.step, "holdfast-leases")
+        self._fence_shell: Stepper = runtime.shell(self.fence, "holdfast-fence")
 
     def add(self, tokens: dict[Token, float], sent: float) -> None:
         """Keep the leases of jobs that were claimed by a call that was sent at *sent*; seconds by token."""
@@ -209,7 +209,7 @@ class Leases:
         until_due = third if self._is_failing else _due_at(held.values()) - self._monotonic()
         return min(LOOK_SECONDS, max(until_due, SHORTEST_SECONDS))
 
-    def _ask(self, held: dict[Token, Lease], now: float, *, is_due: bool) -> dict[Token, Hold]:
+    def _ask(self, held: dict[Token, Lease], now: float, *, is_due: bool) -> dict[Token, ClaimState]:
         due = held if is_due else {token: held[token] for token in self._locked if token in held}
         if not due:
             return self._store.read_sync(claiming.look, list(held))
@@ -220,7 +220,7 @@ class Leases:
         finally:
             self._is_renewing = False
         reach("renew.after")
-        self._locked = {token for token, hold in holds.items() if hold is Hold.LOCKED}
+        self._locked = {token for token, hold in holds.items() if hold is ClaimState.LOCKED}
         answered = self._monotonic()
         for lease in due.values():
             lease.sent, lease.is_fenced = max(lease.sent, now), False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from holdfast.errors import InvalidSettings
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Want
 from holdfast.tasks.calls import NAME_LENGTH, check_any, is_name
 from holdfast.tasks.registry import Tasks
@@ -90,9 +90,9 @@ class WorkerKeywords(TypedDict, total=False):
     child_megabytes: float | None
 
 
-def new_worker_id(name: str | None, surroundings: Surroundings) -> str:
+def new_worker_id(name: str | None, runtime: Runtime) -> str:
     """Make an id: random per start, never host name or pid, for a restarted process is another worker."""
-    return f"{name or 'worker'}-{surroundings.chance.getrandbits(48):012x}"
+    return f"{name or 'worker'}-{runtime.chance.getrandbits(48):012x}"
 
 
 def wants_of(tasks: Tasks, queues: Sequence[str] | None) -> list[Want]:

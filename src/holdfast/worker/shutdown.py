@@ -9,7 +9,7 @@ LAST_SECONDS = 4.0
 
 
 @dataclass(slots=True)
-class Ending:
+class Shutdown:
     """A worker works, then drains (claims nothing, lets run), then has its last seconds to write things down."""
 
     monotonic: Callable[[], float]

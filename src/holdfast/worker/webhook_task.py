@@ -23,7 +23,7 @@ from holdfast.database.tx import Store
 from holdfast.fault_points import reach
 from holdfast.models import DELIVER, GONE
 from holdfast.outcomes import Described, Fail, Retry
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.store import clock
 from holdfast.tasks.calls import Options
@@ -70,11 +70,9 @@ def has_extra() -> bool:
     return find_spec("httpcore2") is not None
 
 
-def make_delivery(
-    store: Store, settings: Settings, surroundings: Surroundings, poster: Posts | None = None
-) -> Task[..., Any]:
+def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Posts | None = None) -> Task[..., Any]:
     """Make the task as a worker with these settings runs it; *poster* is that of the extra unless it is given."""
-    sender = _Sender(store, settings, surroundings, poster)
+    sender = _Sender(store, settings, runtime, poster)
 
     async def deliver(
         ctx: Context,
@@ -93,7 +91,7 @@ def make_delivery(
         DELIVER,
         read_signature(deliver, {}),
         policy=Policy(
-            lease=LEASE_SECONDS, timeout=TIMEOUT_SECONDS, retry=_retry(settings, surroundings.chance), halts_lane=False
+            lease=LEASE_SECONDS, timeout=TIMEOUT_SECONDS, retry=_retry(settings, runtime.chance), halts_lane=False
         ),
         chosen=Options(),
         place="holdfast",
@@ -104,16 +102,16 @@ def make_delivery(
 class _Sender:
     """Signs and posts, by one worker's settings."""
 
-    def __init__(self, store: Store, settings: Settings, surroundings: Surroundings, poster: Posts | None) -> None:
+    def __init__(self, store: Store, settings: Settings, runtime: Runtime, poster: Posts | None) -> None:
         self._store = store
         self._settings = settings
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._poster = poster
 
     async def deliver(self, webhook_id: str, url: str, body: bytes, names: Sequence[str]) -> Delivered:
         """Post once; give what it came to, or raise `NotDelivered` or `Refused`."""
         if self._poster is None:  # what it imports takes a while, which the event loop has better uses for
-            self._poster = await self._surroundings.threads.call(self._make_poster)
+            self._poster = await self._runtime.threads.call(self._make_poster)
         now_ms = await self._store.read(clock.now_ms)
         headers = self._headers(webhook_id, now_ms // 1000, body, names)
         try:
@@ -126,7 +124,7 @@ class _Sender:
     def _make_poster(self) -> Posts:
         from holdfast.webhooks.posting import Poster
 
-        return Poster(AddressRules.of(self._settings), self._surroundings.monotonic)
+        return Poster(AddressRules.of(self._settings), self._runtime.monotonic)
 
     def _headers(self, webhook_id: str, timestamp: int, body: bytes, names: Sequence[str]) -> dict[str, str]:
         signed = signing.sign(

@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.client.providers import Opener
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.database.tx import Store
 from holdfast.errors import HoldfastError, Misuse
-from holdfast.runtime import Surroundings
-from holdfast.store.jobs.claiming import Hold, Token, Want
+from holdfast.runtime import Runtime
+from holdfast.store.jobs.claiming import ClaimState, Token, Want
 from holdfast.store.workers import Member
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
@@ -34,7 +34,7 @@ from holdfast.worker.attempts.loop_lag import LoopWatch
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.children.bootstrap import Launch
 from holdfast.worker.children.pool import Children
-from holdfast.worker.children.remote_attempt import Ledgers
+from holdfast.worker.children.remote_attempt import ParentServices
 from holdfast.worker.claiming.claimer import LOOPS, Claimer
 from holdfast.worker.claiming.dispatcher import Intake
 from holdfast.worker.claiming.executor import Handlers
@@ -43,10 +43,10 @@ from holdfast.worker.claiming.unsettled import Ended
 from holdfast.worker.claiming.wakeups import Hearing
 from holdfast.worker.claiming.webhook_slots import Deliveries
 from holdfast.worker.health import ChildrenHealth, Health, HintMode, Instants
-from holdfast.worker.leases import Leases
+from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions, new_worker_id, wants_of
-from holdfast.worker.shutdown import Ending
-from holdfast.worker.upkeep.liveness_lock import Proof
+from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 from holdfast.worker.upkeep.reaper import Undelivered, Upkeep
 from holdfast.worker.upkeep.retention import RetentionPass, RetentionUpkeep
 
@@ -61,10 +61,10 @@ class Worker:
         store: Store,
         lease_store: Store,
         opener: Opener,
-        starting: Starting,
-        surroundings: Surroundings,
+        starting: Starter,
+        runtime: Runtime,
         options: WorkerOptions,
-        make_proof: Callable[[str], Proof | None] = lambda _: None,
+        make_proof: Callable[[str], LivenessLocks | None] = lambda _: None,
         retention: RetentionPass | None = None,
         delivery: Task[..., Any] | None = None,
         launch: Launch | None = None,
@@ -72,10 +72,10 @@ class Worker:
         self._store = store
         self._lease_store = lease_store
         self._opener = opener
-        self._starting = starting
-        self._surroundings = surroundings
+        self._starter = starting
+        self._runtime = runtime
         self._options = options
-        self.id = new_worker_id(options.name, surroundings)
+        self.id = new_worker_id(options.name, runtime)
         wants = wants_of(starting.tasks, options.queues)
         for_children = {name for each in starting.tasks if each.policy.is_in_child for name in each.names}
         self._wants = [each for each in wants if each.task not in for_children]
@@ -85,18 +85,18 @@ class Worker:
             Slot.CHILD,
             [each for each in wants if each.task in for_children],
             lambda: 0 if self._children is None else self._children.usable,
-            surroundings.monotonic,
+            runtime.monotonic,
         )
-        self._retention = None if retention is None else RetentionUpkeep(retention, surroundings)
+        self._retention = None if retention is None else RetentionUpkeep(retention, runtime)
         self._tasks = Tasks()
         self._tasks.merge(starting.tasks)
         if delivery is not None:
             self._tasks.add(delivery)
-        self._deliveries = Deliveries(delivery, options.concurrency, surroundings.monotonic)
+        self._deliveries = Deliveries(delivery, options.concurrency, runtime.monotonic)
         self._undelivered = Undelivered(store) if options.webhooks and delivery is None else None
         self._running = Running()
         self._ended = Ended()
-        self._ending = Ending(surroundings.monotonic)
+        self._ending = Shutdown(runtime.monotonic)
         self._woken = asyncio.Event()
         self._is_waking = False
         self._all_written = asyncio.Event()
@@ -113,28 +113,28 @@ class Worker:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._since = self._surroundings.monotonic()
-        self._loop_watch = LoopWatch(self._surroundings)
-        self._progress = Progress(self._store, self._surroundings)
+        self._since = self._runtime.monotonic()
+        self._loop_watch = LoopWatch(self._runtime)
+        self._progress = Progress(self._store, self._runtime)
         kept = self._tell_children if self._launch is not None else None
-        self._leases = Leases(self._lease_store, self._surroundings, self, kept)
+        self._leases = LeaseKeeper(self._lease_store, self._runtime, self, kept)
         self._hearing = Hearing(
-            self._store, self._surroundings, self._member(), self._all_wants, self._options.poll, self._hear
+            self._store, self._runtime, self._member(), self._all_wants, self._options.poll, self._hear
         )
         if self._launch is not None and self._child_slots.wants:
             self._children = Children(
                 self._launch,
-                self._surroundings,
+                self._runtime,
                 self._options,
                 self.id,
-                Ledgers(self._store, self._leases, self._progress),
+                ParentServices(self._store, self._leases, self._progress),
                 self._has_free_child,
             )
         self._handlers = Handlers(
             self._store,
             self._opener,
-            self._starting,
-            self._surroundings,
+            self._starter,
+            self._runtime,
             self._options,
             self.id,
             self._tasks,
@@ -154,7 +154,7 @@ class Worker:
     async def _work(self, group: asyncio.TaskGroup) -> None:
         self._claimer = claimer = self._make_claimer(group)
         upkeep = self._upkeep = Upkeep(
-            self._store, self._surroundings, self._all_wants, self._proof, claimer.wake, self._undelivered
+            self._store, self._runtime, self._all_wants, self._proof, claimer.wake, self._undelivered
         )
         loops = [upkeep.run(), self._progress.run(), self._hearing.run()]
         loops += [] if self._retention is None else [self._retention.run()]
@@ -172,7 +172,7 @@ class Worker:
             self._handlers,
             group,
             self._woken.set,
-            self._surroundings.monotonic,
+            self._runtime.monotonic,
             running=self._running,
             ended=self._ended,
             ending=self._ending,
@@ -180,7 +180,7 @@ class Worker:
         return Claimer(
             self._store,
             self._tasks,
-            self._surroundings,
+            self._runtime,
             self._options,
             self.id,
             self._wants,
@@ -228,9 +228,9 @@ class Worker:
         self._handlers.close()
         if self._children is not None:
             await self._children.close()
-        await self._surroundings.threads.call(self._leases.stop)
+        await self._runtime.threads.call(self._leases.stop)
         if self._lease_store is not self._store:
-            await self._surroundings.threads.call(self._lease_store.close_sync)
+            await self._runtime.threads.call(self._lease_store.close_sync)
         await self._end_proof()
 
     async def _end_proof(self) -> None:
@@ -320,7 +320,7 @@ class Worker:
 
     def health(self) -> Health:
         """Tell how it is at this moment; asks nobody, so it may be called as often as you like, in any thread."""
-        claimer, at = self._claimer, Instants(self._surroundings).at
+        claimer, at = self._claimer, Instants(self._runtime).at
         return Health(
             id=self.id,
             since=at(self._since),
@@ -349,7 +349,7 @@ class Worker:
             return "watching"
         return "listening" if self._claimer is not None and self._hearing.is_listening else "polling"
 
-    def holds(self, holds: dict[Token, Hold]) -> None:
+    def holds(self, holds: dict[Token, ClaimState]) -> None:
         """Take in how the claims stand; called in the leases' thread."""
         urgent = {token: ABORTS[hold] for token, hold in holds.items() if hold in ABORTS}
         if urgent:

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast import Holdfast
 from holdfast.integrations.django import Django
 from holdfast.sync import Context
-from tests.acceptance.paying.surroundings import TASK, database, is_open
+from tests.acceptance.paying.runtime import TASK, database, is_open
 
 
 def entry(address: str) -> dict[str, object]:

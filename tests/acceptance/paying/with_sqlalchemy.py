@@ -10,7 +10,7 @@ from holdfast import Holdfast
 from holdfast.integrations.sqlalchemy import SQLAlchemy
 from holdfast.sync import Context
 from tests.acceptance.paying.models import Order
-from tests.acceptance.paying.surroundings import TASK, database, is_open
+from tests.acceptance.paying.runtime import TASK, database, is_open
 
 engine = create_engine(URL.create("sqlite", database=database()))
 hf = Holdfast(transactions=SQLAlchemy(engine))

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from holdfast import Context, Holdfast
 from holdfast.integrations.sqlalchemy import SQLAlchemy
 from tests.acceptance.paying.models import Order
-from tests.acceptance.paying.surroundings import TASK, database, is_open
+from tests.acceptance.paying.runtime import TASK, database, is_open
 
 engine = create_async_engine(make_url(database()).set(drivername="postgresql+asyncpg"))
 hf = Holdfast(transactions=SQLAlchemy(engine))

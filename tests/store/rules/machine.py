@@ -386,7 +386,9 @@ class JobsMachine(RuleBasedStateMachine):
         is_between = job is not None and bool(job.phases) and not job.has_run_phase
         phase = None if is_between else RUN_PHASE
         self.ask(
-            lambda side: bool(side.call(engine.progress, [engine.Report(side.tokens[token], percent, message, phase)])),
+            lambda side: bool(
+                side.call(engine.progress, [engine.ProgressReport(side.tokens[token], percent, message, phase)])
+            ),
             lambda world: running.progress(world, token, percent, message),
         )
 

@@ -25,9 +25,9 @@ from holdfast.database.postgres import PostgresStore
 from holdfast.database.sqlite import SqliteStore
 from holdfast.database.tx import Operation, Store, Tx
 from holdfast.errors import CursorExpired
-from holdfast.models import Chain, Continuation, Event, Job, JobEvent, PhaseStatus, Start
+from holdfast.models import Continuation, Event, Job, JobEvent, PhaseStatus, Start, StoredChain
 from holdfast.outcomes import Retry
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.store import phase_rows
 from holdfast.store import phases as engine_phases
@@ -116,9 +116,9 @@ class Side:
         """Empty the database, and set its clock."""
         self.store.run_sync(_empty)
         self.set_time(now)
-        surroundings = Surroundings(wall_ms=lambda: self.now[0], chance=random.Random(1))
+        runtime = Runtime(wall_ms=lambda: self.now[0], chance=random.Random(1))
         times = Settings(stale_after_seconds=STALE_MS / 1000, delete_after_seconds=DELETE_MS / 1000)
-        self.hf = Holdfast(store=self.store, tasks=[TASKS], surroundings=surroundings, settings=times)
+        self.hf = Holdfast(store=self.store, tasks=[TASKS], runtime=runtime, settings=times)
         self.last_event, self.seqs, self.tokens = 0, {}, {}
         self.cursor = self.store.read_sync(reading.now).text
 
@@ -396,7 +396,7 @@ def plain(value: Any) -> Any:
     match value:
         case Job():
             return str(value.status)
-        case Chain():
+        case StoredChain():
             return Started(value.id, value.task, str(value.status), value.deduplicated)
         case list():
             return [plain(each) for each in value]

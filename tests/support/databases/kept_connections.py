@@ -19,10 +19,10 @@ import psycopg
 from psycopg import conninfo
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
-from holdfast.database.postgres.async_connection import Line
-from holdfast.database.postgres.connectors import AsyncDoors, BlockingDoors
+from holdfast.database.postgres.async_connection import AsyncConnection
+from holdfast.database.postgres.connectors import AsyncConnector, BlockingConnector
 from holdfast.database.postgres.deadline import Deadline
-from holdfast.database.postgres.pool import Lent, Pool
+from holdfast.database.postgres.pool import ConnectionPool, PooledConnection
 from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 
 MOST = 8  # of one kind; a test with more of them makes the others itself
@@ -55,7 +55,7 @@ class KeptConnections:
         if self._is_ours(parameters):
             self._kinds[id(pgconn)] = _kind(parameters)
 
-    def keep(self, lent: Lent) -> bool:
+    def keep(self, lent: PooledConnection) -> bool:
         """Keep the connection of *lent* for others; tell whether it may be."""
         kind = self._kinds.pop(id(lent.pgconn), None)
         if kind is None or not self.is_on or os.getpid() != self._process or len(self._kept[kind]) >= MOST:
@@ -81,45 +81,47 @@ class KeptConnections:
 def kept_connections(url: str) -> Iterator[KeptConnections]:
     """Have the pools of this process hand on their connections to the database at *url*."""
     kept = KeptConnections(url)
-    connect_async, connect, finish = AsyncDoors.connect, BlockingDoors.connect, Pool._finish
+    connect_async, connect, finish = AsyncConnector.connect, BlockingConnector.connect, ConnectionPool._finish
 
-    async def connect_async_or_take(doors: AsyncDoors, deadline: Deadline) -> Lent:
+    async def connect_async_or_take(doors: AsyncConnector, deadline: Deadline) -> PooledConnection:
         parameters = doors._address.parameters
         if (pgconn := kept.take(parameters)) is None:
             lent = await connect_async(doors, deadline)
         else:
-            lent = Lent(pgconn, OwnAsyncPostgresTx(_as_new(Line(pgconn), doors), doors._dialect), doors._monotonic())
+            lent = PooledConnection(
+                pgconn, OwnAsyncPostgresTx(_as_new(AsyncConnection(pgconn), doors), doors._dialect), doors._monotonic()
+            )
         kept.note(lent.pgconn, parameters)
         return lent
 
-    async def connect_or_take(doors: BlockingDoors, deadline: Deadline) -> Lent:
+    async def connect_or_take(doors: BlockingConnector, deadline: Deadline) -> PooledConnection:
         parameters = doors._address.parameters
         if (pgconn := kept.take(parameters)) is None:
             lent = await connect(doors, deadline)
         else:
             connection = _as_new(psycopg.Connection(pgconn), doors)
-            lent = Lent(pgconn, OwnPostgresTx(connection, doors._dialect), doors._monotonic())
+            lent = PooledConnection(pgconn, OwnPostgresTx(connection, doors._dialect), doors._monotonic())
         kept.note(lent.pgconn, parameters)
         return lent
 
-    def keep_or_finish(pool: Pool, lent: Lent) -> None:
+    def keep_or_finish(pool: ConnectionPool, lent: PooledConnection) -> None:
         lent.tx.let_go()
         if kept.keep(lent):
             pool._all.discard(lent)
         else:
             finish(pool, lent)
 
-    AsyncDoors.connect, BlockingDoors.connect = connect_async_or_take, connect_or_take  # type: ignore[method-assign]
-    Pool._finish = keep_or_finish  # type: ignore[method-assign]
+    AsyncConnector.connect, BlockingConnector.connect = connect_async_or_take, connect_or_take  # type: ignore[method-assign]
+    ConnectionPool._finish = keep_or_finish  # type: ignore[method-assign]
     try:
         yield kept
     finally:
-        AsyncDoors.connect, BlockingDoors.connect = connect_async, connect  # type: ignore[method-assign]
-        Pool._finish = finish  # type: ignore[method-assign]
+        AsyncConnector.connect, BlockingConnector.connect = connect_async, connect  # type: ignore[method-assign]
+        ConnectionPool._finish = finish  # type: ignore[method-assign]
         kept.close()
 
 
-def _as_new(connection: Any, doors: AsyncDoors | BlockingDoors) -> Any:
+def _as_new(connection: Any, doors: AsyncConnector | BlockingConnector) -> Any:
     connection._autocommit = True
     connection.prepare_threshold = doors._address.prepare_threshold
     return connection

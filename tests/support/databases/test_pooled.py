@@ -208,13 +208,13 @@ async def test_who_was_not_told_of_the_pooler_finds_out_that_nothing_is_heard(
         {"ignore_startup_parameters": "options", "server_round_robin": "0", "min_pool_size": "0"}, tasks=[TASKS]
     )
     tried = []
-    send = listener.Line._send
+    send = listener.ListenSocket._send
 
-    def noted(line: listener.Line, text: str) -> None:
+    def noted(line: listener.ListenSocket, text: str) -> None:
         tried.append(text)
         send(line, text)
 
-    monkeypatch.setattr(listener.Line, "_send", noted)
+    monkeypatch.setattr(listener.ListenSocket, "_send", noted)
     with Ear(hf) as ear:
         await until(lambda: len(tried) >= 3, "it is tried again")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.database.sqlite import SqliteStore
-from holdfast.runtime import Surroundings
-from holdfast.worker.leases import Leases
+from holdfast.runtime import Runtime
+from holdfast.worker.leases import LeaseKeeper
 from tests.worker.test_recovery import NoShell, Time, Witness, claim
 from tests.worker.test_self_fence import SilentStore
 
@@ -24,8 +24,8 @@ class Keeper:
         self.store = store
         self.time = time
         self.told: list[tuple[float, float]] = []
-        world = replace(Surroundings(), monotonic=lambda: time.machine, shell=NoShell)
-        self.leases = Leases(store, world, Witness(), self._kept)  # type: ignore[arg-type]
+        world = replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell)
+        self.leases = LeaseKeeper(store, world, Witness(), self._kept)  # type: ignore[arg-type]
 
     async def begin(self) -> None:
         """Claim the job, and keep its lease."""

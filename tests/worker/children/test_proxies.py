@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.jobs.claiming import Report, Token
+from holdfast.store.jobs.claiming import ProgressReport, Token
 from holdfast.worker.children.messages import REPORT
 from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
 
 TOKEN = Token(7, 2, "nonce")
-FIRST, SECOND = Report(TOKEN, 10, None), Report(TOKEN, 20, None)
+FIRST, SECOND = ProgressReport(TOKEN, 10, None), ProgressReport(TOKEN, 20, None)
 
 
 class Worker:
@@ -145,7 +145,7 @@ def test_a_phase_has_the_reports_held_until_none_is_under_way(worker: Worker, pr
     assert worker.heard[-1] == ("release", {"is_written": True})
 
 
-def reports(worker: Worker) -> list[Report]:
+def reports(worker: Worker) -> list[ProgressReport]:
     """Give the reports that the worker has heard."""
     return [REPORT.validate_python(facts["report"]) for said, facts in worker.heard if said == "report"]
 
@@ -155,7 +155,7 @@ def test_a_chatty_handler_tells_the_worker_the_first_and_then_the_last_of_each_r
 ) -> None:
     tell = progress.teller(TOKEN)
     for percent in range(100):
-        tell(Report(TOKEN, percent, None), False)
+        tell(ProgressReport(TOKEN, percent, None), False)
     before = [each.percent for each in reports(worker)]
     worker.later.pop()()
     worker.later.pop()()

@@ -76,7 +76,7 @@ def test_a_claim_that_left_something_behind_is_made_again_as_soon_as_there_is_ro
 
 
 def test_what_is_due_later_is_looked_for_then(pool: Pool) -> None:
-    pool.slots.note_look(polls.Work(False, 400, Horizon(0, 0)))
+    pool.slots.note_look(polls.WaitingWork(False, 400, Horizon(0, 0)))
 
     assert pool.slots.sooner(None) == 400
     assert pool.slots.sooner(100) == 100

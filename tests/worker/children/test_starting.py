@@ -68,7 +68,7 @@ async def test_the_pause_between_two_tries_grows(
     monkeypatch.setattr(pool, "LONGEST_PAUSE", 0.008)
     worker = hf.worker(children=1)
     spawn: Callable[[str, int], Process] = refuse
-    monkeypatch.setattr(worker, "_surroundings", replace(worker._surroundings, spawn=spawn))
+    monkeypatch.setattr(worker, "_runtime", replace(worker._runtime, spawn=spawn))
     async with worker:
         await until(lambda: caplog.text.count("child_not_started") >= 6, "it was tried often", PATIENCE)
 

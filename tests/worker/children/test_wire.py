@@ -12,7 +12,7 @@ import holdfast.worker.children
 from holdfast.models import BlockerEnd, Continuation, Start
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Status
-from holdfast.store.jobs.claiming import Claimed, Report, Token
+from holdfast.store.jobs.claiming import Claimed, ProgressReport, Token
 from holdfast.worker.children.messages import JOB, OUTCOME, REPORT, Lines, packed
 
 TOKEN = Token(7, 2, "nonce")
@@ -56,7 +56,7 @@ def test_an_outcome_arrives_as_it_was_sent(outcome: Outcome | None) -> None:
 
 
 def test_a_report_arrives_as_it_was_sent() -> None:
-    report = Report(TOKEN, 50, "half", "upload", 2, 20)
+    report = ProgressReport(TOKEN, 50, "half", "upload", 2, 20)
 
     assert REPORT.validate_python(REPORT.dump_python(report, mode="json")) == report
 

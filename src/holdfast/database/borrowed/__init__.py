@@ -23,17 +23,17 @@ Read it in this order:
 No library is imported before a connection of its own has been given to us.
 """
 
-from holdfast.database.borrowed.borrow import Borrowed, Identity, Lender
+from holdfast.database.borrowed.borrow import Borrowed, Borrower, Identity
 from holdfast.database.borrowed.orm_transaction import TAKE_RIGHT, Check, UserTransaction, begin_provided, ended_by_user
-from holdfast.database.borrowed.transaction_watch import Course
+from holdfast.database.borrowed.transaction_watch import TransactionWatch
 
 __all__ = [
     "TAKE_RIGHT",
     "Borrowed",
+    "Borrower",
     "Check",
-    "Course",
     "Identity",
-    "Lender",
+    "TransactionWatch",
     "UserTransaction",
     "begin_provided",
     "ended_by_user",

@@ -16,7 +16,7 @@ Intent: TypeAlias = Literal["read", "write"]
 """What work of ours is going to do in the transaction that is opened for it."""
 
 
-class Run(Protocol):
+class RunWork(Protocol):
     """Runs work of ours in the transaction of a driver's connection, with our errors; on a blocking one, at once."""
 
     async def __call__(self, connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R: ...
@@ -31,11 +31,11 @@ class Driver:
     is_async: bool
     refuse: Callable[[Any], None]
     """Raises if it cannot be used: closed, failed, in no transaction; nothing is sent."""
-    run: Run
+    run: RunWork
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class DriverConnection:
     """The driver's connection behind a library's object."""
 
     connection: Any
@@ -51,7 +51,7 @@ class Library:
 
     type_name: str
     is_async: bool
-    lend: Callable[[Any], Coroutine[Any, Any, Lent]]
+    lend: Callable[[Any], Coroutine[Any, Any, DriverConnection]]
     """Reaches the driver's connection, in the transaction that the object has open, or raises why not.
 
     It never suspends where the object is blocking.

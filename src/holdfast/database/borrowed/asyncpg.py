@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from holdfast.database.borrowed.adapters import Driver, Lent, Library, R
+from holdfast.database.borrowed.adapters import Driver, DriverConnection, Library, R
 from holdfast.database.borrowed.atomicity import run_whole
 from holdfast.database.borrowed.drivers import has_failed, is_closed, is_of_another_encoding, knows_every_character
 from holdfast.database.dialect import Dialect
@@ -156,13 +156,13 @@ def _translated() -> Iterator[None]:
         raise failure(Trouble.LOST, str(error)) from error
 
 
-async def _lend(proxy: Any) -> Lent:
+async def _lend(proxy: Any) -> DriverConnection:
     """Give the connection that a pool has handed out."""
     if (connection := getattr(proxy, "_con", None)) is None:
         raise WrongConnection(
             "this connection is closed: it was released to its pool; pass one that is acquired, and in a transaction"
         )
-    return Lent(connection)
+    return DriverConnection(connection)
 
 
 ASYNCPG = Driver("asyncpg.connection.Connection", "postgres", True, _refuse, _run)

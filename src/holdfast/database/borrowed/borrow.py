@@ -10,19 +10,19 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast.database import migrations
-from holdfast.database.borrowed.adapters import Driver, Intent, Lent, Library
+from holdfast.database.borrowed.adapters import Driver, DriverConnection, Intent, Library
 from holdfast.database.borrowed.registry import KNOWN
 from holdfast.database.tx import ListOperation, Operation, P, R, Store, T, Tx, bound
 from holdfast.errors import TransactionRequired, WrongConnection
 
 Identity: TypeAlias = Callable[[], Awaitable[str | None]]
-Lend: TypeAlias = Callable[[], Coroutine[Any, Any, Lent]]
+Lend: TypeAlias = Callable[[], Coroutine[Any, Any, DriverConnection]]
 
 
 class Borrowed:
     """A caller's open transaction in the shape of a `Runner`; *lend* reaches it anew, if a library stands before it."""
 
-    def __init__(self, lent: Lent, driver: Driver, store: Store, lend: Lend | None = None) -> None:
+    def __init__(self, lent: DriverConnection, driver: Driver, store: Store, lend: Lend | None = None) -> None:
         self.lent = lent
         self._driver = driver
         self._store = store
@@ -54,7 +54,7 @@ class Borrowed:
     def held(self) -> Iterator[Borrowed]:
         """Give one transaction for several operations: the caller's, or the one that is opened here, and ended."""
         with self._transaction("write"):
-            yield Held(replace(self.lent, opens=None), self._driver, self._store, self._lend)
+            yield KeptTransaction(replace(self.lent, opens=None), self._driver, self._store, self._lend)
 
     async def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lent.watches():
@@ -67,7 +67,7 @@ class Borrowed:
         return nullcontext()
 
 
-class Held(Borrowed):
+class KeptTransaction(Borrowed):
     """The same around code of the caller's, which may have ended the transaction by the time of an operation.
 
     Then our statements would go into another one: of the caller's, who does not know of it, or of whoever has got the
@@ -117,7 +117,7 @@ async def _mark(tx: Tx) -> str:
     return str(mark)
 
 
-class Lender:
+class Borrower:
     """Makes `Borrowed` transactions out of callers' connections to one store's database."""
 
     def __init__(self, store: Store) -> None:
@@ -135,7 +135,7 @@ class Lender:
         found = _find(connection)
         _refuse_colour(found, is_async)
         lend = partial(found.lend, connection) if isinstance(found, Library) else None
-        lent = Lent(connection) if lend is None else await lend()
+        lent = DriverConnection(connection) if lend is None else await lend()
         driver = _driver_of(lent.connection) if isinstance(found, Library) else found
         if driver.database != self._store.database:
             raise _another_database()

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from typing import Any
 
-from holdfast.database.borrowed.adapters import Intent, Lent, Library
+from holdfast.database.borrowed.adapters import DriverConnection, Intent, Library
 from holdfast.errors import TransactionRequired, Unavailable, UnknownOutcome, WrongConnection
 
 IDLE, FAILED = 0, 3  # libpq's words for the state of a transaction
@@ -43,35 +43,35 @@ def why_no_alias(text: str) -> str | None:
     return f"this text is no alias of Django's DATABASES, which has {', '.join(map(repr, aliases))}"
 
 
-async def _lend_alias(alias: str) -> Lent:
+async def _lend_alias(alias: str) -> DriverConnection:
     from django.db import connections
 
     return _lend(connections[alias])
 
 
-async def _lend_proxy(proxy: Any) -> Lent:
+async def _lend_proxy(proxy: Any) -> DriverConnection:
     return _lend(proxy._connections[proxy._alias])
 
 
-async def _lend_wrapper(wrapper: Any) -> Lent:
+async def _lend_wrapper(wrapper: Any) -> DriverConnection:
     return _lend(wrapper)
 
 
-def _lend(wrapper: Any) -> Lent:
+def _lend(wrapper: Any) -> DriverConnection:
     _refuse_wrapper(wrapper)
     connect(wrapper)
     driver = wrapper.connection
     if _is_begun(driver):
-        return Lent(driver, watches=partial(_watched, wrapper))
+        return DriverConnection(driver, watches=partial(_watched, wrapper))
     if wrapper.autocommit:
-        return Lent(driver, opens=partial(_opened, wrapper))
+        return DriverConnection(driver, opens=partial(_opened, wrapper))
     if wrapper.vendor == "sqlite":  # it would begin with some of our statements, and not with others
         raise TransactionRequired(
             "no transaction is open on this connection, though autocommit is off; write `with transaction.atomic():` "
             "around your statements and this one"
         )
     # Django has opened it, and the driver begins it with our first statement
-    return Lent(driver, opens=_already, watches=partial(_watched, wrapper))
+    return DriverConnection(driver, opens=_already, watches=partial(_watched, wrapper))
 
 
 def _refuse_wrapper(wrapper: Any) -> None:

@@ -28,8 +28,8 @@ from contextvars import ContextVar
 from secrets import token_hex
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.database.borrowed.borrow import Borrowed, Identity, Lender
-from holdfast.database.borrowed.transaction_watch import Course, said_by_database, sqlstate_of
+from holdfast.database.borrowed.borrow import Borrowed, Borrower, Identity
+from holdfast.database.borrowed.transaction_watch import TransactionWatch, said_by_database, sqlstate_of
 from holdfast.database.statements import Record
 from holdfast.database.tx import Database, First, ListOperation, Operation, P, R, Row, T, Tx
 from holdfast.errors import (
@@ -57,7 +57,7 @@ class UserTransaction(Protocol):
     def session(self) -> Any:
         """What the user's code writes by; a `Library` of the lender's reaches the driver's connection behind it."""
 
-    async def begin(self, course: Course) -> None:
+    async def begin(self, course: TransactionWatch) -> None:
         """Begin it, on SQLite with the right to write; tell *course* from now on what happens to it.
 
         That is each statement that has `ran`, each that has `failed`, by whomever, and on SQLite to `refuse_late`
@@ -137,12 +137,14 @@ async def is_marked(tx: Tx, name: str) -> bool:
     return True
 
 
-class Provided:
+class OrmTransaction:
     """A `UserTransaction` in the shape of an `OpenTx`, blocking: nothing suspends."""
 
-    def __init__(self, transaction: UserTransaction, borrowed: Borrowed, course: Course, mark_name: str) -> None:
+    def __init__(
+        self, transaction: UserTransaction, borrowed: Borrowed, course: TransactionWatch, mark_name: str
+    ) -> None:
         self.is_committed = False
-        self.tx: Tx = ProvidedTx(self, course.database)
+        self.tx: Tx = OrmTx(self, course.database)
         self._transaction = transaction
         self._borrowed = borrowed
         self._course = course
@@ -373,10 +375,12 @@ class Provided:
             raise Misuse("this block was opened before the process was forked; it belongs to the parent")
 
 
-class AsyncProvided(Provided):
+class AsyncOrmTransaction(OrmTransaction):
     """A `UserTransaction` in the shape of an `OpenTx`, in an event loop; what is done in it at once is done in turn."""
 
-    def __init__(self, transaction: UserTransaction, borrowed: Borrowed, course: Course, mark_name: str) -> None:
+    def __init__(
+        self, transaction: UserTransaction, borrowed: Borrowed, course: TransactionWatch, mark_name: str
+    ) -> None:
         super().__init__(transaction, borrowed, course, mark_name)
         self._steps: set[asyncio.Task[Any]] = set()
         self._turn = asyncio.Lock()
@@ -415,14 +419,14 @@ class AsyncProvided(Provided):
         return await apart(work)
 
 
-HAS_TURN: ContextVar[AsyncProvided | None] = ContextVar("HAS_TURN", default=None)
+HAS_TURN: ContextVar[AsyncOrmTransaction | None] = ContextVar("HAS_TURN", default=None)
 """The block whose statement this task is, or was begun by."""
 
 
-class ProvidedTx:
+class OrmTx:
     """A provided transaction as operations see it, a call for each statement."""
 
-    def __init__(self, provided: Provided, database: Database) -> None:
+    def __init__(self, provided: OrmTransaction, database: Database) -> None:
         self.database: Database = database
         self._provided = provided
 
@@ -445,14 +449,14 @@ class ProvidedTx:
 
 async def begin_provided(
     transaction: UserTransaction,
-    lender: Lender,
+    lender: Borrower,
     identity: Identity,
-    course: Course,
+    course: TransactionWatch,
     lease_seconds: float,
     first: First | None,
     *,
     is_async: bool,
-) -> Provided:
+) -> OrmTransaction:
     """Begin *transaction* and make it a block's; *first* runs in it before anybody has it."""
     mark_name = token_hex(8)
     await lender.know(identity)  # now, and not while we hold the right to write
@@ -466,7 +470,7 @@ async def begin_provided(
         rolling_back = transaction.roll_back()
         await (apart(rolling_back) if is_async else rolling_back)
         raise
-    return (AsyncProvided if is_async else Provided)(transaction, borrowed, course, mark_name)
+    return (AsyncOrmTransaction if is_async else OrmTransaction)(transaction, borrowed, course, mark_name)
 
 
 async def apart(work: Coroutine[Any, Any, R]) -> R:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.database.borrowed.adapters import Lent, Library
+from holdfast.database.borrowed.adapters import DriverConnection, Library
 from holdfast.errors import Busy, TransactionRequired, Unavailable, WrongConnection
 
 IDLE = 0  # libpq's word for "in no transaction"
@@ -33,7 +33,7 @@ IS_IDLE: dict[str, Callable[[Any], bool]] = {
 BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT 1"}
 
 
-def _session_lends(session: Any, is_async: bool) -> Lent:
+def _session_lends(session: Any, is_async: bool) -> DriverConnection:
     """Lend what *session* has open, inside the savepoint that it is in."""
     from sqlalchemy import Connection
 
@@ -48,43 +48,43 @@ def _session_lends(session: Any, is_async: bool) -> Lent:
         return _connection_lends(session.connection(bind_arguments={"bind": bind}), is_async)
 
 
-def _connection_lends(connection: Any, is_async: bool) -> Lent:
+def _connection_lends(connection: Any, is_async: bool) -> DriverConnection:
     """Lend what *connection* has open."""
     _refuse_connection(connection)
     _refuse_colour(connection, is_async)
     with _explained():
         _begin(connection)
-        return Lent(_driver_of(connection))
+        return DriverConnection(_driver_of(connection))
 
 
-async def _lend_session(session: Any) -> Lent:
+async def _lend_session(session: Any) -> DriverConnection:
     return _session_lends(session, is_async=False)
 
 
-async def _lend_async_session(session: Any) -> Lent:
-    lent: Lent = await session.run_sync(_session_lends, is_async=True)
+async def _lend_async_session(session: Any) -> DriverConnection:
+    lent: DriverConnection = await session.run_sync(_session_lends, is_async=True)
     return lent
 
 
-async def _lend_scoped(scope: Any) -> Lent:
+async def _lend_scoped(scope: Any) -> DriverConnection:
     return await _lend_session(_of_scope(scope))
 
 
-async def _lend_async_scoped(scope: Any) -> Lent:
+async def _lend_async_scoped(scope: Any) -> DriverConnection:
     return await _lend_async_session(_of_scope(scope))
 
 
-async def _lend_connection(connection: Any) -> Lent:
+async def _lend_connection(connection: Any) -> DriverConnection:
     return _connection_lends(connection, is_async=False)
 
 
-async def _lend_async_connection(connection: Any) -> Lent:
+async def _lend_async_connection(connection: Any) -> DriverConnection:
     if connection.sync_connection is None:
         raise WrongConnection(
             "this AsyncConnection is not connected yet; write `async with engine.begin() as connection:` around your "
             "statements and this one"
         )
-    lent: Lent = await connection.run_sync(_connection_lends, is_async=True)
+    lent: DriverConnection = await connection.run_sync(_connection_lends, is_async=True)
     return lent
 
 

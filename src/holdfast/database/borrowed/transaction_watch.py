@@ -19,7 +19,7 @@ SAVEPOINT = re.compile(
 )
 
 
-class Course:
+class TransactionWatch:
     """What happens to a user's transaction while it is open: its savepoints, its errors, its time."""
 
     def __init__(self, database: Database, monotonic: Callable[[], float], seconds: float) -> None:

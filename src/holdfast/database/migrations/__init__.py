@@ -16,11 +16,11 @@ from functools import cache
 from importlib.resources import files
 
 from holdfast.database.dialect import TABLES, Dialect
-from holdfast.database.tx import Database, Standing, Tx
+from holdfast.database.tx import Database, SchemaVersion, Tx
 from holdfast.errors import NotMigrated, WrongConnection
 
 __all__ = [
-    "Standing", "check", "code_number", "drop", "identity", "judge", "pending_sql", "sql_of", "standing", "step",
+    "SchemaVersion", "check", "code_number", "drop", "identity", "judge", "pending_sql", "sql_of", "standing", "step",
     "steps",
 ]  # fmt: skip
 
@@ -28,7 +28,7 @@ HEADER = re.compile(r"-- oldest_code: (\d+)\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MigrationStep:
     """One numbered file."""
 
     number: int
@@ -38,7 +38,7 @@ class Step:
 
 
 @cache
-def steps(database: Database) -> Sequence[Step]:
+def steps(database: Database) -> Sequence[MigrationStep]:
     """Read the steps for *database*, in order."""
     folder = files("holdfast.database.migrations") / database
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
@@ -56,7 +56,7 @@ def pending_sql(database: Database, dialect: Dialect, schema: int) -> str:
     return "\n".join(["BEGIN;", *(f"{each};" for each in statements), "COMMIT;"]) if statements else ""
 
 
-def sql_of(step: Step, dialect: Dialect) -> list[str]:
+def sql_of(step: MigrationStep, dialect: Dialect) -> list[str]:
     """Write *step* out as statements for one transaction; the first step also makes the row that steps are kept in."""
     first = [CREATE_SCHEMA] if dialect.fragments["schema"] not in ("'public'", "'main'") else []
     before = [*first, CREATE_META, FIRST_ROWS] if step.number == 1 else []
@@ -90,7 +90,7 @@ async def step(tx: Tx, database: Database, last: int | None = None) -> str | Non
     return todo.name
 
 
-def _record(step: Step) -> str:
+def _record(step: MigrationStep) -> str:
     return f"""UPDATE holdfast_meta
         SET value = CASE key WHEN 'schema' THEN '{step.number}' ELSE '{step.oldest_code}' END
         WHERE key IN ('schema', 'oldest_code')"""
@@ -117,13 +117,13 @@ FIND_META = {
 STANDING = "SELECT key, CAST(value AS bigint) FROM holdfast_meta WHERE key IN ('schema', 'oldest_code')"
 
 
-async def standing(tx: Tx, database: Database) -> Standing:
+async def standing(tx: Tx, database: Database) -> SchemaVersion:
     """Tell how far the database has been brought, with statements that cannot fail on an empty one."""
     if not await tx.fetch_all(FIND_META[database]):
-        return Standing(0, 0)
+        return SchemaVersion(0, 0)
     # no rows, if a migration of the user's was undone whose driver had made the table before it began a transaction
     found: dict[str, int] = dict(await tx.fetch_all(STANDING))
-    return Standing(found.get("schema", 0), found.get("oldest_code", 0))
+    return SchemaVersion(found.get("schema", 0), found.get("oldest_code", 0))
 
 
 FIND_READABLE_META = {  # on a caller's connection not even a missing right may break the transaction
@@ -163,7 +163,7 @@ async def check(tx: Tx, database: Database) -> None:
     judge(await standing(tx, database), code_number(database))
 
 
-def judge(found: Standing, code: int) -> None:
+def judge(found: SchemaVersion, code: int) -> None:
     """Raise `NotMigrated` unless code number *code* suits a database that stands at *found*."""
     if found.schema < code:
         raise NotMigrated(
@@ -180,10 +180,10 @@ def judge(found: Standing, code: int) -> None:
         )
 
 
-def _read_step(file_name: str, text: str) -> Step:
+def _read_step(file_name: str, text: str) -> MigrationStep:
     header = HEADER.match(text)
     if header is None:
         raise ValueError(f"{file_name} must begin with `-- oldest_code: N`")
     plain = re.sub(r"--[^\n]*", "", text)
     statements = tuple(part.strip() for part in plain.split(";\n") if part.strip())
-    return Step(int(file_name[:4]), file_name.removesuffix(".sql"), int(header[1]), statements)
+    return MigrationStep(int(file_name[:4]), file_name.removesuffix(".sql"), int(header[1]), statements)

@@ -24,7 +24,7 @@ Driver = Generator[Any, Any, Any]
 """What psycopg does with a connection: yields what it waits for, and is sent what is ready."""
 
 
-class Line(psycopg.AsyncConnection[Any]):
+class AsyncConnection(psycopg.AsyncConnection[Any]):
     """A psycopg connection that belongs to the event loop which first waits on it."""
 
     break_off: Callable[[], object] | None = None

@@ -20,12 +20,12 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.database.postgres.address import READ_MARK
-from holdfast.database.postgres.cancels import Cut
+from holdfast.database.postgres.cancels import CancellingAlarm
 from holdfast.database.postgres.colours import Side
 from holdfast.database.postgres.deadline import Alarm, Deadline
 from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.database.postgres.execution import IN_DOUBT, is_rolled_back
-from holdfast.database.postgres.pool import Lent
+from holdfast.database.postgres.pool import PooledConnection
 from holdfast.database.statements import Record, in_postgres
 from holdfast.database.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, no_session
 from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 SAT_TOO_LONG = "25P03"  # idle_in_transaction_session_timeout
 
 
-class Block:
+class PostgresTransaction:
     """The transaction that has begun on *lent*, in the shape of an `OpenTx`; what is ours has *seconds* each time."""
 
-    def __init__(self, side: Side, lent: Lent, seconds: float) -> None:
+    def __init__(self, side: Side, lent: PooledConnection, seconds: float) -> None:
         self.is_committed = False
-        self.tx: Tx = BlockTx(self)
+        self.tx: Tx = PostgresBlockTx(self)
         self._side = side
         self._lent = lent
         self._seconds = seconds
@@ -257,7 +257,7 @@ class Block:
     def _break_off(self) -> None:
         """End whatever the driver waits for, here and on the server."""
         self._is_broken_off = True
-        Cut(self._lent.pgconn, self._side.cancels).ring()
+        CancellingAlarm(self._lent.pgconn, self._side.cancels).ring()
 
     def _arm(self) -> Alarm:
         return self._side.arm_cut(self._lent.pgconn, Deadline(self._side.monotonic, self._seconds))
@@ -289,12 +289,12 @@ class Block:
             raise Misuse("this block was opened before the process was forked; it belongs to the parent")
 
 
-class BlockTx:
+class PostgresBlockTx:
     """A block's transaction as operations see it, each statement by our deadline."""
 
     database: Database = "postgres"
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: PostgresTransaction) -> None:
         self._block = block
 
     async def execute(self, sql: str, /, **values: object) -> None:

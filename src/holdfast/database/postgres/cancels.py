@@ -18,7 +18,7 @@ from psycopg.pq import PollingStatus
 
 from holdfast.database.postgres.connecting import EVENTS, wait
 from holdfast.database.postgres.deadline import Alarm, Deadline
-from holdfast.runtime import Shell, Surroundings
+from holdfast.runtime import Runtime, Stepper
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGcancelConn, PGconn
@@ -31,11 +31,11 @@ MOST_WAITING = 100  # the server is out of reach, and a lost connection ends its
 class Cancels:
     """The requests, each of which has *seconds*; the thread is made when there is a first one."""
 
-    def __init__(self, surroundings: Surroundings, seconds: float) -> None:
-        self._make_shell = surroundings.shell
-        self._monotonic = surroundings.monotonic
+    def __init__(self, runtime: Runtime, seconds: float) -> None:
+        self._make_shell = runtime.shell
+        self._monotonic = runtime.monotonic
         self._seconds = seconds
-        self._shell: Shell | None = None
+        self._shell: Stepper | None = None
         self._change = threading.Lock()
         self._asked: deque[Request] = deque(maxlen=MOST_WAITING)
 
@@ -90,7 +90,7 @@ class Cancels:
             return lambda _: request.cancel()
 
 
-class Cut(Alarm):
+class CancellingAlarm(Alarm):
     """An alarm that has the server end what runs on the connection, too."""
 
     __slots__ = ("_cancels",)

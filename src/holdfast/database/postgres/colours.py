@@ -20,17 +20,17 @@ from psycopg.pq.abc import PGconn
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.postgres.address import Address
-from holdfast.database.postgres.cancels import Cancels, Cut
-from holdfast.database.postgres.connectors import AsyncDoors, BlockingDoors
-from holdfast.database.postgres.deadline import Alarm, Deadline, LoopAlarms, Watch
+from holdfast.database.postgres.cancels import CancellingAlarm, Cancels
+from holdfast.database.postgres.connectors import AsyncConnector, BlockingConnector
+from holdfast.database.postgres.deadline import Alarm, AlarmThread, Deadline, LoopAlarms
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup
-from holdfast.database.postgres.pool import Doors, Pool
+from holdfast.database.postgres.pool import ConnectionPool, Connector
 from holdfast.database.tx import R, drive
 from holdfast.errors import StoreError
 from holdfast.models import R_co
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 
-MakeDoors: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Doors]
+MakeDoors: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Connector]
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +67,14 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Resources:
     """What both sides of one store are made from."""
 
     address: Address
     block_address: Address
     dialect: Dialect
     size: int
-    surroundings: Surroundings
+    runtime: Runtime
     cancels: Cancels
 
 
@@ -84,14 +84,14 @@ class Side:
     Blocks have a pool of their own: handlers that sit in them keep nobody from claiming, settling and renewing.
     """
 
-    def __init__(self, means: Means, make_doors: MakeDoors) -> None:
-        self.monotonic = means.surroundings.monotonic
-        self.chance = means.surroundings.chance
+    def __init__(self, means: Resources, make_doors: MakeDoors) -> None:
+        self.monotonic = means.runtime.monotonic
+        self.chance = means.runtime.chance
         self.scrub = means.address.scrub
         self.cancels = means.cancels
         self.outage = Outage(self.monotonic)
         self.pool, self.blocks = (
-            Pool(make_doors(address, means.dialect, means.size, self.monotonic), means.size, self.monotonic)
+            ConnectionPool(make_doors(address, means.dialect, means.size, self.monotonic), means.size, self.monotonic)
             for address in (means.address, means.block_address)
         )
 
@@ -101,9 +101,9 @@ class Side:
         self.set(alarm, deadline)
         return alarm
 
-    def arm_cut(self, pgconn: PGconn, deadline: Deadline) -> Cut:
+    def arm_cut(self, pgconn: PGconn, deadline: Deadline) -> CancellingAlarm:
         """Have the connection's socket shut when *deadline* passes, and what runs there ended on the server."""
-        alarm = Cut(pgconn, self.cancels)
+        alarm = CancellingAlarm(pgconn, self.cancels)
         self.set(alarm, deadline)
         return alarm
 
@@ -133,12 +133,12 @@ class Side:
 class AsyncSide(Side):
     """The side that belongs to one event loop."""
 
-    def __init__(self, means: Means) -> None:
-        super().__init__(means, AsyncDoors)
+    def __init__(self, means: Resources) -> None:
+        super().__init__(means, AsyncConnector)
         self.groups: dict[Callable[..., Any], AsyncGroup[Any, Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._alarms = LoopAlarms(self._loop)
-        self._sleep = means.surroundings.sleep
+        self._sleep = means.runtime.sleep
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def finish(self, execution: Runs[R]) -> R:
@@ -195,11 +195,11 @@ class AsyncSide(Side):
 class BlockingSide(Side):
     """The side that all threads share."""
 
-    def __init__(self, means: Means) -> None:
-        super().__init__(means, BlockingDoors)
+    def __init__(self, means: Resources) -> None:
+        super().__init__(means, BlockingConnector)
         self.groups: dict[Callable[..., Any], BlockingGroup[Any, Any]] = {}
-        self._sleep = means.surroundings.sleep_blocking
-        self._watch = Watch(means.surroundings)
+        self._sleep = means.runtime.sleep_blocking
+        self._watch = AlarmThread(means.runtime)
 
     def finish(self, execution: Runs[R]) -> R:
         """Run *execution*."""

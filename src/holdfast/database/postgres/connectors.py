@@ -11,9 +11,9 @@ import psycopg
 from holdfast.database.dialect import Dialect
 from holdfast.database.postgres import connecting
 from holdfast.database.postgres.address import Address
-from holdfast.database.postgres.async_connection import Line
+from holdfast.database.postgres.async_connection import AsyncConnection
 from holdfast.database.postgres.deadline import Deadline
-from holdfast.database.postgres.pool import Lent
+from holdfast.database.postgres.pool import PooledConnection
 from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 from holdfast.errors import StoreError
 from holdfast.runtime import in_slices
@@ -22,7 +22,7 @@ OLDEST_SERVER = 140000
 ANY_TEXT = ("UTF8", "SQL_ASCII")  # the second takes whatever bytes it is given
 
 
-class AsyncDoors:
+class AsyncConnector:
     """The doors of a pool that belongs to one event loop."""
 
     def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
@@ -45,21 +45,23 @@ class AsyncDoors:
         """Free a place."""
         self._places.release()
 
-    async def connect(self, deadline: Deadline) -> Lent:
+    async def connect(self, deadline: Deadline) -> PooledConnection:
         """Make a connection."""
         try:
             async with asyncio.timeout(deadline.remaining()):
-                connection = await Line.connect(
+                connection = await AsyncConnection.connect(
                     **self._address.parameters,
                     autocommit=True,
                     prepare_threshold=self._address.prepare_threshold,
                 )
         except TimeoutError as error:
             raise psycopg.errors.ConnectionTimeout("the connection was not made in time") from error
-        return checked(Lent(connection.pgconn, OwnAsyncPostgresTx(connection, self._dialect), self._monotonic()))
+        return checked(
+            PooledConnection(connection.pgconn, OwnAsyncPostgresTx(connection, self._dialect), self._monotonic())
+        )
 
 
-class BlockingDoors:
+class BlockingConnector:
     """The doors of a pool that all threads share."""
 
     def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
@@ -76,15 +78,15 @@ class BlockingDoors:
         """Free a place."""
         self._places.release()
 
-    async def connect(self, deadline: Deadline) -> Lent:
+    async def connect(self, deadline: Deadline) -> PooledConnection:
         """Make a connection."""
         connection = connecting.connect(self._address.hosts(), deadline)
         connection.autocommit = True
         connection.prepare_threshold = self._address.prepare_threshold
-        return checked(Lent(connection.pgconn, OwnPostgresTx(connection, self._dialect), self._monotonic()))
+        return checked(PooledConnection(connection.pgconn, OwnPostgresTx(connection, self._dialect), self._monotonic()))
 
 
-def checked(lent: Lent) -> Lent:
+def checked(lent: PooledConnection) -> PooledConnection:
     """Refuse a server that is too old, or a database that cannot hold every text; both were told while we connected."""
     if (version := lent.pgconn.server_version) < OLDEST_SERVER:
         lent.pgconn.finish()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from holdfast.runtime import Shell, Surroundings, in_slices
+from holdfast.runtime import Runtime, Stepper, in_slices
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
@@ -72,7 +72,7 @@ class Alarm:
 
 
 class LoopAlarms:
-    """Rings the alarms of one event *loop*, by one timer; like `Watch`, it does not look when one is disarmed."""
+    """Rings the alarms of one event *loop*, by one timer; like `AlarmThread`, it does not look when one is disarmed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -101,17 +101,17 @@ class LoopAlarms:
             self._look_at(min(self._armed.values()))
 
 
-class Watch:
+class AlarmThread:
     """Rings the alarms of blocking code, from one thread that lives while there is something to watch.
 
     It looks when the earliest deadline it knows has come, not when an alarm is disarmed: a busy store wakes it
     once a deadline, and to arm costs a lock and a dictionary entry.
     """
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._monotonic = surroundings.monotonic
-        self._make_shell = surroundings.shell
-        self._shell: Shell | None = None
+    def __init__(self, runtime: Runtime) -> None:
+        self._monotonic = runtime.monotonic
+        self._make_shell = runtime.shell
+        self._shell: Stepper | None = None
         self._changed = threading.Condition()
         self._armed: dict[Alarm, float] = {}
         self._looks_at: float | None = None
@@ -143,7 +143,7 @@ class Watch:
         if shell is not None:
             shell.stop()
 
-    def _start(self) -> Shell:
+    def _start(self) -> Stepper:
         if self._shell is None:
             self._shell = self._make_shell(self._look_late if self._is_closed else self._look, "holdfast-deadlines")
         return self._shell

@@ -25,8 +25,8 @@ from holdfast.database.postgres.address import FORGET_PLANS, PLANS_SECONDS, Plan
 from holdfast.database.postgres.colours import Side
 from holdfast.database.postgres.deadline import Alarm, Deadline
 from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
-from holdfast.database.postgres.pool import Lent
-from holdfast.database.single_statement import Views
+from holdfast.database.postgres.pool import PooledConnection
+from holdfast.database.single_statement import MultiStatementReads
 from holdfast.database.tx import Database, First, R, Row, Tx, bound
 from holdfast.errors import StoreError, Unavailable, UnknownOutcome
 from holdfast.fault_points import after_commit, before_commit, begin
@@ -108,7 +108,7 @@ class Execution(Generic[R]):
             alarm.disarm()
             self._side.pool.give_back(lent, is_clean=is_clean and not alarm.has_rung)
 
-    async def _transact(self, lent: Lent) -> R:
+    async def _transact(self, lent: PooledConnection) -> R:
         if not self._plan.begin:
             return await self._do_alone(lent)
         begin(lent.tx)
@@ -122,7 +122,7 @@ class Execution(Generic[R]):
         after_commit(lent.tx)
         return result
 
-    async def _do_alone(self, lent: Lent) -> R:
+    async def _do_alone(self, lent: PooledConnection) -> R:
         """Run it without BEGIN; if a statement fails, what the ones before it have written is there."""
         self._is_committing = True  # from its first byte: the statement is its own COMMIT
         alone = Alone(lent.tx)
@@ -198,7 +198,7 @@ class Alone:
         return rows
 
 
-class Opening(Execution[Lent]):
+class Opening(Execution[PooledConnection]):
     """Begins a block's transaction, with *first* in it, and lends its connection, which the block gives back.
 
     It waits for a connection as long as its caller does, since blocks last as long as their users want. From then on it
@@ -210,7 +210,7 @@ class Opening(Execution[Lent]):
         self._first = first
         self._has_waited = False
 
-    async def _attempt(self) -> Lent:
+    async def _attempt(self) -> PooledConnection:
         pool = self._side.blocks
         await pool.wait_for_place()
         if not self._has_waited:
@@ -235,7 +235,7 @@ class Opening(Execution[Lent]):
             if not is_open:
                 pool.give_back(lent, is_clean=is_clean and not (alarm is not None and alarm.has_rung))
 
-    async def _begin(self, lent: Lent) -> None:
+    async def _begin(self, lent: PooledConnection) -> None:
         begin(lent.tx)
         now = self._side.monotonic()
         is_stale = self._plan.keeps_plans and now - lent.planned >= PLANS_SECONDS
@@ -254,7 +254,7 @@ class OpeningTx:
 
     database: Database = "postgres"
 
-    def __init__(self, lent: Lent, begin: str) -> None:
+    def __init__(self, lent: PooledConnection, begin: str) -> None:
         self.has_begun = False
         self._tx = lent.tx
         self._begin = begin
@@ -291,18 +291,18 @@ class Reading(Execution[R]):
         work: Callable[[Tx], Coroutine[Any, Any, R]],
         plan: Plan,
         deadline: Deadline,
-        views: Views,
+        views: MultiStatementReads,
     ) -> None:
         super().__init__(side, work, plan, deadline)
         self._operation = operation
         self._views = views
 
-    async def _transact(self, lent: Lent) -> R:
+    async def _transact(self, lent: PooledConnection) -> R:
         in_transaction = partial(super()._transact, lent)
         return await self._views.read(self._operation, self._work, lent.tx, in_transaction)
 
 
-async def is_rolled_back(lent: Lent) -> bool:
+async def is_rolled_back(lent: PooledConnection) -> bool:
     """End what is left of a failed transaction; tell whether the connection can be used again."""
     if lent.pgconn.transaction_status == TransactionStatus.UNKNOWN:
         return False

@@ -30,7 +30,7 @@ from holdfast.database.postgres.address import Address
 from holdfast.database.postgres.connecting import connect, wait
 from holdfast.database.postgres.deadline import Deadline
 from holdfast.database.postgres.errors import first_line
-from holdfast.runtime import Shell, Surroundings
+from holdfast.runtime import Runtime, Stepper
 
 CONNECT_SECONDS = 5.0
 BEAT_SECONDS = 10.0
@@ -47,14 +47,14 @@ class Deaf(Exception):
     """What the listener sent to itself did not come back."""
 
 
-class Line:
+class ListenSocket:
     """An open connection that listens on *channel*, and on one of its own."""
 
-    def __init__(self, address: Address, channel: str, surroundings: Surroundings) -> None:
-        self._monotonic = surroundings.monotonic
+    def __init__(self, address: Address, channel: str, runtime: Runtime) -> None:
+        self._monotonic = runtime.monotonic
         self._hosts = address.hosts()
         self._channel = channel
-        self._own = f"holdfast_{surroundings.chance.getrandbits(64):016x}"  # a channel has at most 63 characters
+        self._own = f"holdfast_{runtime.chance.getrandbits(64):016x}"  # a channel has at most 63 characters
         self._connection = connect(self._hosts, Deadline(self._monotonic, CONNECT_SECONDS))
         self.pgconn = self._connection.pgconn
         self._asked: float | None = None
@@ -138,16 +138,16 @@ class Bell:
         self.inside.close()
 
 
-class Listener:
+class HintSource:
     """Keeps a line open while somebody listens."""
 
-    def __init__(self, address: Address, channel: str, surroundings: Surroundings, tell: Tell) -> None:
+    def __init__(self, address: Address, channel: str, runtime: Runtime, tell: Tell) -> None:
         self._address = address
         self._channel = channel
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._tell = tell
-        self._line: Line | None = None
-        self._shell: Shell | None = None
+        self._line: ListenSocket | None = None
+        self._shell: Stepper | None = None
         self._bell: Bell | None = None
         self._failures = 0
         self._is_stopping = False
@@ -163,7 +163,7 @@ class Listener:
         self._is_stopping = False
         self._failures = 0
         self._bell = Bell()
-        self._shell = self._surroundings.shell(partial(self._step, self._bell), "holdfast-hints")
+        self._shell = self._runtime.shell(partial(self._step, self._bell), "holdfast-hints")
         self._shell.wake()
 
     def stop(self) -> None:
@@ -186,7 +186,7 @@ class Listener:
     def _step(self, bell: Bell) -> float | None:
         """Listen until the line fails; answer when to try again."""
         try:
-            self._line = Line(self._address, self._channel, self._surroundings)
+            self._line = ListenSocket(self._address, self._channel, self._runtime)
             self._listen(self._line, bell)
             return None
         except Deaf:
@@ -195,7 +195,7 @@ class Listener:
             reason = first_line(error) if isinstance(error, psycopg.Error) else str(error)
             return self._after_failure(self._address.scrub(reason), LONGEST_PAUSE)
 
-    def _listen(self, line: Line, bell: Bell) -> None:
+    def _listen(self, line: ListenSocket, bell: Bell) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(line.pgconn.socket, selectors.EVENT_READ)
             selector.register(bell.inside, selectors.EVENT_READ)
@@ -223,7 +223,7 @@ class Listener:
         if was_listening:
             self._tell()  # those who sleep long, by a line that is gone, shall look at their watches
         pause = longest if longest == DEAF_PAUSE else min(longest, SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))
-        return pause * (0.5 + self._surroundings.chance.random() / 2)
+        return pause * (0.5 + self._runtime.chance.random() / 2)
 
     def _hang_up(self) -> None:
         line, self._line = self._line, None

@@ -26,7 +26,7 @@ LIFETIME_SECONDS = 3600.0  # so that a server's memory for us, and a balanced ad
 
 
 @dataclass(slots=True, eq=False)
-class Lent:
+class PooledConnection:
     """A connection of ours: the libpq one, which has no colour, and what runs our SQL on it."""
 
     pgconn: PGconn
@@ -37,7 +37,7 @@ class Lent:
     """When it has forgotten its plans last."""
 
 
-class Doors(Protocol):
+class Connector(Protocol):
     """How one colour connects, and waits until one of the places is free."""
 
     async def acquire(self, seconds: float | None) -> bool:
@@ -46,22 +46,22 @@ class Doors(Protocol):
     def release(self) -> None:
         """Free a place."""
 
-    async def connect(self, deadline: Deadline) -> Lent:
+    async def connect(self, deadline: Deadline) -> PooledConnection:
         """Make a connection."""
 
 
-class Pool:
+class ConnectionPool:
     """The connections of one side of a store."""
 
-    def __init__(self, doors: Doors, size: int, monotonic: Callable[[], float]) -> None:
+    def __init__(self, doors: Connector, size: int, monotonic: Callable[[], float]) -> None:
         self._doors = doors
         self._size = size
         self._monotonic = monotonic
-        self._all: set[Lent] = set()
-        self._idle: deque[Lent] = deque()
+        self._all: set[PooledConnection] = set()
+        self._idle: deque[PooledConnection] = deque()
         self._is_closed = False
 
-    async def take(self, deadline: Deadline) -> Lent:
+    async def take(self, deadline: Deadline) -> PooledConnection:
         """Lend a connection; give it back in every case."""
         if not await self._doors.acquire(deadline.remaining()):
             raise Unavailable(
@@ -74,7 +74,7 @@ class Pool:
         """Wait until a connection may be lent, for as long as the caller does; `lend` it then, and at once."""
         await self._doors.acquire(None)
 
-    async def lend(self, deadline: Deadline) -> Lent:
+    async def lend(self, deadline: Deadline) -> PooledConnection:
         """Lend a connection to who has a place; give it back in every case."""
         try:
             if self._is_closed:
@@ -86,7 +86,7 @@ class Pool:
             self._doors.release()
             raise
 
-    def give_back(self, lent: Lent, *, is_clean: bool) -> None:
+    def give_back(self, lent: PooledConnection, *, is_clean: bool) -> None:
         """Keep *lent* for the next one, or throw it away. Never suspends, so no cancellation can lose it."""
         now = lent.used = self._monotonic()
         if is_clean and now - lent.born < LIFETIME_SECONDS:
@@ -109,17 +109,17 @@ class Pool:
         self._is_closed = True
         self.drop_idle()
 
-    def abandon(self) -> set[Lent]:
+    def abandon(self) -> set[PooledConnection]:
         """Hand out every connection without a word to the server: in a forked child they are the parent's."""
         self._idle.clear()
         return self._all
 
-    async def _connect(self, deadline: Deadline) -> Lent:
+    async def _connect(self, deadline: Deadline) -> PooledConnection:
         lent = await self._doors.connect(deadline)
         self._all.add(lent)
         return lent
 
-    def _finish(self, lent: Lent) -> None:
+    def _finish(self, lent: PooledConnection) -> None:
         self._all.discard(lent)
         lent.tx.let_go()
         lent.pgconn.finish()

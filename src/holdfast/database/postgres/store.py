@@ -11,16 +11,16 @@ from typing import Any
 
 from holdfast.database import migrations
 from holdfast.database.dialect import Dialect, PostgresDialect, channel
-from holdfast.database.hints import Hear, Hints, Tell, Watch
+from holdfast.database.hints import Hear, HintListener, Hints, Tell
 from holdfast.database.postgres.address import MIGRATION_SECONDS, Address, block_plan
-from holdfast.database.postgres.block import Block
+from holdfast.database.postgres.block import PostgresTransaction
 from holdfast.database.postgres.cancels import Cancels
-from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Means, Side, abandon
+from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Resources, Side, abandon
 from holdfast.database.postgres.deadline import Deadline
 from holdfast.database.postgres.execution import Execution, Opening, Reading
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup, Run
-from holdfast.database.postgres.listener import Listener, NoListener
-from holdfast.database.single_statement import Views
+from holdfast.database.postgres.listener import HintSource, NoListener
+from holdfast.database.single_statement import MultiStatementReads
 from holdfast.database.tx import (
     Database,
     First,
@@ -35,7 +35,7 @@ from holdfast.database.tx import (
     is_one_write,
     is_repeatable,
 )
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 
 
@@ -48,14 +48,14 @@ class PostgresStore:
     dialect: Dialect
     database: Database = "postgres"
 
-    def __init__(self, settings: Settings, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime | None = None) -> None:
         self.dialect = PostgresDialect(settings.schema_name)
         self._settings = settings
-        self._surroundings = surroundings or Surroundings()
+        self._runtime = runtime or Runtime()
         self._address = Address.of(settings)
         self._block_address = Address.for_blocks(settings)
-        self._cancels = Cancels(self._surroundings, settings.deadline_seconds)
-        self._views = Views()
+        self._cancels = Cancels(self._runtime, settings.deadline_seconds)
+        self._views = MultiStatementReads()
         self._is_checked = False
         self._lock = threading.Lock()
         self._async_sides: dict[asyncio.AbstractEventLoop, AsyncSide] = {}
@@ -118,14 +118,14 @@ class PostgresStore:
         await self._check()
         side = self._async_side()
         opening = Opening(side, first, block_plan(self._block_address, lease_seconds), self._deadline())
-        return Block(side, await opening.run(), self._settings.deadline_seconds)
+        return PostgresTransaction(side, await opening.run(), self._settings.deadline_seconds)
 
     def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Open a transaction around a user's code, blocking."""
         self._check_sync()
         side = self._blocking_side()
         opening = Opening(side, first, block_plan(self._block_address, lease_seconds), self._deadline())
-        return Block(side, side.finish(opening), self._settings.deadline_seconds)
+        return PostgresTransaction(side, side.finish(opening), self._settings.deadline_seconds)
 
     async def open(self) -> None:
         """Connect, and check that the server is new enough and has our schema."""
@@ -175,14 +175,14 @@ class PostgresStore:
             taken.append(name)
         return taken
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
         """Have *hear* called when a hint comes over the connection that listens, which all watches share."""
         return self._hints.watch(hear, follows_log=follows_log)
 
     def tidy(self) -> None:
         """Do nothing: a server looks after its own files."""
 
-    def standing_sync(self) -> migrations.Standing:
+    def standing_sync(self) -> migrations.SchemaVersion:
         """Tell how far the schema has been brought; changes nothing."""
         side = self._blocking_side()
         return side.finish(self._standing(side))
@@ -214,11 +214,11 @@ class PostgresStore:
             return Execution(side, work, self._address.view, self._deadline())
         return Reading(side, operation, work, self._address.view, self._deadline(), self._views)
 
-    def _standing(self, side: AsyncSide | BlockingSide) -> Execution[migrations.Standing]:
+    def _standing(self, side: AsyncSide | BlockingSide) -> Execution[migrations.SchemaVersion]:
         return self._reading(side, migrations.standing, lambda tx: migrations.standing(tx, self.database))
 
     def _migration(self, side: Side) -> Execution[str | None]:
-        deadline = Deadline(self._surroundings.monotonic, MIGRATION_SECONDS)
+        deadline = Deadline(self._runtime.monotonic, MIGRATION_SECONDS)
         step = bound(migrations.step, self.database)
         return Execution(side, step, self._address.migration, deadline, is_repeatable=True)
 
@@ -234,17 +234,17 @@ class PostgresStore:
 
         return run
 
-    def _listener(self, tell: Tell) -> Listener | NoListener:
-        self._source: Listener | NoListener = NoListener()
+    def _listener(self, tell: Tell) -> HintSource | NoListener:
+        self._source: HintSource | NoListener = NoListener()
         settings = self._settings
         if settings.listen_url is not None or not settings.transaction_pooler:
             direct = {"database": settings.listen_url or settings.database, "transaction_pooler": False}
             address = Address.of(settings.model_copy(update=direct))
-            self._source = Listener(address, channel(settings.schema_name), self._surroundings, tell)
+            self._source = HintSource(address, channel(settings.schema_name), self._runtime, tell)
         return self._source
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._surroundings.monotonic, self._settings.deadline_seconds)
+        return Deadline(self._runtime.monotonic, self._settings.deadline_seconds)
 
     def _async_side(self) -> AsyncSide:
         loop = asyncio.get_running_loop()
@@ -260,9 +260,9 @@ class PostgresStore:
                 side = self._blocking = self._blocking or BlockingSide(self._means())
         return side
 
-    def _means(self) -> Means:
+    def _means(self) -> Resources:
         size = self._settings.pool_size
-        return Means(self._address, self._block_address, self.dialect, size, self._surroundings, self._cancels)
+        return Resources(self._address, self._block_address, self.dialect, size, self._runtime, self._cancels)
 
     def _drop_sides_of_stopped_loops(self) -> None:
         for loop in [loop for loop in self._async_sides if not loop.is_running()]:
@@ -275,7 +275,7 @@ class PostgresStore:
                 LEFT_TO_PARENTS.append(side)
                 abandon(side)
         LEFT_TO_PARENTS.extend((self._hints, self._cancels))
-        self._cancels = Cancels(self._surroundings, self._settings.deadline_seconds)
+        self._cancels = Cancels(self._runtime, self._settings.deadline_seconds)
         self._source.abandon()
         self._hints = Hints(self._listener)
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ from psycopg.types import bool as booleans
 from psycopg.types import numeric, string
 
 from holdfast.database.dialect import Dialect
-from holdfast.database.postgres.async_connection import Line
+from holdfast.database.postgres.async_connection import AsyncConnection
 from holdfast.database.postgres.beginning import KEEPS_PREPARED, Beginnings, sent
 from holdfast.database.statements import Record, records
 from holdfast.database.tx import Database, Row
@@ -147,7 +147,7 @@ class PostgresTx:
 class OwnAsyncPostgresTx(AsyncPostgresTx):
     """The same on a connection of ours, with what only its store may do."""
 
-    def __init__(self, connection: Line, dialect: Dialect) -> None:
+    def __init__(self, connection: AsyncConnection, dialect: Dialect) -> None:
         super().__init__(connection, dialect)
         self.connection = connection
         self._users_cursor = UsersAsyncCursor(connection, row_factory=tuple_row)

@@ -12,7 +12,7 @@ import select
 from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.runtime import Shell, Surroundings
+from holdfast.runtime import Runtime, Stepper
 
 IN_MODIFY = 0x2
 ENOUGH = 4096  # bytes, for all the events that we leave unread
@@ -24,7 +24,7 @@ class FileAlarm:
     Raises `OSError` where there is no inotify, where too many use it already, or where no thread can be started.
     """
 
-    def __init__(self, path: str, surroundings: Surroundings, ring: Callable[[], None]) -> None:
+    def __init__(self, path: str, runtime: Runtime, ring: Callable[[], None]) -> None:
         self._path = os.fsencode(path)
         self._ring = ring
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +35,7 @@ class FileAlarm:
         self._poll.register(self._goodbye, select.POLLIN)
         self._is_waiting = False
         try:
-            self._shell: Shell = surroundings.shell(self._wait, "holdfast-alarm")
+            self._shell: Stepper = runtime.shell(self._wait, "holdfast-alarm")
         except RuntimeError as error:
             self._close_files()
             raise OSError("no thread can be started") from error
@@ -80,11 +80,11 @@ class FileAlarm:
         return answer
 
 
-def make_alarm(path: str, surroundings: Surroundings, ring: Callable[[], None]) -> FileAlarm | None:
+def make_alarm(path: str, runtime: Runtime, ring: Callable[[], None]) -> FileAlarm | None:
     """Make an alarm, if the kernel has them."""
-    if not surroundings.has_file_alarms:
+    if not runtime.has_file_alarms:
         return None
     try:
-        return FileAlarm(path, surroundings, ring)
+        return FileAlarm(path, runtime, ring)
     except (OSError, AttributeError):  # too many in use; or neither in the C library nor in Python
         return None

@@ -29,7 +29,7 @@ INTERRUPT_SECONDS = 0.05
 V = TypeVar("V")
 
 
-class Block:
+class SqliteTransaction:
     """A transaction that has begun on *connection* and has *seconds* to end; *end* gives the right to write back."""
 
     def __init__(
@@ -265,12 +265,12 @@ def is_from_database(error: BaseException) -> bool:
 Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
-class BlockTx:
+class SqliteBlockTx:
     """A block's transaction as operations see it, a call for each statement."""
 
     database: Database = "sqlite"
 
-    def __init__(self, block: Block, call: Call) -> None:
+    def __init__(self, block: SqliteTransaction, call: Call) -> None:
         self._block = block
         self._call = call
 
@@ -284,12 +284,12 @@ class BlockTx:
         return rows
 
 
-class BlockingBlock:
+class BlockingSqliteTransaction:
     """A block in the caller's thread, in the shape of an `OpenTx`; nothing suspends."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: SqliteTransaction) -> None:
         self._block = block
-        self.tx: Tx = BlockTx(block, self._call)
+        self.tx: Tx = SqliteBlockTx(block, self._call)
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -353,10 +353,10 @@ class BlockingBlock:
         return work()
 
 
-class AsyncBlock(BlockingBlock):
+class AsyncSqliteTransaction(BlockingSqliteTransaction):
     """A block in an event loop: its statements run in *threads*; *give_up* has it ended whoever is cancelled."""
 
-    def __init__(self, block: Block, threads: Threads, give_up: Callable[[], None]) -> None:
+    def __init__(self, block: SqliteTransaction, threads: Threads, give_up: Callable[[], None]) -> None:
         super().__init__(block)
         self._threads = threads
         self._give_up = give_up

@@ -21,10 +21,10 @@ from typing import Any, NoReturn, cast
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.sqlite.file import DatabaseFile
-from holdfast.database.sqlite.fork import Gate
+from holdfast.database.sqlite.fork import ForkGate
 from holdfast.database.sqlite.guarded import GuardedConnection
 from holdfast.database.sqlite.tx import SqliteTx, is_busy, primary_code, raise_ours, translated
-from holdfast.database.sqlite.write_queue import ListWork, Turn, Work
+from holdfast.database.sqlite.write_queue import ListWork, Work, WriteRequest
 from holdfast.database.tx import R, Tx, drive
 from holdfast.errors import Unavailable, UnknownOutcome
 from holdfast.fault_points import after_commit, before_commit
@@ -39,7 +39,7 @@ class WriteConnection:
     *committed* is called after every commit that changed something, before anybody else may write.
     """
 
-    def __init__(self, file: DatabaseFile, dialect: Dialect, gate: Gate, committed: Callable[[], None]) -> None:
+    def __init__(self, file: DatabaseFile, dialect: Dialect, gate: ForkGate, committed: Callable[[], None]) -> None:
         self._committed = committed
         self._file = file
         self._dialect = dialect
@@ -88,7 +88,7 @@ class WriteConnection:
         self.begin(wanted)
         return self.commit_after(work)
 
-    def write_group(self, turns: Sequence[Turn[Any]], wanted: Callable[[Turn[Any]], bool]) -> None:
+    def write_group(self, turns: Sequence[WriteRequest[Any]], wanted: Callable[[WriteRequest[Any]], bool]) -> None:
         """Run *turns* in the transaction that has begun and commit; if that fails, run each again alone."""
         if len(turns) == 1:
             return turns[0].settle(partial(self.commit_after, turns[0].work))
@@ -142,17 +142,17 @@ class WriteConnection:
             if not self._open:
                 self._file.forget_beside()
 
-    async def _together(self, turns: Sequence[Turn[Any]], tx: Tx) -> None:
+    async def _together(self, turns: Sequence[WriteRequest[Any]], tx: Tx) -> None:
         for alike in _alike(turns):
             if len(alike) == 1 or not await self._is_done_as_one(alike, tx):
                 for turn in alike:
                     await self._in_savepoint(turn, tx)
 
-    async def _is_done_as_one(self, turns: Sequence[Turn[Any]], tx: Tx) -> bool:
+    async def _is_done_as_one(self, turns: Sequence[WriteRequest[Any]], tx: Tx) -> bool:
         """Run *turns*, which have one list operation, on all of their items; tell whether that went well."""
         works = [cast("ListWork[Any, Any]", turn.work) for turn in turns]
         items = [item for work in works for item in work.items]
-        union: Turn[Sequence[Any]] = Turn(ListWork(works[0].operation, items), inf)
+        union: WriteRequest[Sequence[Any]] = WriteRequest(ListWork(works[0].operation, items), inf)
         await self._in_savepoint(union, tx)
         if union.error is not None:
             return False
@@ -161,7 +161,7 @@ class WriteConnection:
             turn.succeed(list(islice(results, len(work.items))))
         return True
 
-    async def _in_savepoint(self, turn: Turn[Any], tx: Tx) -> None:
+    async def _in_savepoint(self, turn: WriteRequest[Any], tx: Tx) -> None:
         """Run *turn*, and undo what it did if it fails."""
         await tx.execute("SAVEPOINT holdfast_turn")
         turn.settle(partial(_run, turn.work, tx))
@@ -219,9 +219,9 @@ class WriteConnection:
         self._is_broken |= isinstance(error, Unavailable | UnknownOutcome)
 
 
-def _alike(turns: Sequence[Turn[Any]]) -> list[list[Turn[Any]]]:
+def _alike(turns: Sequence[WriteRequest[Any]]) -> list[list[WriteRequest[Any]]]:
     """Put those together that can be run as one, in the order of their first."""
-    found: dict[object, list[Turn[Any]]] = {}
+    found: dict[object, list[WriteRequest[Any]]] = {}
     for turn in turns:
         work = turn.work
         found.setdefault(work.operation if isinstance(work, ListWork) and work.is_sociable else turn, []).append(turn)

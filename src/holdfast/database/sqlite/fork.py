@@ -35,7 +35,7 @@ class Forkable(Protocol):
         """Begin anew."""
 
 
-class Gate:
+class ForkGate:
     """Lets threads in to connections; shut, it keeps them out."""
 
     def __init__(self) -> None:

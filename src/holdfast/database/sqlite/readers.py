@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from holdfast.database.dialect import Dialect
-from holdfast.database.single_statement import Views
+from holdfast.database.single_statement import MultiStatementReads
 from holdfast.database.sqlite.file import DatabaseFile
-from holdfast.database.sqlite.fork import Gate
+from holdfast.database.sqlite.fork import ForkGate
 from holdfast.database.sqlite.tx import SqliteTx, translated
 from holdfast.database.sqlite.write_queue import Work
 from holdfast.database.tx import R, drive
 from holdfast.errors import Busy, StoreError
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 
 MOST_IDLE = 8
 # A read is ended by a progress handler, which runs in the reading thread: nobody has to watch, and no late
@@ -33,7 +33,7 @@ class Reader:
         self._until = 0.0
         connection.set_progress_handler(lambda: monotonic() > self._until, INSTRUCTIONS_BETWEEN_LOOKS)
 
-    def read(self, operation: Callable[..., Any], work: Work[R], views: Views, until: float) -> R:
+    def read(self, operation: Callable[..., Any], work: Work[R], views: MultiStatementReads, until: float) -> R:
         """Run *work*, which is *operation*, over one consistent view; it is interrupted at the instant *until*."""
         self._until = until
         try:
@@ -57,13 +57,13 @@ class Reader:
 class Readers:
     """The read connections to *file*: as many as read at once, and the one used last is used next."""
 
-    def __init__(self, file: DatabaseFile, dialect: Dialect, surroundings: Surroundings, gate: Gate) -> None:
+    def __init__(self, file: DatabaseFile, dialect: Dialect, runtime: Runtime, gate: ForkGate) -> None:
         self._file = file
         self._dialect = dialect
-        self._monotonic = surroundings.monotonic
+        self._monotonic = runtime.monotonic
         self._gate = gate
         self._idle: list[Reader] = []
-        self._views = Views()
+        self._views = MultiStatementReads()
 
     def read(self, operation: Callable[..., Any], work: Work[R], until: float) -> R:
         """Run *work*, which is *operation*, over one view; raise `Unavailable` if it is not done by *until*."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from holdfast import current_block
 from holdfast.database import migrations
 from holdfast.database.dialect import Dialect, SqliteDialect
-from holdfast.database.hints import Hear, Hints, Watch
-from holdfast.database.sqlite.block import AsyncBlock, BlockingBlock
+from holdfast.database.hints import Hear, HintListener, Hints
+from holdfast.database.sqlite.block import AsyncSqliteTransaction, BlockingSqliteTransaction
 from holdfast.database.sqlite.connection import WriteConnection
 from holdfast.database.sqlite.file import DatabaseFile
 from holdfast.database.sqlite.filelock import FileLock
-from holdfast.database.sqlite.fork import Gate, keep_for_ever, watch_forks
+from holdfast.database.sqlite.fork import ForkGate, keep_for_ever, watch_forks
 from holdfast.database.sqlite.log_length import LogLength
 from holdfast.database.sqlite.readers import Readers
 from holdfast.database.sqlite.watch import LogWatch
@@ -26,7 +26,7 @@ from holdfast.database.sqlite.write_queue import ListWork, Work
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx, bound
 from holdfast.errors import Busy, Misuse, NotMigrated
-from holdfast.runtime import Surroundings, in_slices
+from holdfast.runtime import Runtime, in_slices
 from holdfast.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ class SqliteStore:
         path: str | os.PathLike[str],
         *,
         settings: Settings | None = None,
-        surroundings: Surroundings | None = None,
+        runtime: Runtime | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         settings = settings or Settings()
         self.dialect = SqliteDialect() if clock is None else SqliteDialect(now="holdfast_now()")
         self._file = DatabaseFile(os.fspath(path), settings.synchronous, clock)
-        self._surroundings = surroundings or Surroundings()
+        self._runtime = runtime or Runtime()
         self._seconds = settings.deadline_seconds
         self._block_seconds = settings.transaction_seconds
         self._here = self._begin_here()
@@ -76,7 +76,7 @@ class SqliteStore:
         if not here.is_open:
             await self.open()
         until = self._deadline()
-        return await self._surroundings.threads.call(
+        return await self._runtime.threads.call(
             lambda: here.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), until)
         )
 
@@ -101,18 +101,18 @@ class SqliteStore:
         if not here.is_open:
             await self.open()
         block = await here.writer.begin(min(self._block_seconds, lease_seconds), first)
-        return AsyncBlock(block, self._surroundings.threads, partial(here.writer.give_up, block))
+        return AsyncSqliteTransaction(block, self._runtime.threads, partial(here.writer.give_up, block))
 
     def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, blocking."""
         here = self._in_this_process()
         if not here.is_open:
             self.open_sync()
-        return BlockingBlock(here.writer.begin_sync(min(self._block_seconds, lease_seconds), first))
+        return BlockingSqliteTransaction(here.writer.begin_sync(min(self._block_seconds, lease_seconds), first))
 
     async def open(self) -> None:
         """Create the file if there is none, and bring its tables up to date; the first use does it too."""
-        await self._surroundings.threads.call(self.open_sync)
+        await self._runtime.threads.call(self.open_sync)
 
     def open_sync(self) -> None:
         """Create the file if there is none, and bring its tables up to date, blocking."""
@@ -120,7 +120,7 @@ class SqliteStore:
 
     async def migrate(self) -> list[str]:
         """Bring the tables up to date; return the names of the steps that were taken."""
-        return await self._surroundings.threads.call(self.migrate_sync)
+        return await self._runtime.threads.call(self.migrate_sync)
 
     def migrate_sync(self) -> list[str]:
         """Bring the tables up to date, blocking."""
@@ -138,10 +138,10 @@ class SqliteStore:
         finally:
             here.opening.release()
 
-    def standing_sync(self) -> migrations.Standing:
+    def standing_sync(self) -> migrations.SchemaVersion:
         """Tell how far the tables have been brought; makes and changes nothing."""
         if not Path(self._file.path).exists():
-            return migrations.Standing(0, 0)
+            return migrations.SchemaVersion(0, 0)
         return self._in_this_process().readers.read(_standing, _standing, self._deadline())
 
     def tidy(self) -> None:
@@ -152,7 +152,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Let the queued writes end, then let go of connections and thread; the next use opens them again."""
-        await self._surroundings.threads.call(self.close_sync)
+        await self._runtime.threads.call(self.close_sync)
 
     def close_sync(self) -> None:
         """Let the queued writes end, then let go of connections and thread, blocking."""
@@ -167,7 +167,7 @@ class SqliteStore:
         """The file, by its real name."""
         return self._file.path
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> Watch:
+    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
         """Have *hear* called after our own commits, and when the log file shows those of others."""
         return self._in_this_process().hints.watch(hear, follows_log=follows_log)
 
@@ -192,7 +192,7 @@ class SqliteStore:
         if left.is_connected or left.is_spoilt:
             self._here.is_spoilt = True
             keep_for_ever(left)
-        self._surroundings.threads.drop()
+        self._runtime.threads.drop()
 
     async def _write(self, work: Work[R]) -> R:
         here = self._in_this_process()
@@ -206,12 +206,12 @@ class SqliteStore:
             self.open_sync()
         return here.writer.write_sync(work)
 
-    def _after_forks(self) -> _Here:
+    def _after_forks(self) -> _SqliteState:
         if self._here.process != os.getpid():  # forked behind Python's back
             self.after_fork_in_child()
         return self._here
 
-    def _in_this_process(self) -> _Here:
+    def _in_this_process(self) -> _SqliteState:
         if self._after_forks().is_spoilt:
             raise Misuse(
                 "the database was in use when this process was forked, which SQLite cannot bear; "
@@ -219,13 +219,13 @@ class SqliteStore:
             )
         return self._here
 
-    def _begin_here(self) -> _Here:
-        return _Here(self._file, self.dialect, self._surroundings, self._seconds)
+    def _begin_here(self) -> _SqliteState:
+        return _SqliteState(self._file, self.dialect, self._runtime, self._seconds)
 
     def _deadline(self) -> float:
-        return self._surroundings.monotonic() + self._seconds
+        return self._runtime.monotonic() + self._seconds
 
-    def _bring_up_to_date(self, here: _Here) -> list[str]:
+    def _bring_up_to_date(self, here: _SqliteState) -> list[str]:
         try:
             here.readers.read(_check, _check, self._deadline())
             return []  # the usual case does without the right to write
@@ -239,29 +239,29 @@ async def _check(tx: Tx) -> None:
     await migrations.check(tx, "sqlite")
 
 
-async def _standing(tx: Tx) -> migrations.Standing:
+async def _standing(tx: Tx) -> migrations.SchemaVersion:
     return await migrations.standing(tx, "sqlite")
 
 
-class _Here:
+class _SqliteState:
     """Everything of a store that belongs to one process."""
 
-    def __init__(self, file: DatabaseFile, dialect: Dialect, surroundings: Surroundings, seconds: float) -> None:
+    def __init__(self, file: DatabaseFile, dialect: Dialect, runtime: Runtime, seconds: float) -> None:
         self.process = os.getpid()
         self.is_open = False
         self.is_spoilt = False
         self.opening = threading.Lock()
-        self.gate = Gate()
+        self.gate = ForkGate()
         self.lock = FileLock(f"{file.path}-holdfast-lock", model=file.path)
         self.log_watch: LogWatch
-        self.hints = Hints(partial(self._watch_log, file.path, surroundings))
+        self.hints = Hints(partial(self._watch_log, file.path, runtime))
         self.connection = WriteConnection(file, dialect, self.gate, self._note_commit)
-        self.writer = Writer(self.connection, self.lock, surroundings, seconds)
-        self.readers = Readers(file, dialect, surroundings, self.gate)
-        self.log_length = LogLength(f"{file.path}-wal", surroundings.monotonic, self.writer.empty_log)
+        self.writer = Writer(self.connection, self.lock, runtime, seconds)
+        self.readers = Readers(file, dialect, runtime, self.gate)
+        self.log_length = LogLength(f"{file.path}-wal", runtime.monotonic, self.writer.empty_log)
 
-    def _watch_log(self, path: str, surroundings: Surroundings, tell: Hear) -> LogWatch:
-        self.log_watch = LogWatch(path, surroundings, tell)
+    def _watch_log(self, path: str, runtime: Runtime, tell: Hear) -> LogWatch:
+        self.log_watch = LogWatch(path, runtime, tell)
         return self.log_watch
 
     def _note_commit(self) -> None:

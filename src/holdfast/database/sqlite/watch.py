@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.database.hints import Hear
 from holdfast.database.sqlite.alarm import FileAlarm, make_alarm
-from holdfast.runtime import Shell, Surroundings
+from holdfast.runtime import Runtime, Stepper
 
 LOOK_SECONDS = 0.02
 ALARMED_LOOK_SECONDS = 0.25  # with an alarm set, which may have been for a file that was replaced since
@@ -30,23 +30,23 @@ class LogWatch:
 
     is_listening = False  # nobody tells us: the poll stays short, and nobody need be told that we sleep
 
-    def __init__(self, path: str, surroundings: Surroundings, tell: Hear) -> None:
+    def __init__(self, path: str, runtime: Runtime, tell: Hear) -> None:
         self._path = f"{path}-wal"
-        self._surroundings = surroundings
-        self._monotonic = surroundings.monotonic
+        self._runtime = runtime
+        self._monotonic = runtime.monotonic
         self._tell = tell
         self._seen: object = None
         self._changed_at = self._monotonic() - LIVELY_SECONDS
         self._echo_after: float | None = None
         self._last_echo = ECHO_SECONDS
-        self._shell: Shell | None = None
+        self._shell: Stepper | None = None
         self._alarm: FileAlarm | None = None
 
     def start(self) -> None:
         """Begin to look."""
-        self._seen = self._surroundings.file_mark(self._path)
-        self._shell = self._surroundings.shell(self._look, "holdfast-hints")
-        self._alarm = make_alarm(self._path, self._surroundings, self._shell.wake)
+        self._seen = self._runtime.file_mark(self._path)
+        self._shell = self._runtime.shell(self._look, "holdfast-hints")
+        self._alarm = make_alarm(self._path, self._runtime, self._shell.wake)
         self._shell.wake()
 
     def stop(self) -> None:
@@ -60,12 +60,12 @@ class LogWatch:
 
     def note_commit(self) -> None:
         """Give a hint for a commit of our own, before anybody else can write."""
-        self._note(self._surroundings.file_mark(self._path), ECHO_SECONDS, ECHO_SECONDS)
+        self._note(self._runtime.file_mark(self._path), ECHO_SECONDS, ECHO_SECONDS)
 
     def _look(self) -> float:
         alarm = None if self._is_lively else self._alarm
         is_alarmed = alarm is not None and alarm.set()  # before the look: it rings for whatever comes after that
-        mark = self._surroundings.file_mark(self._path)
+        mark = self._runtime.file_mark(self._path)
         now = self._monotonic()
         if mark != self._seen:
             self._note(mark, FIRST_ECHO_SECONDS, LAST_ECHO_SECONDS)

@@ -38,7 +38,7 @@ class ListWork(Generic[T, R]):
         return not any(getattr(item, "may_wait", False) for item in self.items)
 
 
-class Turn(Generic[R]):
+class WriteRequest(Generic[R]):
     """One caller's operation. It may be run more than once, hence a function and not a coroutine.
 
     It must begin by *until*, an instant of the monotonic clock.
@@ -74,7 +74,7 @@ class Turn(Generic[R]):
         return cast("R", self._value)
 
 
-class ThreadTurn(Turn[R]):
+class ThreadWriteRequest(WriteRequest[R]):
     """The turn of a blocking caller, who waits for *told*."""
 
     def __init__(self, work: Work[R], until: float, told: Signal) -> None:
@@ -82,7 +82,7 @@ class ThreadTurn(Turn[R]):
         self.told = told
 
 
-class LoopTurn(Turn[R]):
+class LoopWriteRequest(WriteRequest[R]):
     """The turn of a caller in an event loop."""
 
     def __init__(self, work: Work[R], until: float) -> None:
@@ -115,12 +115,12 @@ async def no_work(tx: Tx) -> Any:
     """Be the work of a turn whose outcome is a block: whoever has the right to write opens it, and nothing is run."""
 
 
-class Turns:
+class WriteQueue:
     """The queue. It is as long as callers wait; those who want no block have a deadline each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[Turn[Any], None] = {}  # a queue that one can leave from the middle
+        self._waiting: dict[WriteRequest[Any], None] = {}  # a queue that one can leave from the middle
         self.was_block = False
         """Whether a block had the right to write last."""
 
@@ -128,12 +128,12 @@ class Turns:
         """Tell whether anybody waits."""
         return bool(self._waiting)
 
-    def put(self, turn: Turn[Any]) -> None:
+    def put(self, turn: WriteRequest[Any]) -> None:
         """Stand *turn* at the end."""
         with self._lock:
             self._waiting[turn] = None
 
-    def withdraw(self, turn: Turn[Any]) -> bool:
+    def withdraw(self, turn: WriteRequest[Any]) -> bool:
         """Take *turn* out, so that it never runs; False if it was taken or withdrawn before."""
         with self._lock:
             if turn not in self._waiting:
@@ -141,11 +141,11 @@ class Turns:
             del self._waiting[turn]
             return True
 
-    def __contains__(self, turn: Turn[Any]) -> bool:
+    def __contains__(self, turn: WriteRequest[Any]) -> bool:
         """Tell whether *turn* still waits."""
         return turn in self._waiting
 
-    def next_block(self) -> Turn[Any] | None:
+    def next_block(self) -> WriteRequest[Any] | None:
         """Give the turn that opens a block, if that is who is next; it stays in the queue."""
         with self._lock:
             first = next(iter(self._waiting), None)
@@ -155,7 +155,7 @@ class Turns:
                 return None
             return first
 
-    def take(self, most: int) -> list[Turn[Any]]:
+    def take(self, most: int) -> list[WriteRequest[Any]]:
         """Take out the first turns that can share a commit, to run them."""
         with self._lock:
             self.was_block = False
@@ -165,14 +165,14 @@ class Turns:
             return taken
 
 
-def tell(turns: Iterable[Turn[Any]]) -> None:
+def tell(turns: Iterable[WriteRequest[Any]]) -> None:
     """Wake the callers of *turns*: one call for each event loop, however many wait in it."""
-    loops: dict[asyncio.AbstractEventLoop, list[LoopTurn[Any]]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[LoopWriteRequest[Any]]] = {}
     for turn in turns:
         match turn:
-            case LoopTurn():
+            case LoopWriteRequest():
                 loops.setdefault(turn.loop, []).append(turn)
-            case ThreadTurn():
+            case ThreadWriteRequest():
                 turn.told.set()
     for loop, its in loops.items():
         try:
@@ -182,6 +182,6 @@ def tell(turns: Iterable[Turn[Any]]) -> None:
                 turn.discard()
 
 
-def _hear(turns: list[LoopTurn[Any]]) -> None:
+def _hear(turns: list[LoopWriteRequest[Any]]) -> None:
     for turn in turns:
         turn.hear()

@@ -22,13 +22,21 @@ from contextlib import ExitStack, suppress
 from math import inf
 from typing import Any
 
-from holdfast.database.sqlite.block import Block
+from holdfast.database.sqlite.block import SqliteTransaction
 from holdfast.database.sqlite.connection import BlockConnection, WriteConnection
 from holdfast.database.sqlite.filelock import FileLock
-from holdfast.database.sqlite.write_queue import LoopTurn, ThreadTurn, Turn, Turns, Work, no_work, tell
+from holdfast.database.sqlite.write_queue import (
+    LoopWriteRequest,
+    ThreadWriteRequest,
+    Work,
+    WriteQueue,
+    WriteRequest,
+    no_work,
+    tell,
+)
 from holdfast.database.tx import First, R, Tx
 from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
-from holdfast.runtime import NO_THREAD, Shell, Surroundings, in_slices
+from holdfast.runtime import NO_THREAD, Runtime, Stepper, in_slices
 
 MOST_TOGETHER = 500  # bounds how long the first caller of a group waits for the last
 GRACE_SECONDS = 30.0  # for what has begun by its deadline; after that nobody knows its outcome
@@ -39,17 +47,17 @@ logger = logging.getLogger(__name__)
 class Writer:
     """Writes for callers of both colours; the thread is made when first needed."""
 
-    def __init__(self, connection: WriteConnection, lock: FileLock, surroundings: Surroundings, seconds: float) -> None:
+    def __init__(self, connection: WriteConnection, lock: FileLock, runtime: Runtime, seconds: float) -> None:
         self._connection = connection
         self._block_connection = BlockConnection(connection)
         self._between_processes = lock
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._seconds = seconds
-        self._turns = Turns()
+        self._turns = WriteQueue()
         self._right = threading.Lock()
-        self._shell: Shell | None = None
+        self._shell: Stepper | None = None
         self._shell_change = threading.Lock()
-        self._block: Block | None = None
+        self._block: SqliteTransaction | None = None
         self._looks_at: float | None = None
         """When the shell will look after the block, without being woken."""
         self._block_change = threading.Lock()
@@ -57,7 +65,7 @@ class Writer:
 
     async def write(self, work: Work[R]) -> R:
         """Run *work* in a write transaction, by the shell."""
-        turn = LoopTurn(work, self._deadline())
+        turn = LoopWriteRequest(work, self._deadline())
         turn.timer = turn.loop.call_later(self._seconds, self._be_late, turn)
         try:
             self._queue(turn)
@@ -70,19 +78,19 @@ class Writer:
         """Run *work* in a write transaction: here if the right to write is free, otherwise by the shell."""
         until = self._deadline()
         if not self._take_right_if_free():
-            return self._wait(ThreadTurn(work, until, self._surroundings.signal()))
+            return self._wait(ThreadWriteRequest(work, until, self._runtime.signal()))
         try:
             with self._connection:
-                return self._connection.write_alone(work, lambda: self._surroundings.monotonic() < until)
+                return self._connection.write_alone(work, lambda: self._runtime.monotonic() < until)
         finally:
             self._let_go()
 
-    async def begin(self, seconds: float, first: First | None = None) -> Block:
+    async def begin(self, seconds: float, first: First | None = None) -> SqliteTransaction:
         """Wait for the right to write, as long as it takes, and open a block that has it for *seconds*.
 
         *First* runs in it before anybody has it, by whoever opens it: no hop of its own.
         """
-        turn: LoopTurn[Block] = LoopTurn(no_work, inf)
+        turn: LoopWriteRequest[SqliteTransaction] = LoopWriteRequest(no_work, inf)
         turn.discard = lambda: self._discard(turn)
         turn.seconds, turn.first = seconds, first
         try:
@@ -93,7 +101,7 @@ class Writer:
                 turn.discard()
             raise
 
-    def begin_sync(self, seconds: float, first: First | None = None) -> Block:
+    def begin_sync(self, seconds: float, first: First | None = None) -> SqliteTransaction:
         """Wait for the right to write, as long as it takes, and open a block, blocking."""
         if not self._take_right_if_free():
             return self._wait_for_block(seconds, first)
@@ -104,11 +112,11 @@ class Writer:
             raise
         return _begun(block, first)
 
-    def _discard(self, turn: Turn[Block]) -> None:
+    def _discard(self, turn: WriteRequest[SqliteTransaction]) -> None:
         if turn.error is None:
             self.give_up(turn.result())
 
-    def give_up(self, block: Block) -> None:
+    def give_up(self, block: SqliteTransaction) -> None:
         """Have *block* rolled back soon."""
         block.give_up()
         self._wake_shell()
@@ -122,7 +130,7 @@ class Writer:
         """Let the queued turns end, then let go of connections, lock file and thread, until the next use."""
         if self._turns:
             with suppress(StoreError):  # its forerunners have heard the same
-                self._wait(ThreadTurn(_do_nothing, self._deadline(), self._surroundings.signal()))
+                self._wait(ThreadWriteRequest(_do_nothing, self._deadline(), self._runtime.signal()))
         if not in_slices(lambda seconds: self._right.acquire(timeout=seconds), self._longest_wait()):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
         try:
@@ -182,7 +190,7 @@ class Writer:
             self._release_right()
         tell(turns)
 
-    def _open_next(self, turn: Turn[Any]) -> None:
+    def _open_next(self, turn: WriteRequest[Any]) -> None:
         """Open a block for who waits in *turn*, and leave him the right to write."""
         try:
             self._between_processes.__enter__()
@@ -201,19 +209,19 @@ class Writer:
         else:
             block.roll_back()
 
-    def _open_block(self, seconds: float, wanted: Callable[[], bool]) -> Block:
+    def _open_block(self, seconds: float, wanted: Callable[[], bool]) -> SqliteTransaction:
         connection = self._block_connection
         with ExitStack() as undo:
             undo.enter_context(connection)
             connection.begin(wanted)
             undo.callback(connection.roll_back)
             undo.callback(self._forget_block)
-            block = Block(connection, self._surroundings.monotonic, seconds, self._block_has_ended)
+            block = SqliteTransaction(connection, self._runtime.monotonic, seconds, self._block_has_ended)
             self._look_after(block)
             undo.pop_all()
         return block
 
-    def _look_after(self, block: Block) -> None:
+    def _look_after(self, block: SqliteTransaction) -> None:
         """Have the shell look when the time of *block* is over; mostly it will look before that anyway."""
         self._turns.was_block = True
         with self._block_change:
@@ -226,7 +234,7 @@ class Writer:
         """Tell in how many seconds the shell must look again."""
         with self._block_change:
             self._looks_at = self._block.until if self._block is not None else None
-            return None if self._looks_at is None else max(0.0, self._looks_at - self._surroundings.monotonic())
+            return None if self._looks_at is None else max(0.0, self._looks_at - self._runtime.monotonic())
 
     def _block_has_ended(self) -> None:
         self._forget_block()
@@ -239,10 +247,10 @@ class Writer:
     def _longest_wait(self) -> float:
         """Tell how long it may take until the right to write is free, if nobody stands still."""
         block = self._block
-        return self._seconds + (0.0 if block is None else max(0.0, block.until - self._surroundings.monotonic()))
+        return self._seconds + (0.0 if block is None else max(0.0, block.until - self._runtime.monotonic()))
 
-    def _write_gathered(self) -> list[Turn[Any]]:
-        turns: list[Turn[Any]] = []
+    def _write_gathered(self) -> list[WriteRequest[Any]]:
+        turns: list[WriteRequest[Any]] = []
         try:
             with self._between_processes, self._connection:
                 self._connection.begin(wanted=lambda: bool(self._turns))
@@ -255,17 +263,17 @@ class Writer:
                     turn.error = error
         return turns
 
-    def _queue(self, turn: Turn[Any]) -> None:
+    def _queue(self, turn: WriteRequest[Any]) -> None:
         self._turns.put(turn)
         try:
             self._wake_shell()
         except RuntimeError as error:
             raise Unavailable(NO_THREAD) from error
 
-    def _wait(self, turn: ThreadTurn[R]) -> R:
+    def _wait(self, turn: ThreadWriteRequest[R]) -> R:
         try:
             self._queue(turn)
-            if not turn.told.wait(turn.until - self._surroundings.monotonic()):
+            if not turn.told.wait(turn.until - self._runtime.monotonic()):
                 if self._turns.withdraw(turn):
                     raise self._busy()
                 if not turn.told.wait(GRACE_SECONDS):
@@ -274,8 +282,8 @@ class Writer:
             self._turns.withdraw(turn)
         return turn.result()
 
-    def _wait_for_block(self, seconds: float, first: First | None) -> Block:
-        turn: ThreadTurn[Block] = ThreadTurn(no_work, inf, self._surroundings.signal())
+    def _wait_for_block(self, seconds: float, first: First | None) -> SqliteTransaction:
+        turn: ThreadWriteRequest[SqliteTransaction] = ThreadWriteRequest(no_work, inf, self._runtime.signal())
         turn.seconds, turn.first = seconds, first
         try:
             self._queue(turn)
@@ -286,17 +294,17 @@ class Writer:
             raise
         return turn.result()
 
-    def _be_late(self, turn: LoopTurn[Any]) -> None:
+    def _be_late(self, turn: LoopWriteRequest[Any]) -> None:
         if self._turns.withdraw(turn):
             turn.fail(self._busy())
         else:
             turn.timer = turn.loop.call_later(GRACE_SECONDS, lambda: turn.fail(self._lost_sight()))
 
     def _deadline(self) -> float:
-        return self._surroundings.monotonic() + self._seconds
+        return self._runtime.monotonic() + self._seconds
 
-    def _is_in_time(self, turn: Turn[Any]) -> bool:
-        return self._surroundings.monotonic() < turn.until
+    def _is_in_time(self, turn: WriteRequest[Any]) -> bool:
+        return self._runtime.monotonic() < turn.until
 
     def _take_right_if_free(self) -> bool:
         if self._turns or not self._right.acquire(blocking=False):
@@ -325,7 +333,7 @@ class Writer:
     def _wake_shell(self) -> None:
         with self._shell_change:
             if self._shell is None:
-                self._shell = self._surroundings.shell(self._step, "holdfast-writer")
+                self._shell = self._runtime.shell(self._step, "holdfast-writer")
             shell = self._shell
         shell.wake()
 
@@ -350,7 +358,7 @@ class Writer:
         )
 
 
-def _begun(block: Block, first: First | None) -> Block:
+def _begun(block: SqliteTransaction, first: First | None) -> SqliteTransaction:
     """Give *block* to who has asked for it, after *first* was run in it; if that raises, it has ended."""
     if first is not None:
         try:

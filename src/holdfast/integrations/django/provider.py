@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.database.borrowed import Check, Course, UserTransaction, ended_by_user
+from holdfast.database.borrowed import Check, TransactionWatch, UserTransaction, ended_by_user
 from holdfast.database.statements import Record, in_format, records
 from holdfast.errors import Misuse, TransactionBroken
 
@@ -67,7 +67,7 @@ class AtomicTransaction:
         self.session: Any = None
         """Django's connection object, as `connections[alias]` gives it in this thread."""
 
-    async def begin(self, course: Course) -> None:
+    async def begin(self, course: TransactionWatch) -> None:
         """Enter `atomic()`, on SQLite as a writer."""
         from django.db import Error, transaction
 

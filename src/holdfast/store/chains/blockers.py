@@ -321,10 +321,10 @@ async def move(tx: Tx, moved: Sequence[Moved], *, announce_blocked: bool) -> Non
     given = [(each.seq, each.open_blockers, each.status, each.reason) for each in moved]
     rows = await tx.fetch_all(MOVE, given=given)
     failed = [row for row in rows if row[6] == Status.FAILED]
-    ends = [chain_ends.End(row[0], row[2], row[3], row[4], row[5], row[10], Status.FAILED) for row in failed]
+    ends = [chain_ends.ChainEnd(row[0], row[2], row[3], row[4], row[5], row[10], Status.FAILED) for row in failed]
     await chain_ends.leave_dependents(tx, await chain_ends.close(tx, ends))
     facts = [
-        events.Fact(row[0], NAMES[row[6]], status=row[6], version=row[7], attempt=row[8], facts=reason_fact(row[9]))
+        events.NewEvent(row[0], NAMES[row[6]], status=row[6], version=row[7], attempt=row[8], facts=reason_fact(row[9]))
         for row in rows
         if announce_blocked or row[6] != Status.BLOCKED
     ]
@@ -436,4 +436,6 @@ async def block_failed(tx: Tx, seqs: Sequence[int]) -> None:
     rows = await tx.fetch_all(BLOCK_AGAIN, seqs=list(seqs))
     await chain_ends.reopen(tx, [chain_id for _, chain_id, chain_index, _, _ in rows if chain_index > 0])
     said = json.dumps({"reason": "its blocker is tried again"})
-    await events.append(tx, [events.Fact(row[0], "job:resumed", Status.BLOCKED, row[3], row[4], said) for row in rows])
+    await events.append(
+        tx, [events.NewEvent(row[0], "job:resumed", Status.BLOCKED, row[3], row[4], said) for row in rows]
+    )

@@ -13,7 +13,7 @@ from holdfast.store.rows import LockedJob
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ChainEnd:
     """A last job that ended *closed_as*; on a first job the row itself says so already and knows the key."""
 
     seq: int
@@ -25,9 +25,9 @@ class End:
     closed_as: Status
 
 
-def end_of(job: LockedJob, closed_as: Status) -> End:
+def end_of(job: LockedJob, closed_as: Status) -> ChainEnd:
     """Say that the chain of *job*, its current one, closes."""
-    return End(job.seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, closed_as)
+    return ChainEnd(job.seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, closed_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ CLOSE = """
         holdfast_job.closed_as"""
 
 
-async def close(tx: Tx, ends: Sequence[End]) -> list[Watched]:
+async def close(tx: Tx, ends: Sequence[ChainEnd]) -> list[Watched]:
     """Close the chains of *ends* and free their keys; answer those whose dependents must be told."""
     held = [(each.task, each.unique_key, each.chain_id) for each in ends if each.unique_key is not None]
     told = [Watched(each.seq, each.chain_id, each.closed_as, False) for each in ends if each.watched]

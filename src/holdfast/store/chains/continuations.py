@@ -25,7 +25,7 @@ from holdfast.store.rows import PRIORITY_MS, LockedJob, first_gate, first_status
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainStep:
     """A job that completes, and what continues it; *place* and *head* are those that it had in its *lane*."""
 
     seq: int
@@ -48,9 +48,9 @@ class Step:
         return self.place is not None and self.lane == self.next_lane and not waits
 
 
-def step_of(job: LockedJob, successor: Continuation) -> Step:
+def step_of(job: LockedJob, successor: Continuation) -> ChainStep:
     """Say that *successor* continues *job*."""
-    return Step(job.seq, job.chain_id, job.lane, job.place, job.head, successor)
+    return ChainStep(job.seq, job.chain_id, job.lane, job.place, job.head, successor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Judged:
     """By the seq of the job that was to be continued: a blocker is not there, or the chain would wait for itself."""
 
 
-async def judge(tx: Tx, steps: Sequence[Step]) -> Judged:
+async def judge(tx: Tx, steps: Sequence[ChainStep]) -> Judged:
     """Look at what is to be waited for, before anything is written that would have to be undone."""
     starts = [(each, each.next.start.blockers) for each in steps]
     waiting = [blockers.Waiting(each.seq, each.chain_id, named) for each, named in starts if named]
@@ -93,8 +93,8 @@ INSERT = f"""
 
 
 async def insert(
-    tx: Tx, steps: Sequence[Step], chains: Mapping[UUID, UUID], running: Mapping[str, bool]
-) -> list[events.Fact]:
+    tx: Tx, steps: Sequence[ChainStep], chains: Mapping[UUID, UUID], running: Mapping[str, bool]
+) -> list[events.NewEvent]:
     """Insert what continues *steps*, whose jobs have just been completed; give its events.
 
     *chains* are those of its blockers. *running* says of the lanes that we have locked whether they run: where it says
@@ -106,12 +106,12 @@ async def insert(
     rows = await tx.fetch_all(INSERT, given=[_values(each, running) for each in steps])
     await blockers.link(tx, [(seq, starts[id_]) for seq, id_, _ in rows], chains)
     return [
-        events.Fact(seq, "job:enqueued", status=Status(status), version=1, attempt=0, facts=starts[id_].facts)
+        events.NewEvent(seq, "job:enqueued", status=Status(status), version=1, attempt=0, facts=starts[id_].facts)
         for seq, id_, status in rows
     ]
 
 
-def _values(step: Step, running: Mapping[str, bool]) -> tuple[object, ...]:
+def _values(step: ChainStep, running: Mapping[str, bool]) -> tuple[object, ...]:
     start, inherits = step.next.start, step.next.inherits
     status = first_status(start)
     lane = step.next_lane
@@ -140,7 +140,7 @@ def _values(step: Step, running: Mapping[str, bool]) -> tuple[object, ...]:
     )
 
 
-def _gate_in_its_place(step: Step, running: Mapping[str, bool]) -> Gate | None:
+def _gate_in_its_place(step: ChainStep, running: Mapping[str, bool]) -> Gate | None:
     if not step.head:
         return Gate.LANE
     if step.lane is None or step.lane not in running:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from holdfast.database.tx import Row, Tx, repeatable
 from holdfast.errors import Busy, InvalidInput, JobNotFound, WrongTask
-from holdfast.models import INTERNAL_QUEUE, Chain, Start, Unique
+from holdfast.models import INTERNAL_QUEUE, Start, StoredChain, Unique
 from holdfast.store import reads, rows, unique
 from holdfast.store.chains import blockers
 from holdfast.store.log import events
@@ -23,7 +23,7 @@ from holdfast.store.rows import Inserted
 
 
 @repeatable
-async def start(tx: Tx, starts: Sequence[Start], from_chain: UUID | None = None) -> list[Chain[Any]]:
+async def start(tx: Tx, starts: Sequence[Start], from_chain: UUID | None = None) -> list[StoredChain[Any]]:
     """Start a chain for each of *starts*, in order; a start that meets its twin is given the twin.
 
     A start under a key that *from_chain*, whose job starts it, holds itself is given that key, and makes a new chain.
@@ -55,9 +55,9 @@ class _Made:
     """Whether the statement that inserted them has appended their events as well."""
     twins: dict[UUID, UUID] = field(default_factory=dict)
     """The chains that were met, by the id of the start."""
-    met: dict[UUID, Chain[Any]] = field(default_factory=dict)
+    met: dict[UUID, StoredChain[Any]] = field(default_factory=dict)
     """The same chains, read."""
-    handed_over: list[unique.Wish] = field(default_factory=list)
+    handed_over: list[unique.WantedKey] = field(default_factory=list)
     """The keys that other chains gave up for a start, as these held them."""
 
 
@@ -126,7 +126,7 @@ async def _meet(tx: Tx, starts: Sequence[Start], made: _Made) -> None:
 
 async def _try_to_meet(
     tx: Tx, starts: Sequence[Start], made: _Made
-) -> tuple[dict[UUID, UUID], dict[UUID, Chain[Any]]] | None:
+) -> tuple[dict[UUID, UUID], dict[UUID, StoredChain[Any]]] | None:
     """Find the twins, and read them; None if one of them went while we looked."""
     made.handed_over = []  # an attempt before this one was undone
     twins = await _existing(tx, [each for each in starts if each.named])
@@ -140,7 +140,7 @@ async def _try_to_meet(
     return (twins, met) if wanted == met.keys() else None
 
 
-async def _read(tx: Tx, chain_ids: set[UUID]) -> dict[UUID, Chain[Any]]:
+async def _read(tx: Tx, chain_ids: set[UUID]) -> dict[UUID, StoredChain[Any]]:
     met = {each.id: each for each in await reads.chains_by_id(tx, list(chain_ids))}
     if chain_ids != met.keys():
         raise Busy("a chain of this id was just deleted; try again")
@@ -169,11 +169,11 @@ async def _existing(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
 
 async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, UUID] | None:
     """Take the keys of *starts*; give the holder for each that another has, or None if one let go meanwhile."""
-    wishes: dict[tuple[str, str], unique.Wish] = {}
+    wishes: dict[tuple[str, str], unique.WantedKey] = {}
     givers: list[tuple[str, str, UUID]] = []
     for each in starts:
         if each.unique is not None and (each.task, each.unique.key) not in wishes:
-            wishes[each.task, each.unique.key] = unique.Wish(each.task, each.unique, each.id)
+            wishes[each.task, each.unique.key] = unique.WantedKey(each.task, each.unique, each.id)
             if each.from_chain is not None:
                 givers.append((each.task, each.unique.key, each.from_chain))
     if givers:
@@ -188,16 +188,16 @@ async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, U
     }
 
 
-def _enqueued(job: Inserted, start: Start) -> events.Fact:
-    return events.Fact(job.seq, "job:enqueued", status=job.status, version=1, attempt=0, facts=start.facts)
+def _enqueued(job: Inserted, start: Start) -> events.NewEvent:
+    return events.NewEvent(job.seq, "job:enqueued", status=job.status, version=1, attempt=0, facts=start.facts)
 
 
-def _answers(starts: Sequence[Start], made: _Made) -> list[Chain[Any]]:
+def _answers(starts: Sequence[Start], made: _Made) -> list[StoredChain[Any]]:
     """Give the chains in the order of the starts; of equal starts in one batch the first is the original."""
     inserted = made.inserted
     if len(inserted) == len(starts):  # the usual case: nobody met a twin
         return [_new_chain(each, inserted[each.id]) for each in starts]
-    answers: list[Chain[Any]] = []
+    answers: list[StoredChain[Any]] = []
     answered: set[UUID] = set()
     for each in starts:
         place = made.twins.get(each.id, each.id)
@@ -210,8 +210,8 @@ def _answers(starts: Sequence[Start], made: _Made) -> list[Chain[Any]]:
     return answers
 
 
-def _new_chain(start: Start, own: Inserted) -> Chain[Any]:
-    return Chain(own.id, start.task, own.status, own.created_at, last_task=start.task)
+def _new_chain(start: Start, own: Inserted) -> StoredChain[Any]:
+    return StoredChain(own.id, start.task, own.status, own.created_at, last_task=start.task)
 
 
 FIRSTS = """
@@ -228,7 +228,7 @@ OWN_KEYS = """
 
 
 @repeatable
-async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mapping[str, str]) -> list[Chain[Any]]:
+async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mapping[str, str]) -> list[StoredChain[Any]]:
     """Start the chains of (job, id of the new chain) anew, in order; raise `JobNotFound` for one that is not there.
 
     The new chain begins as the old one did: task, input, queue, lane, priority, tags, webhook and unique key. It waits

@@ -148,5 +148,5 @@ async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
     )
 
 
-def _deleted(job_id: str, seq: int) -> events.Fact:
-    return events.Fact(events.NO_JOB, "job:deleted", facts=json.dumps({"id": job_id, "seq": seq}))
+def _deleted(job_id: str, seq: int) -> events.NewEvent:
+    return events.NewEvent(events.NO_JOB, "job:deleted", facts=json.dumps({"id": job_id, "seq": seq}))

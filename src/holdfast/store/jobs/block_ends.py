@@ -9,11 +9,11 @@ from holdfast.database.tx import Tx
 from holdfast.errors import JobNotFound, LeaseLost
 from holdfast.store import reads
 from holdfast.store.jobs import claiming, settling
-from holdfast.store.jobs.claiming import Claimed, Report
+from holdfast.store.jobs.claiming import Claimed, ProgressReport
 from holdfast.store.jobs.settling import Settlement
 
 
-async def finish(tx: Tx, settlement: Settlement, reports: Sequence[Report]) -> None:
+async def finish(tx: Tx, settlement: Settlement, reports: Sequence[ProgressReport]) -> None:
     """Write the last reports, and complete the job of a block."""
     if reports:  # they pass over a locked row, and an earlier report may just be on its way there
         await settling.hold_block(tx, settlement.token)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from holdfast.database.tx import Row, Tx, one_write, repeatable
-from holdfast.models import RUN_PHASE, BlockerEnd, Chain, EventName
+from holdfast.models import RUN_PHASE, BlockerEnd, EventName, StoredChain
 from holdfast.outcomes import MOST_CRASHES
 from holdfast.states import Change, Status, guard
 from holdfast.store import admission, phase_rows, reads
@@ -200,7 +200,7 @@ async def _with_blockers(tx: Tx, rows: Sequence[Row], nonce: str) -> list[Claime
     return [each._replace(blockers=tuple(waited_for[each.token.seq])) for each in claimed]
 
 
-def _end(chain: Chain[Any]) -> BlockerEnd:
+def _end(chain: StoredChain[Any]) -> BlockerEnd:
     return BlockerEnd(chain.id, chain.last_task, None if chain.is_open else chain.status, chain.output)
 
 
@@ -283,7 +283,7 @@ async def begin(tx: Tx, token: Token) -> bool:
 FENCE = """holdfast_job.seq = given.seq AND holdfast_job.attempt = given.attempt AND holdfast_job.nonce = given.nonce"""
 
 
-class Hold(StrEnum):
+class ClaimState(StrEnum):
     """How a worker's claim of a job stands."""
 
     HELD = "held"
@@ -301,7 +301,7 @@ EXISTS = f"coalesce(closed_as, '') <> '{TOMBSTONE}'"
 LOOK = f"SELECT {STANDING} FROM holdfast_job WHERE seq $any(seqs: bigint) AND {EXISTS}"
 
 
-async def look(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:
+async def look(tx: Tx, tokens: Sequence[Token]) -> dict[Token, ClaimState]:
     """Tell how each claim stands, without a lock."""
     if not tokens:
         return {}
@@ -309,16 +309,16 @@ async def look(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:
     return {each: hold_of(each, rows.get(each.seq)) for each in tokens}
 
 
-def hold_of(token: Token, row: Row | None) -> Hold:
+def hold_of(token: Token, row: Row | None) -> ClaimState:
     """Tell by its row, read as STANDING, how a claim stands."""
     if row is None:
-        return Hold.GONE
+        return ClaimState.GONE
     _, attempt, nonce, status, cancel_requested_at, pause_requested_at = row
     if (attempt, nonce) != (token.attempt, token.nonce) or status != Status.RUNNING:
-        return Hold.COMPLETED if status == Status.COMPLETED else Hold.TAKEN
+        return ClaimState.COMPLETED if status == Status.COMPLETED else ClaimState.TAKEN
     if cancel_requested_at is not None:
-        return Hold.CANCEL
-    return Hold.HELD if pause_requested_at is None else Hold.PAUSE
+        return ClaimState.CANCEL
+    return ClaimState.HELD if pause_requested_at is None else ClaimState.PAUSE
 
 
 RENEW = """
@@ -331,7 +331,7 @@ RENEW = """
     RETURNING seq"""
 
 
-async def renew(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:
+async def renew(tx: Tx, tokens: Sequence[Token]) -> dict[Token, ClaimState]:
     """Prolong every lease that still holds, each by its own length, in one statement; tell how each claim stands.
 
     A row that somebody has locked is passed over and told as `LOCKED`: it is held, and to be asked for again soon.
@@ -341,12 +341,13 @@ async def renew(tx: Tx, tokens: Sequence[Token]) -> dict[Token, Hold]:
     renewed = {seq for (seq,) in await tx.fetch_all(RENEW, given=[each.values() for each in tokens])}
     holds = await look(tx, tokens)
     return {
-        each: Hold.LOCKED if hold is Hold.HELD and each.seq not in renewed else hold for each, hold in holds.items()
+        each: ClaimState.LOCKED if hold is ClaimState.HELD and each.seq not in renewed else hold
+        for each, hold in holds.items()
     }
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProgressReport:
     """How far a handler says it is: percent of the whole job, a message or None, and the phase that it is in.
 
     *position* is that of the phase in its job, which is at *phase_percent*; *phase* is None between phases.
@@ -359,12 +360,12 @@ class Report:
     position: int = 0
     phase_percent: int | None = None
 
-    def said(self) -> phase_rows.Said | None:
+    def said(self) -> phase_rows.PhaseReport | None:
         """Give what it says of its phase."""
         if self.phase is None:
             return None
         percent = self.percent if self.phase_percent is None else self.phase_percent
-        return phase_rows.Said(self.token.seq, self.position, self.phase, percent, self.message)
+        return phase_rows.PhaseReport(self.token.seq, self.position, self.phase, percent, self.message)
 
 
 PROGRESS = f"""
@@ -377,7 +378,7 @@ PROGRESS = f"""
     RETURNING holdfast_job.seq, holdfast_job.version"""
 
 
-async def progress(tx: Tx, reports: Sequence[Report]) -> set[Token]:
+async def progress(tx: Tx, reports: Sequence[ProgressReport]) -> set[Token]:
     """Write down how far jobs and their phases are, each under its token, and give the tokens of those that were.
 
     Those whose token is lost, or whose row somebody has locked, are passed over.
@@ -393,17 +394,17 @@ async def progress(tx: Tx, reports: Sequence[Report]) -> set[Token]:
     return {each.token for each in written}
 
 
-async def report(tx: Tx, reports: Sequence[Report]) -> set[Token]:
+async def report(tx: Tx, reports: Sequence[ProgressReport]) -> set[Token]:
     """Write down how far jobs are; give the tokens that hold although somebody has their row locked."""
     written = await progress(tx, reports)
     missed = [each.token for each in reports if each.token not in written]
-    held = (Hold.HELD, Hold.CANCEL, Hold.PAUSE)
+    held = (ClaimState.HELD, ClaimState.CANCEL, ClaimState.PAUSE)
     return {token for token, hold in (await look(tx, missed)).items() if hold in held}
 
 
-def _progressed(report: Report, version: int) -> events.Fact:
+def _progressed(report: ProgressReport, version: int) -> events.NewEvent:
     facts: dict[str, object] = {"progress": report.percent, "message": report.message}
     if report.phase_percent is not None:
         facts |= {"phase": report.phase, "phase_progress": report.phase_percent}
     token = report.token
-    return events.Fact(token.seq, "job:progress", Status.RUNNING, version, token.attempt, json.dumps(facts))
+    return events.NewEvent(token.seq, "job:progress", Status.RUNNING, version, token.attempt, json.dumps(facts))

@@ -116,12 +116,12 @@ async def _close(tx: Tx, job: LockedJob, *, is_continued: bool) -> None:
         await chain_ends.reopen(tx, [job.chain_id])
 
 
-def _facts(job: LockedJob, version: int, successor: Continuation | None, asked: Asked) -> list[events.Fact]:
+def _facts(job: LockedJob, version: int, successor: Continuation | None, asked: Asked) -> list[events.NewEvent]:
     completed = Status.COMPLETED
     said = asked.facts(**continuations.continued(successor))
-    facts = [events.Fact(job.seq, "job:completed", completed, version, job.attempt, said)]
+    facts = [events.NewEvent(job.seq, "job:completed", completed, version, job.attempt, said)]
     if successor is None:
-        facts.append(events.Fact(job.seq, "chain:completed", completed, version, job.attempt))
+        facts.append(events.NewEvent(job.seq, "chain:completed", completed, version, job.attempt))
     if job.halts:
         facts.append(lanes.resumed(job.halts, job.id, asked.said()))
     return facts

@@ -22,7 +22,7 @@ from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_
 from holdfast.store import arrivals, lanes, phase_rows
 from holdfast.store.chains import blockers, chain_ends, continuations
 from holdfast.store.chains.continuations import continued
-from holdfast.store.jobs.claiming import EXISTS, FENCE, STANDING, Hold, Token, hold_of, look, token_of
+from holdfast.store.jobs.claiming import EXISTS, FENCE, STANDING, ClaimState, Token, hold_of, look, token_of
 from holdfast.store.log import events, fan_out
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
 
@@ -50,7 +50,7 @@ class Settled:
     """
 
     done: list[Token]
-    lost: dict[Token, Hold]
+    lost: dict[Token, ClaimState]
     busy: list[Settlement]
     refused: dict[Token, HoldfastError] = field(default_factory=dict)
 
@@ -76,7 +76,11 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     missed = {each.token: each for each in others if each.token not in held}
     await leave(tx, mine, judged.chains)
     standing = await look(tx, list(missed))
-    busy = [each for token, each in missed.items() if standing[token] in (Hold.HELD, Hold.CANCEL, Hold.PAUSE)]
+    busy = [
+        each
+        for token, each in missed.items()
+        if standing[token] in (ClaimState.HELD, ClaimState.CANCEL, ClaimState.PAUSE)
+    ]
     lost = {token: hold for token, hold in standing.items() if missed[token] not in busy}
     done_now = [each.token for each in settlements if each.token not in missed and each.token not in refused]
     return Settled(done_now, lost, busy, refused)
@@ -144,7 +148,7 @@ CHECK = f"SELECT {STANDING}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
 HOLD_OWN = f"{CHECK} $locked"
 
 
-async def check(tx: Tx, token: Token) -> Hold:
+async def check(tx: Tx, token: Token) -> ClaimState:
     """Tell how a claim stands as a block opens, without a lock: neither renewal nor cancel waits for user code."""
     return _hold(token, await tx.fetch_all(CHECK, seq=token.seq))
 
@@ -174,13 +178,13 @@ async def _hold_chain(tx: Tx, token: Token) -> LockedJob:
     return to_locked(rows[token.seq])
 
 
-def _hold(token: Token, rows: Sequence[Row]) -> Hold:
+def _hold(token: Token, rows: Sequence[Row]) -> ClaimState:
     return hold_of(token, rows[0][:-1] if rows else None)
 
 
 def _refuse_lost(token: Token, rows: Sequence[Row]) -> None:
     hold = _hold(token, rows)
-    if hold not in (Hold.HELD, Hold.PAUSE):
+    if hold not in (ClaimState.HELD, ClaimState.PAUSE):
         raise LeaseLost(UUID(rows[0][-1]) if rows else NO_ID, LOST_BY[hold])
 
 
@@ -189,10 +193,10 @@ NO_ID = UUID(int=0)
 
 
 LOST_BY = {
-    Hold.CANCEL: "cancelled",
-    Hold.TAKEN: "taken_by_another_worker",
-    Hold.COMPLETED: "already_completed",
-    Hold.GONE: "not_found",
+    ClaimState.CANCEL: "cancelled",
+    ClaimState.TAKEN: "taken_by_another_worker",
+    ClaimState.COMPLETED: "already_completed",
+    ClaimState.GONE: "not_found",
 }
 """Why a block may not commit, in the words of `ctx.abort_reason`."""
 
@@ -304,7 +308,7 @@ async def leave(
     await blockers.move(tx, moved, announce_blocked=False)
 
 
-def _steps(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[continuations.Step]:
+def _steps(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[continuations.ChainStep]:
     """Name the jobs that complete and are continued."""
     continued = [(job, each.outcome.successor) for job, each in decided]
     return [continuations.step_of(job, successor) for job, successor in continued if successor is not None]
@@ -338,9 +342,9 @@ def _ends_delivery(job: LockedJob, settlement: Settlement) -> bool:
     return job.task == DELIVER and leads_to(settlement.outcome.kind) in TERMINAL
 
 
-def _delivered(job: LockedJob, settlement: Settlement) -> fan_out.End:
+def _delivered(job: LockedJob, settlement: Settlement) -> fan_out.DeliveryEnd:
     outcome = settlement.outcome
-    return fan_out.End(job.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
+    return fan_out.DeliveryEnd(job.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
 
 
 def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
@@ -370,7 +374,7 @@ def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
     )
 
 
-def _facts(job: LockedJob, settlement: Settlement, version: int) -> Iterator[events.Fact]:
+def _facts(job: LockedJob, settlement: Settlement, version: int) -> Iterator[events.NewEvent]:
     """Say what became of the job, and of its chain and its lane."""
     outcome = settlement.outcome
     _, name = CHANGES[outcome.kind]
@@ -378,9 +382,9 @@ def _facts(job: LockedJob, settlement: Settlement, version: int) -> Iterator[eve
     said = {"reason": outcome.reason, "error": json.loads(outcome.error) if outcome.error else None}
     facts = {key: value for key, value in said.items() if value is not None} | continued(outcome.successor)
     seq, attempt = job.seq, job.attempt
-    yield events.Fact(seq, name, status, version, attempt, json.dumps(facts) if facts else None)
+    yield events.NewEvent(seq, name, status, version, attempt, json.dumps(facts) if facts else None)
     if status is Status.COMPLETED and outcome.successor is None:
-        yield events.Fact(seq, "chain:completed", status, version, attempt)
+        yield events.NewEvent(seq, "chain:completed", status, version, attempt)
     if job.lane is not None and job.head and status in HALTING and _keeps_lane(job, settlement):
         yield lanes.halted(job.lane, job.id, outcome.reason)
 

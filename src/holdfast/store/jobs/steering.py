@@ -47,7 +47,7 @@ async def at_once(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CurrentJob:
     """Which rows a name leads to: the chain's current job, and its first one."""
 
     id: UUID
@@ -66,10 +66,10 @@ CURRENT = """
     WHERE asked.id $any(ids: text)"""
 
 
-async def current(tx: Tx, ids: Sequence[UUID]) -> list[Standing]:
+async def current(tx: Tx, ids: Sequence[UUID]) -> list[CurrentJob]:
     """Find the current jobs of *ids*, in their order; raise `JobNotFound` for one that is not there."""
     rows = await tx.fetch_all(CURRENT, ids=[str(each) for each in ids])
-    found = {UUID(asked): Standing(UUID(id_), seq, first) for asked, id_, seq, first in rows}
+    found = {UUID(asked): CurrentJob(UUID(id_), seq, first) for asked, id_, seq, first in rows}
     missing = next((each for each in ids if each not in found), None)
     if missing is not None:
         raise JobNotFound(missing)
@@ -179,13 +179,13 @@ async def hold_targets(tx: Tx, jobs: Sequence[LockedJob]) -> None:
         raise Busy("somebody holds the job that this webhook is about; try again")
 
 
-async def deliveries_ended(tx: Tx, jobs: Sequence[LockedJob], status: Status, asked: Asked) -> list[events.Fact]:
+async def deliveries_ended(tx: Tx, jobs: Sequence[LockedJob], status: Status, asked: Asked) -> list[events.NewEvent]:
     """Write down that the deliveries among *jobs* have ended by somebody's hand; give what is to be appended."""
-    ends = [fan_out.End(job.seq, job.id, job.lane, status, asked.why) for job in jobs if job.task == DELIVER]
+    ends = [fan_out.DeliveryEnd(job.seq, job.id, job.lane, status, asked.why) for job in jobs if job.task == DELIVER]
     return await fan_out.ended(tx, ends)
 
 
-def _freed(jobs: Iterable[LockedJob], asked: Asked) -> list[events.Fact]:
+def _freed(jobs: Iterable[LockedJob], asked: Asked) -> list[events.NewEvent]:
     """Say which lanes are no longer halted."""
     return [lanes.resumed(job.halts, job.id, asked.said()) for job in jobs if job.halts]
 
@@ -209,7 +209,7 @@ async def _announce(
 ) -> None:
     facts = asked.facts()
     done = [job for job in jobs if job.seq in versions]
-    await events.append(tx, [events.Fact(j.seq, name, status, versions[j.seq], j.attempt, facts) for j in done])
+    await events.append(tx, [events.NewEvent(j.seq, name, status, versions[j.seq], j.attempt, facts) for j in done])
 
 
 # in its place behind the head it stays in the lane's index, so that the lane halts when its turn comes; an arrival that
@@ -287,7 +287,9 @@ async def _open_again(tx: Tx, jobs: Sequence[LockedJob], sql: str, asked: Asked)
     await chain_ends.reopen(tx, [job.chain_id for job in jobs if job.chain_index > 0])
     attempts = {job.seq: job.attempt for job in jobs}
     facts = asked.facts()
-    again = [events.Fact(seq, "job:resumed", status, version, attempts[seq], facts) for seq, version, status in rows]
+    again = [
+        events.NewEvent(seq, "job:resumed", status, version, attempts[seq], facts) for seq, version, status in rows
+    ]
     await events.append(tx, again + _freed(jobs, asked))
 
 
@@ -309,7 +311,7 @@ async def take_keys(tx: Tx, chain_ids: Sequence[str], *, reopens: bool = True) -
     asked = own | dependents.put_back(chain_ids, failed, own | before)
     if not asked:
         return
-    holders = await unique.take(tx, [unique.Wish(task, Unique(key), id_) for (task, key), id_ in asked.items()])
+    holders = await unique.take(tx, [unique.WantedKey(task, Unique(key), id_) for (task, key), id_ in asked.items()])
     lost = next(((UUID(id_), key, by) for id_, task, key in rows if str(by := holders[task, key]) != id_), None)
     # somebody may have been faster: who failed by one that stays failed does, too; a caller may go on after an error
     kept = {} if lost else own | dependents.put_back(chain_ids, failed, before | holders)

@@ -18,4 +18,6 @@ async def append(tx: Tx, token: Token, error: str) -> None:
     """Append an event with *error*, a JSON text, to the job that the attempt of *token* has completed."""
     for status, version in await tx.fetch_all(FIND, seq=token.seq, attempt=token.attempt, nonce=token.nonce):
         facts = json.dumps({"error": json.loads(error)})
-        await events.append(tx, [events.Fact(token.seq, "job:warning", Status(status), version, token.attempt, facts)])
+        await events.append(
+            tx, [events.NewEvent(token.seq, "job:warning", Status(status), version, token.attempt, facts)]
+        )

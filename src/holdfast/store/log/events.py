@@ -17,7 +17,7 @@ from functools import cache
 
 from holdfast.database.tx import Row, Tx
 from holdfast.models import TRIGGERS, EventName
-from holdfast.store.facts import Fact as Fact  # noqa: PLC0414 - who appends something finds it here
+from holdfast.store.facts import NewEvent as NewEvent  # noqa: PLC0414 - who appends something finds it here
 from holdfast.store.log import fan_out
 
 NO_JOB = 0
@@ -36,7 +36,7 @@ REQUESTS = frozenset(("job:cancelling", "job:pausing"))
 QUIET = frozenset(("job:started", "job:progress", "job:blocked"))
 
 
-async def append(tx: Tx, facts: Sequence[Fact], *, to_all: bool = False) -> None:
+async def append(tx: Tx, facts: Sequence[NewEvent], *, to_all: bool = False) -> None:
     """Append *facts* in their order; *to_all*: a running handler is concerned by what does not say so itself."""
     if facts:
         hint = "$hint" if to_all else _hint({each.name for each in facts})
@@ -44,11 +44,11 @@ async def append(tx: Tx, facts: Sequence[Fact], *, to_all: bool = False) -> None
         await _deliver(tx, [each for each in facts if each.name in TRIGGERS])
 
 
-async def _deliver(tx: Tx, facts: Sequence[Fact]) -> None:
+async def _deliver(tx: Tx, facts: Sequence[NewEvent]) -> None:
     """Make the webhooks that *facts*, which are triggers, ask for."""
     made = await fan_out.fan_out(tx, facts) if facts else []
     if made:
-        enqueued = [Fact(each.seq, "job:enqueued", each.status, version=1, attempt=0) for each in made]
+        enqueued = [NewEvent(each.seq, "job:enqueued", each.status, version=1, attempt=0) for each in made]
         await tx.execute(APPEND["$hint_sleepers"], given=enqueued)
 
 
@@ -74,7 +74,7 @@ async def move(
     moved = await _move(tx, sql, values, names, facts)
     triggers = [name for name in names if name in TRIGGERS]
     wanted = [row for row in moved if row[-1]] if triggers else []
-    await _deliver(tx, [Fact(row[0], name, row[1], row[2], row[3], facts) for row in wanted for name in triggers])
+    await _deliver(tx, [NewEvent(row[0], name, row[1], row[2], row[3], facts) for row in wanted for name in triggers])
     return moved
 
 

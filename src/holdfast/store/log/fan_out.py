@@ -27,7 +27,7 @@ from holdfast.ids import id_that_follows
 from holdfast.models import DEFAULT_TRIGGERS, DELIVER, GONE, INTERNAL_QUEUE, EventName, Job, Start
 from holdfast.states import Status
 from holdfast.store import rows
-from holdfast.store.facts import Fact
+from holdfast.store.facts import NewEvent
 from holdfast.store.rows import COLUMNS, FACTS, SILENT, Inserted, instant, to_job
 from holdfast.wire.job_json import instant_text
 from holdfast.wire.webhook_body import body
@@ -60,7 +60,7 @@ RECORD = """
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class DeliveryInput:
     """What is posted, and where to: the input of a delivery.
 
     *message* is the id under which it was posted first, if that was by another delivery.
@@ -90,17 +90,17 @@ class Parcel:
         )
 
 
-class Wish(NamedTuple):
+class WebhookTarget(NamedTuple):
     """A receiver that is to be told of a fact."""
 
-    fact: Fact
+    fact: NewEvent
     at_ms: int
     url: str
     subscription: str | None
     secrets: Sequence[str]
 
 
-async def fan_out(tx: Tx, facts: Sequence[Fact]) -> list[Inserted]:
+async def fan_out(tx: Tx, facts: Sequence[NewEvent]) -> list[Inserted]:
     """Insert a delivery for everybody who is to be told of *facts*, all of them triggers; give the new jobs."""
     asked = [(nr, fact.job, fact.name) for nr, fact in enumerate(facts)]
     found = await tx.fetch_all(WANTED, given=asked) if asked else []
@@ -122,21 +122,21 @@ async def record(tx: Tx, given: Sequence[tuple[int, int, str, str | None]]) -> N
         await tx.execute(RECORD, given=given)
 
 
-def _wish(fact: Fact, row: Row) -> Wish | None:
+def _wish(fact: NewEvent, row: Row) -> WebhookTarget | None:
     """Read a row of WANTED; None if it is not wanted after all."""
     _, now, task, own, subscription, url, events, tasks, secrets = row
     if own is not None:
-        return Wish(fact, now, own, None, ()) if fact.name in DEFAULT_TRIGGERS else None
+        return WebhookTarget(fact, now, own, None, ()) if fact.name in DEFAULT_TRIGGERS else None
     if fact.name not in json.loads(events) or (tasks is not None and task not in json.loads(tasks)):
         return None
-    return Wish(fact, now, url, subscription, json.loads(secrets) if secrets else ())
+    return WebhookTarget(fact, now, url, subscription, json.loads(secrets) if secrets else ())
 
 
-def _start(wish: Wish, job: Job) -> Start:
+def _start(wish: WebhookTarget, job: Job) -> Start:
     fact = wish.fact
     at = instant_text(instant(wish.at_ms)) or ""
     posted = body(fact.name, at, job, status=fact.status, attempt=fact.attempt, version=fact.version, facts=fact.facts)
-    parcel = Parcel(wish.url, posted, fact.name, str(job.id), wish.subscription, wish.secrets, wish.at_ms)
+    parcel = DeliveryInput(wish.url, posted, fact.name, str(job.id), wish.subscription, wish.secrets, wish.at_ms)
     new_id = id_that_follows(wish.at_ms, fact.job, str(job.id), fact.version, fact.name, fact.facts, wish.subscription)
     return parcel.start(new_id)
 
@@ -159,7 +159,7 @@ async def hold_targets(tx: Tx, deliveries: Iterable[int]) -> set[int]:
     return {job for job, target in about.items() if target in locked}
 
 
-class End(NamedTuple):
+class DeliveryEnd(NamedTuple):
     """A delivery that has ended, and how."""
 
     seq: int
@@ -189,7 +189,7 @@ DISABLE = """
 ANSWERED_GONE = "its receiver has answered 410 Gone"
 
 
-async def ended(tx: Tx, ends: Sequence[End]) -> list[Fact]:
+async def ended(tx: Tx, ends: Sequence[DeliveryEnd]) -> list[NewEvent]:
     """Mark the jobs that ended deliveries were about, as far as they still exist; give what is to be appended for them.
 
     A subscription whose receiver is gone for good is disabled.
@@ -209,13 +209,13 @@ async def ended(tx: Tx, ends: Sequence[End]) -> list[Fact]:
     ]
 
 
-def _told(end: End, target: Row, about: Row) -> Fact:
+def _told(end: DeliveryEnd, target: Row, about: Row) -> NewEvent:
     seq, status, version, attempt = target
     _, event, subscription = about
     said = {"delivery": end.id, "event": event, "subscription": subscription, "reason": end.reason}
     facts = json.dumps({key: value for key, value in said.items() if value is not None})
     name: EventName = "job:webhook:delivered" if end.status is Status.COMPLETED else "job:webhook:failed"
-    return Fact(seq, name, Status(status), version, attempt, facts)
+    return NewEvent(seq, name, Status(status), version, attempt, facts)
 
 
 # what is due and has no place yet; one that waits for its next attempt has its place. Scalar subqueries stay probes

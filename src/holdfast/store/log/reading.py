@@ -95,7 +95,7 @@ async def now(tx: Tx) -> Cursor:
     return Head(*row).cursor
 
 
-class Line(NamedTuple):
+class LogRow(NamedTuple):
     """One row of the log."""
 
     seq: int
@@ -138,10 +138,10 @@ SINCE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogRows:
     """Some lines behind a cursor, in their order."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[LogRow, ...]
     page: Cursor
     """Where they stand; `page.behind(position)` is the place behind each."""
     cursor: Cursor
@@ -150,14 +150,14 @@ class Found:
     """There was no more to be seen."""
     horizon: Horizon
 
-    def first(self, most: int) -> Found:
+    def first(self, most: int) -> LogRows:
         """Give the first *most* of them."""
         if len(self.lines) <= most:
             return self
         lines = self.lines[:most]
         return replace(self, lines=lines, cursor=self.page.behind(lines[-1].position), is_last=False)
 
-    def behind(self, cursor: Cursor) -> Found | None:
+    def behind(self, cursor: Cursor) -> LogRows | None:
         """Give those behind *cursor*, if that is a place between two of them; there may be more by now."""
         if not (isinstance(self.page, SnapshotCursor) and isinstance(cursor, SnapshotCursor)):
             return None
@@ -166,18 +166,18 @@ class Found:
         return replace(self, lines=rest, is_last=False) if rest else None
 
 
-async def since(tx: Tx, cursor: Cursor, most: int) -> Found:
+async def since(tx: Tx, cursor: Cursor, most: int) -> LogRows:
     """Read up to *most* lines that *cursor* has not seen; or raise `CursorExpired`."""
     rows = await tx.fetch_all(SINCE[tx.database], **_unseen(tx, cursor), most=most + 1)
     head = Head(*rows[0][:HEAD_WIDTH])
     _refuse_expired(cursor, head)
     # a join promises no order
-    found = sorted(Line(*row[HEAD_WIDTH:]) for row in rows if row[HEAD_WIDTH] is not None)
+    found = sorted(LogRow(*row[HEAD_WIDTH:]) for row in rows if row[HEAD_WIDTH] is not None)
     lines = tuple(found[:most])
     page, end = _window(cursor, head.cursor)
     if len(found) > most:
-        return Found(lines, page, page.behind(lines[-1].position), is_last=False, horizon=head.horizon)
-    return Found(lines, page, end, is_last=end == head.cursor, horizon=head.horizon)
+        return LogRows(lines, page, page.behind(lines[-1].position), is_last=False, horizon=head.horizon)
+    return LogRows(lines, page, end, is_last=end == head.cursor, horizon=head.horizon)
 
 
 def _window(cursor: Cursor, current: Cursor) -> tuple[Cursor, Cursor]:
@@ -236,7 +236,7 @@ def _foreign() -> CursorExpired:
     return CursorExpired("this cursor is of another database, or of this one before it was restored or failed over")
 
 
-class Told(NamedTuple):
+class LoggedEvent(NamedTuple):
     """An event, where it stands in the log, and the place behind it."""
 
     event: Event
@@ -251,7 +251,7 @@ JOBS = f"""
         AND coalesce(holdfast_job.closed_as, '') <> 'deleted' AND holdfast_job.queue <> '{INTERNAL_QUEUE}'"""
 
 
-async def tell(tx: Tx, found: Found) -> list[Told]:
+async def tell(tx: Tx, found: LogRows) -> list[LoggedEvent]:
     """Make events of what was *found*, each with its job as it stands now."""
     jobs = await _jobs(tx, list({line.job: None for line in found.lines if line.job}))
     told = []
@@ -259,7 +259,7 @@ async def tell(tx: Tx, found: Found) -> list[Told]:
         cursor = found.cursor if line is found.lines[-1] else found.page.behind(line.position)
         event = _event(line, jobs.get(line.job), cursor.text)
         if event is not None:
-            told.append(Told(event, line.position, cursor))
+            told.append(LoggedEvent(event, line.position, cursor))
     return told
 
 
@@ -269,7 +269,7 @@ async def _jobs(tx: Tx, seqs: Sequence[int]) -> dict[int, Job]:
     return {job.seq: job for job in map(to_job, await tx.fetch_all(JOBS, seqs=list(seqs)))}
 
 
-def _event(line: Line, job: Job | None, cursor: str) -> Event | None:
+def _event(line: LogRow, job: Job | None, cursor: str) -> Event | None:
     """Make the event of *line*; None if it is of a job that is gone, or is not to be shown."""
     facts = json.loads(line.facts) if line.facts else {}
     at = instant(line.at)
@@ -322,6 +322,6 @@ async def timeline(tx: Tx, job_id: UUID, most: int, cursor: str | None) -> Page[
     job = await get_job(tx, job_id)
     after = 0 if cursor is None else read_cursor(cursor, "timeline")
     rows = await tx.fetch_all(TIMELINE[tx.database], job=job.seq, after=after, most=most + 1)
-    lines = [Line(*row) for row in rows[:most]]
+    lines = [LogRow(*row) for row in rows[:most]]
     events = [event for line in lines if (event := _event(line, job, "")) is not None]
     return Page(tuple(events), write_cursor("timeline", lines[-1].seq) if len(rows) > most else None)

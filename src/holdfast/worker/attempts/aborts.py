@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.errors import LeaseLost
-from holdfast.store.jobs.claiming import Hold
+from holdfast.store.jobs.claiming import ClaimState
 
 
 class AbortReason(StrEnum):
@@ -77,11 +77,11 @@ class AbortSignal:
 
 
 ABORTS = {
-    Hold.CANCEL: AbortReason.CANCELLED,
-    Hold.PAUSE: AbortReason.PAUSED,
-    Hold.TAKEN: AbortReason.TAKEN,
-    Hold.COMPLETED: AbortReason.COMPLETED,
-    Hold.GONE: AbortReason.NOT_FOUND,
+    ClaimState.CANCEL: AbortReason.CANCELLED,
+    ClaimState.PAUSE: AbortReason.PAUSED,
+    ClaimState.TAKEN: AbortReason.TAKEN,
+    ClaimState.COMPLETED: AbortReason.COMPLETED,
+    ClaimState.GONE: AbortReason.NOT_FOUND,
 }
 """What is asked of a handler by how its claim stands."""
 

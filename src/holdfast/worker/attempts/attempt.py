@@ -33,7 +33,7 @@ from holdfast.fault_points import reach
 from holdfast.models import BlockerEnd
 from holdfast.outcomes import Fail, Kind, Outcome
 from holdfast.states import Status
-from holdfast.store.jobs.claiming import Claimed, Report
+from holdfast.store.jobs.claiming import Claimed, ProgressReport
 from holdfast.tasks.calls import Call
 from holdfast.tasks.phases import half_up
 from holdfast.tasks.task import Task
@@ -45,7 +45,7 @@ from holdfast.worker.attempts.phases import Phases, Returned
 
 R = TypeVar("R")
 
-Tell: TypeAlias = Callable[[Report, bool], Future[bool] | None]
+Tell: TypeAlias = Callable[[ProgressReport, bool], Future[bool] | None]
 """Takes in how far a handler is, and whether that is to be written at once; from any thread."""
 AnyContext: TypeAlias = Context | BlockingContext
 Next: TypeAlias = Callable[[], Awaitable[Any]]
@@ -343,7 +343,7 @@ class Attempt:
         """Take in how far the handler is, from any thread; *at_once* gives what `flushed` takes."""
         if self._phases is not None:
             return self.tell(self._phases.report(percent, message), at_once)
-        return self.tell(Report(self.job.token, half_up(percent), message), at_once)
+        return self.tell(ProgressReport(self.job.token, half_up(percent), message), at_once)
 
     async def flushed(self, written: Future[bool]) -> None:
         """Wait until a report is written, or raise why nobody will write it."""

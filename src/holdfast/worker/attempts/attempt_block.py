@@ -12,7 +12,7 @@ from holdfast.database.tx import OpenTx, Tx
 from holdfast.errors import InvalidOutput, LeaseLost, Misuse, StoreError, Unavailable, UnknownOutcome
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import block_ends, settling
-from holdfast.store.jobs.claiming import Hold
+from holdfast.store.jobs.claiming import ClaimState
 from holdfast.store.jobs.settling import Settlement
 from holdfast.tasks.calls import Call, Unset
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason
@@ -117,7 +117,7 @@ class TokenFence(Fence):
         if AbortReason(error.reason) in (AbortReason.CANCELLED, AbortReason.ERROR):
             return
         await open_tx.roll_back()
-        if await blocks.desk.runner.read(settling.check, blocks.job.token) is Hold.HELD:
+        if await blocks.desk.runner.read(settling.check, blocks.job.token) is ClaimState.HELD:
             raise Misuse(
                 "this block has itself completed or deleted its own job, by a verb with connection=tx; "
                 "write `return tx.finish(output)` or `return tx.continue_with(call)`"

@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 from holdfast.client.completion import BlockState, Fence
 from holdfast.client.providers import Opener
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.database.tx import Blocking, First, OpenTx, Runner, Store
 from holdfast.errors import Misuse
 from holdfast.outcomes import Outcome
-from holdfast.runtime import Surroundings
-from holdfast.store.jobs.claiming import Claimed, Report, Token
+from holdfast.runtime import Runtime
+from holdfast.store.jobs.claiming import Claimed, ProgressReport, Token
 from holdfast.tasks.calls import Call
 from holdfast.tasks.task import Task
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason, abort_error
@@ -65,7 +65,7 @@ class KeepsLeases(Protocol):
 class TakesReports(Protocol):
     """Who writes what handlers report: `Progress`, in this process or in a child's worker."""
 
-    def unwritten(self, token: Token) -> list[Report]:
+    def unwritten(self, token: Token) -> list[ProgressReport]:
         """Give what is not written yet of an attempt, for a transaction that completes its job, or rolls back."""
 
     def hold(self, token: Token) -> Future[bool]:
@@ -90,7 +90,7 @@ class Desk:
     runner: Runner
     pause: Callable[[float], Awaitable[None]]
     wait: Callable[[Future[bool]], Awaitable[bool]]
-    starting: Starting
+    starting: Starter
     leases: KeepsLeases
     progress: TakesReports
     worker: str
@@ -99,8 +99,8 @@ class Desk:
 def make_desks(
     store: Store,
     opener: Opener,
-    surroundings: Surroundings,
-    starting: Starting,
+    runtime: Runtime,
+    starting: Starter,
     leases: KeepsLeases,
     progress: TakesReports,
     worker: str,
@@ -108,14 +108,14 @@ def make_desks(
     """Make the desks of one worker: True for handlers that are async, False for plain ones."""
 
     async def pause_blocking(seconds: float) -> None:
-        surroundings.sleep_blocking(seconds)
+        runtime.sleep_blocking(seconds)
 
     async def wait_blocking(future: Future[bool]) -> bool:
         return future.result()
 
     begin, begin_blocking, blocking = opener.begin, opener.begin_blocking, Blocking(store)
     return {
-        True: Desk(begin, store, surroundings.sleep, asyncio.wrap_future, starting, leases, progress, worker),
+        True: Desk(begin, store, runtime.sleep, asyncio.wrap_future, starting, leases, progress, worker),
         False: Desk(begin_blocking, blocking, pause_blocking, wait_blocking, starting, leases, progress, worker),
     }
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.worker.attempts.attempt import Attempt
 
 BLOCKED_SECONDS = 3.0
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 class LoopWatch:
     """Watches the loop that it is made in; `look` is called, now and then, in another thread."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._monotonic = surroundings.monotonic
+    def __init__(self, runtime: Runtime) -> None:
+        self._monotonic = runtime.monotonic
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._asked: float | None = None

@@ -25,7 +25,7 @@ from holdfast.database.tx import Tx, drive
 from holdfast.errors import Busy, Misuse, Unavailable, UnknownOutcome
 from holdfast.models import PhaseStatus
 from holdfast.store import phase_rows, phases
-from holdfast.store.jobs.claiming import Claimed, Hold, Report, Token
+from holdfast.store.jobs.claiming import Claimed, ClaimState, ProgressReport, Token
 from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.phases import Beginning, Completion
 from holdfast.tasks.phases import half_up, overall, result_codec
@@ -34,7 +34,9 @@ from holdfast.worker.attempts.aborts import ABORTS, AbortReason, abort_error
 from holdfast.worker.attempts.blocks import Desk
 
 Item = TypeVar("Item", Beginning, Completion)
-Write: TypeAlias = Callable[[Tx, Sequence[Item], Sequence[Report]], Coroutine[Any, Any, dict[Token, Hold]]]
+Write: TypeAlias = Callable[
+    [Tx, Sequence[Item], Sequence[ProgressReport]], Coroutine[Any, Any, dict[Token, ClaimState]]
+]
 """`phases.begin` or `phases.complete`."""
 
 BUSY_SECONDS = 0.025  # until a row is tried again that somebody has locked
@@ -158,13 +160,13 @@ class Phases:
         """Read what the phases that have finished gave, in their order."""
         return {name: self._read(name) for name in self._names if name in self._results}
 
-    def report(self, percent: float, message: str | None) -> Report:
+    def report(self, percent: float, message: str | None) -> ProgressReport:
         """Say how far the job is whose phase is at *percent*; between phases *percent* is of the whole job."""
         if (name := self.active) is None:
-            return Report(self._token, half_up(percent), message, phase=None)
+            return ProgressReport(self._token, half_up(percent), message, phase=None)
         position = self._names.index(name)
         whole = overall(position, len(self._names), percent)
-        return Report(self._token, whole, message, name, position, half_up(percent))
+        return ProgressReport(self._token, whole, message, name, position, half_up(percent))
 
     def defers(self, reason: AbortReason) -> bool:
         """Tell whether an abort is to wait, for the end of a phase is just being committed."""
@@ -250,13 +252,13 @@ class Phases:
     async def _write(self, operation: Write[Item], item: Item) -> None:
         """Write a step down, and with it what was said before; raise if the job is not ours any more."""
         progress, token = self._desk.progress, self._token
-        hold: Hold | None = None
+        hold: ClaimState | None = None
         try:
             await self._desk.wait(progress.hold(token))
             hold = await self._until_written(operation, item, progress.unwritten(token))
         finally:
-            progress.release(token, is_written=hold is Hold.HELD)
-        if hold is not Hold.HELD:
+            progress.release(token, is_written=hold is ClaimState.HELD)
+        if hold is not ClaimState.HELD:
             raise self._lost(ABORTS[hold])
 
     def _lost(self, reason: AbortReason) -> Exception:
@@ -264,7 +266,7 @@ class Phases:
         self.found = self.found or reason
         return abort_error(self.found, self._job.id)
 
-    async def _until_written(self, operation: Write[Item], item: Item, reports: Sequence[Report]) -> Hold:
+    async def _until_written(self, operation: Write[Item], item: Item, reports: Sequence[ProgressReport]) -> ClaimState:
         while True:
             try:
                 hold = await self._commit(operation, item, reports)
@@ -272,10 +274,10 @@ class Phases:
                 self._is_in_doubt |= isinstance(error, UnknownOutcome)
                 if not self._desk.leases.may_complete(self._token):
                     raise self._lost(AbortReason.ERROR) from error
-                hold, seconds = Hold.LOCKED, TROUBLE_SECONDS
+                hold, seconds = ClaimState.LOCKED, TROUBLE_SECONDS
             else:
                 seconds = BUSY_SECONDS
-            if hold is not Hold.LOCKED:
+            if hold is not ClaimState.LOCKED:
                 self._is_in_doubt = False
                 return hold
             self._give_way()
@@ -286,7 +288,7 @@ class Phases:
         if (reason := self._around.stop_reason()) is not None:
             raise abort_error(reason, self._job.id)
 
-    async def _commit(self, operation: Write[Item], item: Item, reports: Sequence[Report]) -> Hold:
+    async def _commit(self, operation: Write[Item], item: Item, reports: Sequence[ProgressReport]) -> ClaimState:
         """Write once; an async handler is not cancelled while the answer to an end is under way: it would be lost."""
         self._is_committing = self._task.signature.is_async and isinstance(item, Completion)
         writing = self._desk.runner.run(operation, [item], reports)
@@ -298,7 +300,7 @@ class Phases:
             if deferred is not None:
                 self._around.abort_soon(deferred)
 
-    async def _answered(self, writing: Coroutine[Any, Any, dict[Token, Hold]]) -> dict[Token, Hold]:
+    async def _answered(self, writing: Coroutine[Any, Any, dict[Token, ClaimState]]) -> dict[Token, ClaimState]:
         """Wait for the answer, also if the handler is cancelled meanwhile; `_give_way` has it hear of that later."""
         answer = asyncio.create_task(writing)
         while not answer.done():

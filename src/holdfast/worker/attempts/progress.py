@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast.database.tx import Store
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.jobs import claiming
-from holdfast.store.jobs.claiming import Report, Token
+from holdfast.store.jobs.claiming import ProgressReport, Token
 
 INTERVAL_SECONDS = 0.25
 TROUBLE_SECONDS = 2.0
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class _Last:
     """The last report of an attempt, whether it is still to be written, and when that may be."""
 
-    report: Report | None = None
+    report: ProgressReport | None = None
     is_taken: bool = True
     """It is written, or about to be."""
     is_written: bool = True
@@ -44,24 +44,24 @@ class _Last:
     """Who waits until the last report is written; told whether it was."""
     for_rest: list[Future[bool]] = field(default_factory=list)
     """Who waits until no write of it is under way."""
-    hear: Callable[[Report], None] | None = None
+    hear: Callable[[ProgressReport], None] | None = None
     """Who is told of each report that is written."""
 
 
 class Progress:
     """The reports of one worker's handlers."""
 
-    def __init__(self, store: Store, surroundings: Surroundings) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._loop = asyncio.get_running_loop()
         self._last: dict[Token, _Last] = {}
         self._told = asyncio.Event()
         self._lock = threading.Lock()  # handlers in threads report while the loop takes what is due
 
     def teller(
-        self, token: Token, hear: Callable[[Report], None] | None = None
-    ) -> Callable[[Report, bool], Future[bool] | None]:
+        self, token: Token, hear: Callable[[ProgressReport], None] | None = None
+    ) -> Callable[[ProgressReport, bool], Future[bool] | None]:
         """Make what the attempt of *token* reports by, in any thread; at once, if it says so.
 
         What is to be written at once gives a future, which tells when that, or a later report, is written; False means
@@ -69,7 +69,7 @@ class Progress:
         """
         last = self._last[token] = _Last(hear=hear)
 
-        def tell(report: Report, at_once: bool) -> Future[bool] | None:
+        def tell(report: ProgressReport, at_once: bool) -> Future[bool] | None:
             written: Future[bool] | None = None
             with self._lock:
                 is_news = at_once or last.is_taken  # else it takes the place of one that is waited for already
@@ -87,12 +87,12 @@ class Progress:
 
         return tell
 
-    def unwritten(self, token: Token) -> list[Report]:
+    def unwritten(self, token: Token) -> list[ProgressReport]:
         """Give what is not written yet of an attempt, for a transaction that completes its job, or rolls back."""
         last = self._last.get(token)
         return [] if last is None or last.report is None or last.is_written else [last.report]
 
-    def rest(self, tokens: Iterable[Token]) -> list[Report]:
+    def rest(self, tokens: Iterable[Token]) -> list[ProgressReport]:
         """Give what may still have to be written of attempts that have ended; `forget` them once that is done."""
         return [report for token in tokens for report in self.unwritten(token)]
 
@@ -135,7 +135,7 @@ class Progress:
         """Write what is due, until cancelled; one that has to wait keeps no other waiting."""
         while True:
             self._told.clear()
-            now = self._surroundings.monotonic()
+            now = self._runtime.monotonic()
             waiting = self._waiting()
             if any(last.due <= now for last in waiting):
                 await self._write(now)

@@ -23,12 +23,12 @@ from typing import Any
 from holdfast.errors import Misuse
 from holdfast.fault_points import reach
 from holdfast.outcomes import Outcome
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.attempt import Attempt, Middleware
 from holdfast.worker.attempts.blocks import make_desks
 from holdfast.worker.children.bootstrap import be_child, mark_of
-from holdfast.worker.children.engine import ENGINE, Engine
+from holdfast.worker.children.engine import ENGINE, ChildEngine
 from holdfast.worker.children.fork_guard import HandlerThreads, end_copy
 from holdfast.worker.children.import_path import Main, find
 from holdfast.worker.children.limits import at_most, die_with, resident_megabytes
@@ -45,7 +45,7 @@ GUARD = 'what starts the program belongs below `if __name__ == "__main__":`, for
 LONGEST_SECONDS = 3_600.0
 
 
-class Line:
+class ParentPipe:
     """The child's end of the line to its worker."""
 
     def __init__(self, descriptor: int) -> None:
@@ -77,13 +77,13 @@ class Line:
 class Child:
     """What runs in this process."""
 
-    def __init__(self, line: Line, surroundings: Surroundings) -> None:
+    def __init__(self, line: ParentPipe, runtime: Runtime) -> None:
         self._line = line
-        self._surroundings = surroundings
-        self._monotonic = surroundings.monotonic
+        self._runtime = runtime
+        self._monotonic = runtime.monotonic
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._lease = LeaseOfChild(line.say, surroundings.monotonic)
+        self._lease = LeaseOfChild(line.say, runtime.monotonic)
         self._progress = ProgressOfChild(line.say, self._later)
         self._threads = HandlerThreads(THREADS, "holdfast-handler")
         self._attempt: Attempt | None = None
@@ -96,7 +96,7 @@ class Child:
 
     async def run(self) -> None:
         """Begin, and run what comes, until the worker says that it is enough."""
-        self._surroundings.shell(self._listen, "holdfast-line").wake()
+        self._runtime.shell(self._listen, "holdfast-line").wake()
         self._threads.make_ready()  # a thread that is there already counts not towards a limit of memory
         engine = await self._begin(await self._messages.get())
         while engine is not None and (message := await self._messages.get())["say"] == "run":
@@ -104,7 +104,7 @@ class Child:
         if engine is not None:
             await engine.store.close()
 
-    async def _begin(self, message: Message) -> Engine | None:
+    async def _begin(self, message: Message) -> ChildEngine | None:
         """Import the application and say what was found."""
         die_with(message["parent"])
         try:
@@ -117,7 +117,7 @@ class Child:
         self._line.say("hello", mistake=mistake, database=engine and mark_of(engine.starting.settings, engine.store))
         return engine
 
-    def _import(self, message: Message) -> Engine:
+    def _import(self, message: Message) -> ChildEngine:
         sys.path[:] = message["path"]
         sys.argv[:] = message["arguments"]
         if message["main"] is not None:
@@ -125,12 +125,12 @@ class Child:
         app = find(message["app"])
         self._middleware = [find(each) for each in message["middleware"]]  # type: ignore[misc]
         engine = getattr(app, ENGINE, None)
-        if not isinstance(engine, Engine):
+        if not isinstance(engine, ChildEngine):
             raise Misuse(f"{message['app']} is of type {type(app).__name__}, and not a Holdfast")
         self._desks = make_desks(
             engine.store,
             engine.opener,
-            engine.surroundings,
+            engine.runtime,
             engine.starting,
             self._lease,
             self._progress,
@@ -138,7 +138,7 @@ class Child:
         )
         return engine
 
-    async def _run(self, engine: Engine, message: Message) -> None:
+    async def _run(self, engine: ChildEngine, message: Message) -> None:
         job = JOB.validate_python(message["job"])
         if job.task not in engine.starting.tasks or engine.starting.tasks.get(job.task).is_declared:
             self._end(None, is_unknown=True)
@@ -150,7 +150,7 @@ class Child:
             self._desks[task.signature.is_async],
             self._middleware,
             self._threads,
-            engine.surroundings.chance,
+            engine.runtime.chance,
             self._progress.teller(job.token),
         )
         self._begin_attempt(attempt, message["number"])
@@ -244,7 +244,7 @@ async def _to_its_end(attempt: Attempt) -> Outcome | None:
 
 
 async def _main(descriptor: int) -> None:
-    await Child(Line(descriptor), Surroundings()).run()
+    await Child(ParentPipe(descriptor), Runtime()).run()
 
 
 def main(arguments: list[str]) -> None:

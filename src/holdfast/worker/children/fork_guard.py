@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from holdfast.runtime import Pool
+from holdfast.runtime import ThreadPool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ def end_copy(process: int) -> None:
         os._exit(1)
 
 
-class HandlerThreads(Pool):
+class HandlerThreads(ThreadPool):
     """Threads for plain handlers, in which no copy stays behind."""
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:

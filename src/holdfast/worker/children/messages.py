@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter
 
 from holdfast.outcomes import Outcome
-from holdfast.store.jobs.claiming import Claimed, Report
+from holdfast.store.jobs.claiming import Claimed, ProgressReport
 
 Message: TypeAlias = dict[str, Any]
 
@@ -32,7 +32,7 @@ CHUNK = 65_536
 
 JOB = TypeAdapter(Claimed)
 OUTCOME = TypeAdapter(Outcome | None)
-REPORT = TypeAdapter(Report)
+REPORT = TypeAdapter(ProgressReport)
 
 
 def packed(say: str, **facts: object) -> bytes:

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.tasks.task import Task
 from holdfast.worker.attempts.judging import Judge
 from holdfast.worker.children.bootstrap import Launch
 from holdfast.worker.children.messages import Message
 from holdfast.worker.children.process import ChildProcess, how_it_died
-from holdfast.worker.children.remote_attempt import Ledgers, RemoteAttempt
+from holdfast.worker.children.remote_attempt import ParentServices, RemoteAttempt
 from holdfast.worker.options import WorkerOptions
 
 HELLO_SECONDS = 60.0
@@ -47,20 +47,20 @@ class Children:
     def __init__(
         self,
         launch: Launch,
-        surroundings: Surroundings,
+        runtime: Runtime,
         options: WorkerOptions,
         worker: str,
-        ledgers: Ledgers,
+        ledgers: ParentServices,
         changed: Callable[[], None],
     ) -> None:
         self._launch = launch
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._options = options
         self._most = options.children or usable_cores()
         self._worker = worker
         self._ledgers = ledgers
         self._changed = changed
-        self._starting: dict[ChildProcess, asyncio.TimerHandle] = {}
+        self._starter: dict[ChildProcess, asyncio.TimerHandle] = {}
         self._idle: list[ChildProcess] = []
         self._busy: dict[ChildProcess, RemoteAttempt] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -80,11 +80,11 @@ class Children:
     @property
     def counts(self) -> ChildCounts:
         """How many there are of each kind."""
-        return ChildCounts(len(self._starting), len(self._idle), len(self._busy), self._failing_since)
+        return ChildCounts(len(self._starter), len(self._idle), len(self._busy), self._failing_since)
 
     def attempt(self, job: Claimed, task: Task[..., Any]) -> RemoteAttempt:
         """Make an attempt of *job*, which takes a child at once."""
-        judge = Judge(job, task, self._worker, self._surroundings.chance)
+        judge = Judge(job, task, self._worker, self._runtime.chance)
         return RemoteAttempt(job, task, judge, self, self._ledgers)
 
     def take(self, attempt: RemoteAttempt) -> ChildProcess | None:
@@ -142,7 +142,7 @@ class Children:
 
     def died(self, child: ChildProcess, code: int) -> None:
         """Take in a death: of a child that works it concerns its job, of one that was starting those to come."""
-        if (timer := self._starting.pop(child, None)) is not None:
+        if (timer := self._starter.pop(child, None)) is not None:
             timer.cancel()
             self._fail(child, how_it_died(code))
         elif child in self._idle:
@@ -155,7 +155,7 @@ class Children:
         self._keep_spare()
 
     def _greet(self, child: ChildProcess, message: Message) -> None:
-        timer = self._starting.pop(child, None)
+        timer = self._starter.pop(child, None)
         if timer is None:
             return
         timer.cancel()
@@ -188,7 +188,7 @@ class Children:
 
     def _keep_spare(self) -> None:
         """Start a child if none is idle and none is about to be, and there is room."""
-        if self._is_closed or self._idle or self._starting or self._retry is not None:
+        if self._is_closed or self._idle or self._starter or self._retry is not None:
             return
         if len(self._busy) < self._most:
             self._start()
@@ -198,13 +198,13 @@ class Children:
         if self._is_closed:
             return
         try:
-            child = ChildProcess(self._surroundings, self)
+            child = ChildProcess(self._runtime, self)
         except OSError as error:
             self._fail(None, str(error))
             return
         child.say("begin", **self._launch.begin(self._worker))
         timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._lose_patience, child)
-        self._starting[child] = timer
+        self._starter[child] = timer
 
     def _lose_patience(self, child: ChildProcess) -> None:
         logger.error("child_says_nothing", extra={"pid": child.pid, "seconds": HELLO_SECONDS})
@@ -215,7 +215,7 @@ class Children:
         seconds = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(self._failures, 10))
         self._failures += 1
         if self._failing_since is None:
-            self._failing_since = self._surroundings.monotonic()
+            self._failing_since = self._runtime.monotonic()
         pid = None if child is None else child.pid
         level = logging.ERROR if self._failures == 1 else logging.INFO  # a lasting trouble is told once
         logger.log(level, "child_not_started", extra={"pid": pid, "reason": reason, "again_in": seconds})
@@ -223,7 +223,7 @@ class Children:
             self._retry = asyncio.get_running_loop().call_later(seconds, self._start)
 
     def _let_go(self, child: ChildProcess) -> None:
-        task = asyncio.get_running_loop().create_task(self._surroundings.threads.call(child.leave()))
+        task = asyncio.get_running_loop().create_task(self._runtime.threads.call(child.leave()))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -232,14 +232,14 @@ class Children:
         self._is_closed = True
         if self._retry is not None:
             self._retry.cancel()
-        for child, timer in self._starting.items():
+        for child, timer in self._starter.items():
             timer.cancel()
             child.kill()
         for child in self._busy:
             child.kill()
-        for child in (*self._starting, *self._busy, *self._idle):
+        for child in (*self._starter, *self._busy, *self._idle):
             self._let_go(child)
-        self._starting, self._idle, self._busy = {}, [], {}
+        self._starter, self._idle, self._busy = {}, [], {}
         if self._leaving:
             await asyncio.wait(self._leaving)
 

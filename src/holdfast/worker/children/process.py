@@ -17,7 +17,7 @@ from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import Protocol
 
-from holdfast.runtime import Process, Surroundings
+from holdfast.runtime import Process, Runtime
 from holdfast.worker.children.messages import CHUNK, Lines, Message, packed
 
 MODULE = "holdfast.worker.children.child"
@@ -40,11 +40,11 @@ class Owner(Protocol):
 class ChildProcess:
     """A child that was just started; *owner* is told of it."""
 
-    def __init__(self, surroundings: Surroundings, owner: Owner) -> None:
+    def __init__(self, runtime: Runtime, owner: Owner) -> None:
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         # in this thread, which lives as long as the worker: the system ends a child with the *thread* that began it
-        self._process, self._line = _spawned(surroundings)
+        self._process, self._line = _spawned(runtime)
         self._lines = Lines()
         self._unsent = bytearray()
         self._sending = threading.Lock()
@@ -177,12 +177,12 @@ class ChildProcess:
         self._line.close()  # not before: it would take that for our death
 
 
-def _spawned(surroundings: Surroundings) -> tuple[Process, socket.socket]:
+def _spawned(runtime: Runtime) -> tuple[Process, socket.socket]:
     """Start a child; give it and our end of the line to it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     try:
-        return surroundings.spawn(MODULE, theirs.fileno()), ours
+        return runtime.spawn(MODULE, theirs.fileno()), ours
     except BaseException:
         ours.close()
         raise

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Protocol
 
-from holdfast.store.jobs.claiming import Report, Token
+from holdfast.store.jobs.claiming import ProgressReport, Token
 from holdfast.worker.children.messages import REPORT
 
 
@@ -99,7 +99,7 @@ class ProgressOfChild:
         self._later = later
         self._numbers = count()
         self._lock = threading.Lock()
-        self._last: Report | None = None
+        self._last: ProgressReport | None = None
         self._is_written = True
         self._is_sent = True
         self._is_resting = False
@@ -108,12 +108,12 @@ class ProgressOfChild:
         self._flushing: dict[int, Future[bool]] = {}
         self._holding: dict[int, Future[bool]] = {}
 
-    def teller(self, token: Token) -> Callable[[Report, bool], Future[bool] | None]:
+    def teller(self, token: Token) -> Callable[[ProgressReport, bool], Future[bool] | None]:
         """Make what the attempt of *token* reports by, in any thread; as `Progress.teller`."""
         with self._lock:
             self._token, self._last, self._is_written, self._is_sent = token, None, True, True
 
-        def tell(report: Report, at_once: bool) -> Future[bool] | None:
+        def tell(report: ProgressReport, at_once: bool) -> Future[bool] | None:
             written: Future[bool] | None = Future() if at_once else None
             with self._lock:
                 if self._token != token:
@@ -127,7 +127,7 @@ class ProgressOfChild:
 
         return tell
 
-    def _send(self, report: Report, written: Future[bool] | None = None) -> None:
+    def _send(self, report: ProgressReport, written: Future[bool] | None = None) -> None:
         """Tell the worker what was said last; under the lock, or an older report may come after it."""
         number = next(self._numbers)
         if written is not None:
@@ -154,7 +154,7 @@ class ProgressOfChild:
             self._send_rest()
             self._token = None
 
-    def unwritten(self, token: Token) -> list[Report]:
+    def unwritten(self, token: Token) -> list[ProgressReport]:
         """Give what is not written yet, for a transaction that completes the job, or rolls back."""
         with self._lock:
             return [] if self._last is None or self._is_written else [self._last]
@@ -189,7 +189,7 @@ class ProgressOfChild:
                 self._token = None if self._token == token else self._token
             self.give_up(token)
 
-    def written(self, report: Report) -> None:
+    def written(self, report: ProgressReport) -> None:
         """Take in that *report* is written."""
         with self._lock:
             if report == self._last:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from holdfast.database.tx import Store
 from holdfast.outcomes import Described, Kind, Outcome
 from holdfast.store.jobs import claiming
-from holdfast.store.jobs.claiming import Claimed, Report, Token
+from holdfast.store.jobs.claiming import Claimed, ProgressReport, Token
 from holdfast.tasks.task import Task
 from holdfast.worker.attempts.aborts import NO_LONGER_OURS, AbortReason
 from holdfast.worker.attempts.active import STUBBORN_SECONDS
@@ -25,7 +25,7 @@ from holdfast.worker.attempts.judging import Judge
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.children.messages import JOB, OUTCOME, REPORT, Message
 from holdfast.worker.children.process import ChildProcess, how_it_died
-from holdfast.worker.leases import Leases
+from holdfast.worker.leases import LeaseKeeper
 
 KILL_SECONDS = {AbortReason.TIMEOUT: 2.0, AbortReason.SHUTDOWN: 2.0}
 """How long a handler may take to stop before its child is killed, where it is not the usual `STUBBORN_SECONDS`."""
@@ -45,11 +45,11 @@ class ChildDied(Described):
 
 
 @dataclass(frozen=True, slots=True)
-class Ledgers:
+class ParentServices:
     """What a worker keeps of its jobs, in this process: the rows, the leases, and what handlers report."""
 
     store: Store
-    leases: Leases
+    leases: LeaseKeeper
     progress: Progress
 
 
@@ -73,7 +73,7 @@ class RemoteAttempt:
     """An attempt of *job* in one of *children*."""
 
     def __init__(
-        self, job: Claimed, task: Task[..., Any], judge: Judge, children: ChildSource, ledgers: Ledgers
+        self, job: Claimed, task: Task[..., Any], judge: Judge, children: ChildSource, ledgers: ParentServices
     ) -> None:
         self.job = job
         self.task = task
@@ -241,7 +241,7 @@ class RemoteAttempt:
         if not self._ended.done():
             self._ended.set_result(how)
 
-    def _report(self, message: Message, report: Report) -> None:
+    def _report(self, message: Message, report: ProgressReport) -> None:
         """Take in how far the handler is; what one before it has left behind may just have reported, too."""
         if report.token == self.token:
             self._answer(message, self._tell(report, message["at_once"]))
@@ -252,7 +252,7 @@ class RemoteAttempt:
         if future is not None and child is not None:
             future.add_done_callback(lambda done: child.say("answer", number=number, answer=done.result()))
 
-    def _written(self, report: Report) -> None:
+    def _written(self, report: ProgressReport) -> None:
         if self._child is not None:
             self._child.say("written", report=REPORT.dump_python(report, mode="json"))
 

@@ -20,10 +20,10 @@ from holdfast.database.tx import Store, Tx
 from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
 from holdfast.fault_points import reach
 from holdfast.outcomes import Kind
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store import polls
 from holdfast.store.jobs import claiming, settling
-from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, Report, Want
+from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, ProgressReport, Want
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.tasks.registry import Tasks
 from holdfast.worker.attempts.active import Running, Slot
@@ -34,9 +34,9 @@ from holdfast.worker.claiming.slot_group import Beside
 from holdfast.worker.claiming.unknown_claims import Doubts
 from holdfast.worker.claiming.unsettled import Ended, Settler
 from holdfast.worker.claiming.wakeups import Hearing
-from holdfast.worker.leases import Leases
+from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.shutdown import Ending
+from holdfast.worker.shutdown import Shutdown
 
 LOOPS = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -56,7 +56,7 @@ async def exchange(
     worker: str,
     nonce: str,
     floor: Place = LOWEST,
-    reports: Sequence[Report] = (),
+    reports: Sequence[ProgressReport] = (),
     *,
     is_crowded: bool = False,
 ) -> tuple[Settled, Claims]:
@@ -77,7 +77,7 @@ class Claimer:
         self,
         store: Store,
         tasks: Tasks,
-        surroundings: Surroundings,
+        runtime: Runtime,
         options: WorkerOptions,
         worker: str,
         wants: Sequence[Want],
@@ -85,8 +85,8 @@ class Claimer:
         intake: Intake,
         running: Running,
         ended: Ended,
-        ending: Ending,
-        leases: Leases,
+        ending: Shutdown,
+        leases: LeaseKeeper,
         progress: Progress,
         hearing: Hearing,
         beside: Sequence[Beside],
@@ -94,7 +94,7 @@ class Claimer:
     ) -> None:
         self._store = store
         self._tasks = tasks
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._options = options
         self._worker = worker
         self._wants = wants
@@ -108,8 +108,8 @@ class Claimer:
         self._beside = beside
         self._woken = woken
         self._settler = Settler(store, ended, leases, progress, worker)
-        self._doubts = Doubts(store, worker, surroundings.monotonic)
-        self._floor = Floor(surroundings.monotonic)
+        self._doubts = Doubts(store, worker, runtime.monotonic)
+        self._floor = Floor(runtime.monotonic)
         self._reserved = 0
         self._listening = 0
         self._is_hungry = True
@@ -152,7 +152,7 @@ class Claimer:
         """Go round, as one of the loops, until the worker has drained."""
         failures = 0
         while not self._is_done():
-            began = self._surroundings.monotonic()
+            began = self._runtime.monotonic()
             try:
                 await self._doubts.resolve(self._begin)  # first: what is taken below must not be lost if this fails
                 for each in self._beside:
@@ -164,7 +164,7 @@ class Claimer:
                 elif most and (self.is_quiet or self._hearing.is_disturbed) and self._hearing.is_due:
                     await self._claim_for_hint(most)
                     await self._look()
-                    self.claimed = self._surroundings.monotonic()
+                    self.claimed = self._runtime.monotonic()
                 else:
                     if not any(self._free_beside(each) for each in self._beside if each.shares_queues):
                         await self._sleep(most)  # else something came while we looked
@@ -193,11 +193,11 @@ class Claimer:
         """Say how long to wait until more slots than *most* are free to be claimed for."""
         if most > self._options.concurrency * (1 - MOST_AT_WORK):
             return 0.0
-        return self._rests_until - self._surroundings.monotonic()
+        return self._rests_until - self._runtime.monotonic()
 
     async def _exchange(self, batch: list[Settlement], most: int) -> None:
         """Settle *batch* and claim up to *most*; whatever happens, nothing that ended is forgotten."""
-        nonce, sent = self._nonce(), self._surroundings.monotonic()
+        nonce, sent = self._nonce(), self._runtime.monotonic()
         self._reserved += most
         if most:
             self._is_hungry = False
@@ -219,7 +219,7 @@ class Claimer:
             raise
         finally:
             self._reserved -= most
-        self.claimed = self._surroundings.monotonic()
+        self.claimed = self._runtime.monotonic()
         for each in self._beside:
             each.has_settled()
         self._settler.note(batch, settled)
@@ -235,7 +235,7 @@ class Claimer:
         if self._ending.is_draining and any(each.outcome.kind is Kind.GIVE_BACK for each in batch):
             reach("shutdown.after_giveback")
         if settled.busy and not settled.done and not claims.jobs:
-            await self._surroundings.sleep(BUSY_SECONDS)
+            await self._runtime.sleep(BUSY_SECONDS)
 
     def _ask(
         self, batch: list[Settlement], most: int, nonce: str, floor: Place
@@ -259,7 +259,7 @@ class Claimer:
         """
         if not self._hearing.take_hint() or self._store.database == "sqlite":
             return
-        nonce, sent = self._nonce(), self._surroundings.monotonic()
+        nonce, sent = self._nonce(), self._runtime.monotonic()
         self._reserved += most
         try:
             claimed = await asyncio.shield(self._store.run(claiming.claim, self._wants, most, self._worker, nonce))
@@ -275,7 +275,7 @@ class Claimer:
         if not (most := self._free_beside(slots)):
             return
         wants, is_wanted = slots.wants, slots.is_wanted
-        nonce, sent = self._nonce(), self._surroundings.monotonic()
+        nonce, sent = self._nonce(), self._runtime.monotonic()
         slots.begin(most)
         try:
             if not is_wanted and not (found := await self._store.read(polls.work, wants)).is_there:
@@ -324,7 +324,7 @@ class Claimer:
                 each.look_soon()
 
     def _nonce(self) -> str:
-        return f"{self._surroundings.chance.getrandbits(64):016x}"
+        return f"{self._runtime.chance.getrandbits(64):016x}"
 
     def _begin(self, claimed: Sequence[Claimed], sent: float) -> None:
         """Keep the leases of what a call has claimed that was sent at *sent*, and begin it."""
@@ -356,16 +356,16 @@ class Claimer:
 
     def _after_success(self) -> None:
         if self.trouble_since is not None:
-            seconds = self._surroundings.monotonic() - self.trouble_since
+            seconds = self._runtime.monotonic() - self.trouble_since
             logger.warning("worker_store_answers", extra={"seconds": round(seconds, 1)})
             self.trouble_since, self.trouble = None, None
-            self._answered_at = self._surroundings.monotonic()
+            self._answered_at = self._runtime.monotonic()
 
     async def _after_trouble(self, error: Exception, failures: int, began: float) -> None:
         self._is_hungry = True
         # the other loop may have had its answer while this call, which is as old as that trouble, still waited
         if self.trouble_since is None and began >= self._answered_at:
-            self.trouble_since = self._surroundings.monotonic()
+            self.trouble_since = self._runtime.monotonic()
             unexpected = None if isinstance(error, HoldfastError) else error
             logger.warning("worker_store_trouble", extra={"reason": str(error)}, exc_info=unexpected)
         if self.trouble_since is not None:
@@ -373,4 +373,4 @@ class Claimer:
         if self._ending.is_draining and self._options.grace is None and self._ending.last_moment is None:
             self._ending.begin_last_moment()
         longest = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(failures, 10))
-        await self._surroundings.sleep(longest * (0.5 + self._surroundings.chance.random() / 2))
+        await self._runtime.sleep(longest * (0.5 + self._runtime.chance.random() / 2))

@@ -26,7 +26,7 @@ from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.active import Running
 from holdfast.worker.claiming.executor import Handlers
 from holdfast.worker.claiming.unsettled import Ended
-from holdfast.worker.shutdown import Ending
+from holdfast.worker.shutdown import Shutdown
 
 PUT_OFF_MS = 1_000
 ALONE_SECONDS = 5.0
@@ -50,7 +50,7 @@ class Intake:
         *,
         running: Running,
         ended: Ended,
-        ending: Ending,
+        ending: Shutdown,
     ) -> None:
         self._store = store
         self._handlers = handlers

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable
 
 from holdfast.client.providers import Opener
-from holdfast.client.starter import Starting
+from holdfast.client.starter import Starter
 from holdfast.database.tx import Store
 from holdfast.errors import StoreError
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Outcome
-from holdfast.runtime import Pool, Surroundings
+from holdfast.runtime import Runtime, ThreadPool
 from holdfast.store.jobs import warnings
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.store.jobs.settling import Settlement
@@ -23,7 +23,7 @@ from holdfast.worker.attempts.blocks import make_desks
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.children.pool import Children
 from holdfast.worker.claiming.unsettled import Ended
-from holdfast.worker.leases import Leases
+from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions
 
 logger = logging.getLogger(__name__)
@@ -36,31 +36,31 @@ class Handlers:
         self,
         store: Store,
         opener: Opener,
-        starting: Starting,
-        surroundings: Surroundings,
+        starting: Starter,
+        runtime: Runtime,
         options: WorkerOptions,
         worker: str,
         tasks: Tasks,
         *,
         running: Running,
         ended: Ended,
-        leases: Leases,
+        leases: LeaseKeeper,
         progress: Progress,
         children: Children | None,
     ) -> None:
         self._store = store
         self._children = children
         self._tasks = tasks
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._options = options
         self._running = running
         self._ended = ended
         self._leases = leases
         self._progress = progress
-        self._threads = Pool(options.concurrency, "holdfast-handler")
+        self._threads = ThreadPool(options.concurrency, "holdfast-handler")
         if any(not each.signature.is_async for each in tasks):
             self._threads.make_ready()
-        self._desks = make_desks(store, opener, surroundings, starting, leases, progress, worker)
+        self._desks = make_desks(store, opener, runtime, starting, leases, progress, worker)
 
     def start(self, job: Claimed, group: asyncio.TaskGroup, then: Callable[[], None]) -> None:
         """Begin an attempt of *job*; *then* is called when it has ended."""
@@ -76,7 +76,7 @@ class Handlers:
         task = self._tasks.get(job.task)
         if task.policy.is_in_child and self._children is not None:
             return self._children.attempt(job, task)
-        tell, chance = self._progress.teller(job.token), self._surroundings.chance
+        tell, chance = self._progress.teller(job.token), self._runtime.chance
         desk = self._desks[task.signature.is_async]
         middleware = () if job.queue == INTERNAL_QUEUE else self._options.middleware
         return Attempt(job, task, desk, middleware, self._threads, chance, tell)

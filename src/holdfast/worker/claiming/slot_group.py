@@ -77,7 +77,7 @@ class Beside:
         """Take note that it is over, whatever it came to."""
         self.reserved -= most
 
-    def note_look(self, found: polls.Work) -> None:
+    def note_look(self, found: polls.WaitingWork) -> None:
         """Learn from a look, before any claim."""
         self._is_active = False
         self._plan(found.next_ms)

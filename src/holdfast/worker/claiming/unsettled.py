@@ -13,7 +13,7 @@ from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Token
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.worker.attempts.progress import Progress
-from holdfast.worker.leases import Leases
+from holdfast.worker.leases import LeaseKeeper
 
 UNWRITABLE = "its outcome could not be written"
 
@@ -44,7 +44,7 @@ class Ended:
         judge = self._judges.pop(settlement.token)
         self.add(replace(settlement, outcome=judge(error)))
 
-    def take(self, leases: Leases) -> list[Settlement]:
+    def take(self, leases: LeaseKeeper) -> list[Settlement]:
         """Take what may be written now; a completion whose lease may be over waits for a renewal that succeeds."""
         ended, self._settlements = self._settlements, []
         batch: list[Settlement] = []
@@ -56,14 +56,14 @@ class Ended:
         return len(self._settlements)
 
 
-def _may_settle(settlement: Settlement, leases: Leases) -> bool:
+def _may_settle(settlement: Settlement, leases: LeaseKeeper) -> bool:
     return settlement.outcome.kind is not Kind.COMPLETE or leases.may_complete(settlement.token)
 
 
 class Settler:
     """Takes in what the store says of a batch."""
 
-    def __init__(self, store: Store, ended: Ended, leases: Leases, progress: Progress, worker: str) -> None:
+    def __init__(self, store: Store, ended: Ended, leases: LeaseKeeper, progress: Progress, worker: str) -> None:
         self._store = store
         self._ended = ended
         self._leases = leases

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from holdfast.database.hints import Hear, Rest
+from holdfast.database.hints import Hear, SleepMark
 from holdfast.database.tx import Store, Tx
 from holdfast.errors import StoreError
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store import polls, workers
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.workers import Member
@@ -26,19 +26,19 @@ class Hearing:
     def __init__(
         self,
         store: Store,
-        surroundings: Surroundings,
+        runtime: Runtime,
         member: Member,
         wants: Sequence[Want],
         poll: float,
         hear: Hear,
     ) -> None:
         self._store = store
-        self._surroundings = surroundings
-        self._monotonic = surroundings.monotonic
+        self._runtime = runtime
+        self._monotonic = runtime.monotonic
         self._member = member
         self._wants = wants
         self._watch = store.watch(hear)
-        self._rest = Rest(self._watch, self._monotonic, poll)
+        self._rest = SleepMark(self._watch, self._monotonic, poll)
         self._is_hinted = False
         self._look_at = self._monotonic() + poll
 
@@ -113,11 +113,11 @@ class Hearing:
         while True:
             with suppress(Exception):  # the worker itself says that the store is in trouble
                 await self._store.run(_beat, self._member, is_asleep=self._rest.is_marked)
-            await self._surroundings.sleep(BEAT_SECONDS * (0.9 + 0.2 * self._surroundings.chance.random()))
+            await self._runtime.sleep(BEAT_SECONDS * (0.9 + 0.2 * self._runtime.chance.random()))
 
     async def stop(self) -> None:
         """Listen no more, and strike us off."""
-        await self._surroundings.threads.call(self._rest.stop)
+        await self._runtime.threads.call(self._rest.stop)
         with suppress(StoreError, TimeoutError):  # a row that is left behind has no beat, and is forgotten
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await self._store.run(workers.forget, [self._member.id])

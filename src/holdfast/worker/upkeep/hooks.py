@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from holdfast.models import Job
 from holdfast.retention import Hook, Stage
-from holdfast.runtime import Surroundings, program_signals, tell
+from holdfast.runtime import Runtime, program_signals, tell
 
 HOOK_SECONDS = 30.0
 AT_ONCE = 8
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class ChainHooks:
     """The hooks of one chain, each with the job that it is called with; *seq* is the chain's first row."""
 
     seq: int
@@ -55,21 +55,21 @@ class _Call:
 class Hooks(ABC):
     """Calls hooks; the worker and the async face have one kind, the blocking face another."""
 
-    def __init__(self, surroundings: Surroundings, seconds: float | None = None) -> None:
-        self._surroundings = surroundings
+    def __init__(self, runtime: Runtime, seconds: float | None = None) -> None:
+        self._runtime = runtime
         self._seconds = HOOK_SECONDS if seconds is None else seconds
         self._hanging: dict[tuple[int, Stage], tuple[str, _Call]] = {}
 
     @abstractmethod
-    async def run(self, errands: Sequence[Errand]) -> set[int]:
+    async def run(self, errands: Sequence[ChainHooks]) -> set[int]:
         """Call the hooks of each chain, its jobs in their order; answer the chains whose hooks all came back well."""
 
-    def _may_call(self, errand: Errand, job: Job) -> bool:
+    def _may_call(self, errand: ChainHooks, job: Job) -> bool:
         self._hanging = {key: each for key, each in self._hanging.items() if not each[1].is_over}
         of_task = Counter(task for task, _ in self._hanging.values())
         return errand.key not in self._hanging and of_task[job.task] < MOST_HANGING
 
-    def _has_come_well(self, errand: Errand, job: Job, call: _Call) -> bool:
+    def _has_come_well(self, errand: ChainHooks, job: Job, call: _Call) -> bool:
         facts = {"job": str(job.id), "task": job.task, "stage": errand.stage}
         if not call.is_over:
             self._hanging[errand.key] = (job.task, call)
@@ -92,7 +92,7 @@ class Hooks(ABC):
             shell.stop()
             then()
 
-        shell = self._surroundings.shell(step, "holdfast-hook")
+        shell = self._runtime.shell(step, "holdfast-hook")
         shell.wake()
         return call
 
@@ -100,14 +100,14 @@ class Hooks(ABC):
 class AsyncHooks(Hooks):
     """Calls async hooks in the running event loop, and plain ones in threads."""
 
-    async def run(self, errands: Sequence[Errand]) -> set[int]:
+    async def run(self, errands: Sequence[ChainHooks]) -> set[int]:
         """Call the hooks of each chain, its jobs in their order; answer the chains whose hooks all came back well."""
         slots = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
             tasks = {each.seq: group.create_task(self._run(each, slots)) for each in errands}
         return {seq for seq, task in tasks.items() if task.result()}
 
-    async def _run(self, errand: Errand, slots: asyncio.Semaphore) -> bool:
+    async def _run(self, errand: ChainHooks, slots: asyncio.Semaphore) -> bool:
         async with slots:
             for hook, job in errand.calls:
                 if not self._may_call(errand, job):
@@ -148,7 +148,7 @@ class AsyncHooks(Hooks):
 class BlockingHooks(Hooks):
     """Calls all hooks in threads, async ones each in an event loop of its own; nothing that is awaited suspends."""
 
-    async def run(self, errands: Sequence[Errand]) -> set[int]:
+    async def run(self, errands: Sequence[ChainHooks]) -> set[int]:
         """Call the hooks of each chain, its jobs in their order; answer the chains whose hooks all came back well."""
         well = set()
         waiting = list(errands)
@@ -157,22 +157,22 @@ class BlockingHooks(Hooks):
             well |= self._run_some(now)
         return well
 
-    def _run_some(self, errands: Sequence[Errand]) -> set[int]:
+    def _run_some(self, errands: Sequence[ChainHooks]) -> set[int]:
         """Call the first hooks of some chains at once, then the second ones, and so on."""
         well = {each.seq for each in errands}
         for nr in range(max(len(each.calls) for each in errands)):
             left = [each for each in errands if each.seq in well and nr < len(each.calls)]
             begun = [(each, self._begin(each, *each.calls[nr])) for each in left]
-            until = self._surroundings.monotonic() + self._seconds
+            until = self._runtime.monotonic() + self._seconds
             for errand, (signal, call) in begun:
                 if call is not None:
-                    signal.wait(max(0.0, until - self._surroundings.monotonic()))
+                    signal.wait(max(0.0, until - self._runtime.monotonic()))
                 if call is None or not self._has_come_well(errand, errand.calls[nr][1], call):
                     well.discard(errand.seq)
         return well
 
-    def _begin(self, errand: Errand, hook: Hook, job: Job) -> tuple[Any, _Call | None]:
-        signal = self._surroundings.signal()
+    def _begin(self, errand: ChainHooks, hook: Hook, job: Job) -> tuple[Any, _Call | None]:
+        signal = self._runtime.signal()
         return signal, self._call_in_thread(hook, job, signal.set) if self._may_call(errand, job) else None
 
 

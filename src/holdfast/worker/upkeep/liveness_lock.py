@@ -14,19 +14,19 @@ from holdfast.database.tx import Store
 from holdfast.fault_points import reach
 from holdfast.store import proofs
 from holdfast.store.jobs import reaping
-from holdfast.store.proofs import LifeLock
+from holdfast.store.proofs import LivenessLock
 
 logger = logging.getLogger(__name__)
 
 
-class Proof:
+class LivenessLocks:
     """The lock of one worker, and its look at the locks of the others; asked in the worker's loop only."""
 
     def __init__(self, store: SqliteStore, worker: str) -> None:
         self._store = store
         self._worker = worker
         self._own: HeldLock | None = None
-        self._others: list[LifeLock] = []
+        self._others: list[LivenessLock] = []
         self._dead: dict[str, HeldLock] = {}
 
     async def begin(self) -> None:
@@ -34,7 +34,7 @@ class Proof:
         database = self._store.path
         path = f"{database}-holdfast-worker-{self._worker.rpartition('-')[2]}"
         self._own = take(path, model=database)
-        await self._store.run(proofs.record, LifeLock(self._worker, path, self._own.device, self._own.inode))
+        await self._store.run(proofs.record, LivenessLock(self._worker, path, self._own.device, self._own.inode))
 
     async def end(self) -> None:
         """Strike us off and let go; only if we have no jobs any more."""
@@ -82,6 +82,6 @@ class Proof:
                     self._dead[each.worker] = lock
 
 
-def make_proof(store: Store, worker: str) -> Proof | None:
+def make_proof(store: Store, worker: str) -> LivenessLocks | None:
     """Make the proof for a worker on *store*; only SQLite, whose workers share a machine, has one."""
-    return Proof(store, worker) if isinstance(store, SqliteStore) else None
+    return LivenessLocks(store, worker) if isinstance(store, SqliteStore) else None

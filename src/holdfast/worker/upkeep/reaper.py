@@ -15,12 +15,12 @@ from holdfast.database.sqlite import planner_statistics
 from holdfast.database.tx import Store
 from holdfast.errors import StoreError
 from holdfast.models import DELIVER, INTERNAL_QUEUE
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.store import admission, polls
 from holdfast.store.jobs import reaping
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.jobs.reaping import Reaped
-from holdfast.worker.upkeep.liveness_lock import Proof
+from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 
 PERIOD_SECONDS = 4.0
 MARGIN_SECONDS = 5.0
@@ -70,14 +70,14 @@ class Upkeep:
     def __init__(
         self,
         store: Store,
-        surroundings: Surroundings,
+        runtime: Runtime,
         wants: Sequence[Want],
-        proof: Proof | None = None,
+        proof: LivenessLocks | None = None,
         wake: Callable[[], None] = lambda: None,
         undelivered: Undelivered | None = None,
     ) -> None:
         self._store = store
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._served = {each.queue for each in wants}
         self._proof = proof
         self._wake = wake
@@ -96,7 +96,7 @@ class Upkeep:
     async def run(self) -> None:
         """Go round until cancelled."""
         while True:
-            began = self._surroundings.monotonic()
+            began = self._runtime.monotonic()
             try:
                 await self.step()
             except StoreError:
@@ -127,7 +127,7 @@ class Upkeep:
         self._rounds += 1
 
     async def _reap(self) -> Reaped:
-        now = self._surroundings.monotonic()
+        now = self._runtime.monotonic()
         was_out = self._failing_since is not None and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS)
         if was_out:
             self._quiet_since = now
@@ -138,15 +138,15 @@ class Upkeep:
             reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
         self._tell_jump(now, reaped.now_ms)
         if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
-            self._quiet_since = self._surroundings.monotonic()
-        self._worked, self._failing_since = (self._surroundings.monotonic(), reaped.now_ms), None
+            self._quiet_since = self._runtime.monotonic()
+        self._worked, self._failing_since = (self._runtime.monotonic(), reaped.now_ms), None
         self._spared |= {seq: _Spared(lease_ms / 1000, self._worked[0]) for seq, lease_ms in reaped.locked.items()}
         self._tell_taken(reaped.count)
         return reaped
 
     async def _spare_the_locked(self) -> None:
         """Go on sparing what a stranger still has locked: its worker must have time to renew it once it is free."""
-        now = self._surroundings.monotonic()
+        now = self._runtime.monotonic()
         if self._spared:
             for seq in await self._store.run(reaping.still_locked, list(self._spared)):
                 self._spared[seq].seen = now
@@ -160,9 +160,9 @@ class Upkeep:
 
     async def _pause(self) -> None:
         """Sleep until the next round, or until a neighbour on this machine is seen to be dead."""
-        until = self._surroundings.monotonic() + PERIOD_SECONDS * (0.9 + 0.2 * self._surroundings.chance.random())
-        while (left := until - self._surroundings.monotonic()) > 0:
-            await self._surroundings.sleep(left if self._proof is None else min(left, PROOF_SECONDS))
+        until = self._runtime.monotonic() + PERIOD_SECONDS * (0.9 + 0.2 * self._runtime.chance.random())
+        while (left := until - self._runtime.monotonic()) > 0:
+            await self._runtime.sleep(left if self._proof is None else min(left, PROOF_SECONDS))
             if self._proof is not None and self._proof.sees_a_death():
                 return
 
@@ -178,7 +178,7 @@ class Upkeep:
         at, before_ms = self._worked
         passed = (database_ms - before_ms) / 1000
         # it was read at some moment between our question and its answer, and we may have stood still for long there
-        earliest, latest = sent - at, self._surroundings.monotonic() - at
+        earliest, latest = sent - at, self._runtime.monotonic() - at
         jump = passed - min(max(passed, earliest), latest)
         if abs(jump) > JUMP_SECONDS:
             logger.warning("database_clock_jumped", extra={"seconds": round(jump)})

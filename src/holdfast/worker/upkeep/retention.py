@@ -20,16 +20,16 @@ from holdfast.errors import Busy, StoreError
 from holdfast.fault_points import reach
 from holdfast.models import Job
 from holdfast.retention import INTERNAL, STAGES, Hook, Retained, Retention, RetentionCount, Stage, Times, is_internal
-from holdfast.runtime import Surroundings
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.states import Status
 from holdfast.store import retention, task_rows, unique, workers
 from holdfast.store.log import pruning
-from holdfast.store.retention import BEGINNING, Found, Line, Place
+from holdfast.store.retention import BEGINNING, DueChain, RetentionGroup, WalkPosition
 from holdfast.store.unique import Turn
-from holdfast.tasks.decoder import Typed
+from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks
-from holdfast.worker.upkeep.hooks import Errand, Hooks
+from holdfast.worker.upkeep.hooks import ChainHooks, Hooks
 
 FIRST_SECONDS = 20.0
 BUSY_SECONDS = 60.0
@@ -54,10 +54,10 @@ class RetentionPass:
     def __init__(self, at: Runner, tasks: Tasks, usual: Times, hooks: Hooks) -> None:
         self._at = at
         self._tasks = tasks
-        self._typed = Typed(tasks)
+        self._decoder = Decoder(tasks)
         self._usual = usual
         self._hooks = hooks
-        self._left_at: dict[tuple[Stage, str, Status], Place] = {}
+        self._left_at: dict[tuple[Stage, str, Status], WalkPosition] = {}
         self._turn: Turn | None = None
         self._job: int | None = None
 
@@ -113,7 +113,7 @@ class RetentionPass:
         gone = () if walk.dry_run else done
         return replace(walk, place=walk.place.behind(batch, gone)) if has_more else None
 
-    async def _willing(self, walk: _Walk, batch: Sequence[Found]) -> set[int]:
+    async def _willing(self, walk: _Walk, batch: Sequence[DueChain]) -> set[int]:
         """Call the hooks of *batch*; answer which chains may go through the stage."""
         stage, known = walk.stage, walk.known
         asked = [each for each in batch if known.may_be_hooked(stage, walk.line.task, each.jobs)]
@@ -125,7 +125,7 @@ class RetentionPass:
         calls = {seq: self._calls(known, stage, jobs) for seq, jobs in mine.items()}
         if walk.dry_run:
             return unasked | mine.keys()
-        errands = [Errand(seq, stage, each) for seq, each in calls.items() if each]
+        errands = [ChainHooks(seq, stage, each) for seq, each in calls.items() if each]
         well = await self._hooks.run(errands) if errands else set()
         if errands:
             reach("retain.after_hook")
@@ -133,7 +133,7 @@ class RetentionPass:
 
     def _calls(self, known: _Known, stage: Stage, jobs: Sequence[Job]) -> list[tuple[Hook, Job]]:
         hooked = [(hook, job) for job in jobs if (hook := known.hook(stage, job.task)) is not None]
-        return [(hook, self._typed.job(job)) for hook, job in hooked]
+        return [(hook, self._decoder.job(job)) for hook, job in hooked]
 
     async def _act(self, walk: _Walk, seqs: Sequence[int]) -> list[int]:
         """Mark or delete chains; if one of them is in the way of the others, each alone."""
@@ -249,12 +249,12 @@ class _Walk:
     """A way along one line, and how far it has come."""
 
     stage: Stage
-    line: Line
+    line: RetentionGroup
     age_ms: int
     known: _Known
     tally: _Tally
     dry_run: bool
-    place: Place
+    place: WalkPosition
 
     @property
     def key(self) -> tuple[Stage, str, Status]:
@@ -275,15 +275,15 @@ def usual_times(settings: Settings) -> Times:
 class RetentionUpkeep:
     """The passes of a worker: soon after one that had something to do, else rarely."""
 
-    def __init__(self, retention_pass: RetentionPass, surroundings: Surroundings) -> None:
+    def __init__(self, retention_pass: RetentionPass, runtime: Runtime) -> None:
         self._pass = retention_pass
-        self._surroundings = surroundings
+        self._runtime = runtime
 
     async def run(self) -> None:
         """Make passes until cancelled."""
         seconds = FIRST_SECONDS
         while True:
-            await self._surroundings.sleep(seconds * (0.75 + 0.5 * self._surroundings.chance.random()))
+            await self._runtime.sleep(seconds * (0.75 + 0.5 * self._runtime.chance.random()))
             seconds = await self.step()
 
     async def step(self) -> float:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import runtime
-from holdfast.runtime import ThreadShell
+from holdfast.runtime import StepThread
 
 
 def test_a_step_that_raises_is_called_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -19,7 +19,7 @@ def test_a_step_that_raises_is_called_again(monkeypatch: pytest.MonkeyPatch, cap
         called.release()
         raise ZeroDivisionError
 
-    shell = ThreadShell(step, "holdfast-test")
+    shell = StepThread(step, "holdfast-test")
     shell.wake()
 
     assert all(called.acquire(timeout=5) for _ in range(3))
@@ -39,7 +39,7 @@ def test_an_application_whose_logging_fails_does_not_end_the_thread(monkeypatch:
         raise OSError(record.name)
 
     runtime.logger.addFilter(refuse)
-    shell = ThreadShell(step, "holdfast-test")
+    shell = StepThread(step, "holdfast-test")
     shell.wake()
 
     try:
