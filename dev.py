@@ -107,18 +107,18 @@ def overview() -> str:
             "",
             *lines,
             "",
-            "Every command first sets up .venv if that is not done yet; after that it needs no network.",
-            "`python3 dev.py COMMAND --help` says more.",
+            "Each command sets up .venv on its first run. After that only `lock` needs the network.",
+            "`python3 dev.py COMMAND --help` explains one command.",
         ]
     )
 
 
 def demo(arguments: list[str]) -> int:
-    """Show Holdfast at work.
+    """Run the demo: a small shop at work, live in your terminal.
 
     usage: python3 dev.py demo [ARGUMENTS]
 
-    Runs examples/demo.py. ARGUMENTS go to the demo.
+    Runs examples/demo.py and passes ARGUMENTS to it.
     """
     set_up()
     return run([PYTHON, ROOT / "examples" / "demo.py", *arguments])
@@ -248,9 +248,10 @@ def check(arguments: list[str]) -> int:
 
     usage: python3 dev.py check
 
-    Runs ruff check, ruff format --check, mypy --strict, tests/test_house.py (import arrows and the
-    like), tests/test_docs.py (what the docs show runs) and tests/unit/test_types.py (both type
-    checkers on the public types): all of them, even if one fails.
+    Runs ruff check, ruff format --check, mypy --strict, tests/test_house.py (which module may
+    import which, and other rules), tests/test_docs.py (the examples in the docs) and
+    tests/unit/test_types.py (two type checkers on the public types). If one fails, the others
+    still run.
     """
     refuse_arguments("check", arguments)
     set_up()
@@ -267,11 +268,11 @@ def check(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    """Measure, beside the bare drivers.
+    """Measure the speed, next to the bare database drivers.
 
     usage: python3 dev.py bench [ARGUMENTS]
 
-    Runs `python -m bench`. ARGUMENTS go to it: `python3 dev.py bench start`.
+    Runs `python -m bench` and passes ARGUMENTS to it: `python3 dev.py bench start`.
     """
     set_up()
     return module("bench", *arguments)
@@ -282,8 +283,8 @@ def docs(arguments: list[str]) -> int:
 
     usage: python3 dev.py docs
 
-    Looks for links to files that do not exist, runs tests/test_docs.py, and says where the pages
-    are. They are Markdown; there is nothing to build.
+    Looks for links to files that do not exist, runs tests/test_docs.py and prints where the pages
+    are. The pages are Markdown; there is nothing to build.
     """
     refuse_arguments("docs", arguments)
     pages = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -307,13 +308,13 @@ def broken_links(page: Path) -> list[str]:
 
 
 def lock(arguments: list[str]) -> int:
-    """Renew the locked requirements; needs the network.
+    """Update the locked requirements; this needs the network.
 
     usage: python3 dev.py lock
 
-    Resolves requirements/dev.in and uv.in anew, newest versions first, and writes dev.txt and
-    uv.txt: exact versions with hashes for Python 3.11 to 3.14 and every platform, without the
-    address of any registry. The next command then sets .venv up anew.
+    Resolves requirements/dev.in and uv.in to the newest versions and writes dev.txt and uv.txt:
+    exact versions with hashes for Python 3.11 to 3.14 and every platform, without registry URLs.
+    The next command then sets up .venv again.
     """
     refuse_arguments("lock", arguments)
     CACHE.mkdir(exist_ok=True)

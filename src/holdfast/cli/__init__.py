@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def commands() -> None:
-    """Background jobs that commit with your data."""
+    """Run workers, migrate the database, watch jobs and manage webhooks."""
 
 
 commands.add_command(health)

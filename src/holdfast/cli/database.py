@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
     from holdfast.sync import BlockingHoldfast
 
+DATABASE_HELP = "Use this database: a SQLite file or a postgresql:// URL.  [default: HOLDFAST_DATABASE, or holdfast.db]"
+SCHEMA_NAME_HELP = "Use this PostgreSQL schema for the tables.  [default: HOLDFAST_SCHEMA_NAME, or public]"
+
 
 def of_database(command: Callable[..., None]) -> Callable[..., None]:
     """Give *command* the options of all that look into a database."""
     options = (
-        click.option("--database", help="A SQLite file or a postgresql:// address.  [default: HOLDFAST_DATABASE]"),
-        click.option("--schema-name", help="PostgreSQL: the schema that holds the tables.  [default: public]"),
+        click.option("--database", help=DATABASE_HELP),
+        click.option("--schema-name", help=SCHEMA_NAME_HELP),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
     for option in reversed(options):

@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--liveness", is_flag=True, help="Ask only whether a restart would help; a database that is away is well."
-)
+@click.option("--liveness", is_flag=True, help="Fail only if a restart would help; ignore an unreachable database.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def health(path: Path, liveness: bool, as_json: bool) -> None:
-    """Tell how the workers are that write PATH, the --health-file of `holdfast worker`.
+    """Check the health of workers. PATH is the file that you gave to `holdfast worker --health-file`.
 
-    They are well if the file is fresh, and every process works, answers, and has its database. They are not if nothing
-    was heard for 15 seconds, a process is down or still starting, an event loop has not answered for a minute, the
-    database has not for half a minute, or an idle worker has not asked for work for one and a half.
+    The check passes if the file is fresh and every process works, responds and reaches its database. It fails if the
+    file is older than 15 seconds, a process is down or still starting, a process has reported nothing for 15 seconds,
+    an event loop has not responded for 60 seconds, the database has failed for 30 seconds, no child process could be
+    started for 30 seconds, or an idle worker has not asked for jobs for 90 seconds.
 
-    Exit codes: 0 all is well; 1 it is not, or there is no such file; 2 the call is wrong.
+    Exit codes: 0 healthy; 1 not healthy, or the file cannot be read; 2 wrong usage.
 
     \b
     Examples:

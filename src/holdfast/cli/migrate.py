@@ -6,19 +6,23 @@ import json
 
 import click
 
+from holdfast.cli.database import SCHEMA_NAME_HELP
+
 
 @click.command()
 @click.argument("database", required=False)
-@click.option("--sql", "show_sql", is_flag=True, help="Print the SQL that is still to be run, and run nothing.")
-@click.option("--check", "only_check", is_flag=True, help="Run nothing; exit with 5 unless schema and release fit.")
-@click.option("--schema-name", help="PostgreSQL: the schema that holds the tables.  [default: public]")
+@click.option("--sql", "show_sql", is_flag=True, help="Print the SQL that would run, and run nothing.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Run nothing; exit with code 5 unless the tables fit this release."
+)
+@click.option("--schema-name", help=SCHEMA_NAME_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def migrate(database: str | None, show_sql: bool, only_check: bool, schema_name: str | None, as_json: bool) -> None:
-    """Bring the tables in DATABASE up to date.
+    """Create or update the Holdfast tables in DATABASE.
 
-    DATABASE is a SQLite file or a postgresql:// address; without it, HOLDFAST_DATABASE is read. It is safe to run
-    from several machines at once, and to interrupt. Migrate first, then restart your programs: an
-    older release that the new tables do not suit refuses to open them, and says so.
+    DATABASE is a SQLite file or a postgresql:// URL; the default is the environment variable HOLDFAST_DATABASE, or
+    holdfast.db. You can run this command on several machines at once, and you can interrupt it. Migrate first, then
+    restart your programs: an older release refuses to open tables that it cannot use, and says so.
 
     \b
     Examples:

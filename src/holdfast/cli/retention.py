@@ -15,14 +15,15 @@ COLUMNS = ("stale", "deleted", "kept", "postponed")
 
 @click.command()
 @click.argument("app")
-@click.option("--dry-run", is_flag=True, help="Show what would be marked and deleted, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show how many chains would be marked and deleted, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def retention(app: str, dry_run: bool, as_json: bool) -> None:
-    """Mark what has ended long enough ago as stale, and delete what has been stale long enough.
+    """Mark old chains as stale, and delete old stale chains.
 
-    APP is the place of a Holdfast object such as `shop.jobs:hf`: its tasks say how long their jobs are kept, and have
-    the hooks that are called. Workers do the same by themselves, unless the setting `retention` is off. It counts
-    chains; *kept* are those that are due but still needed, *postponed* those whose hook failed or is not known here.
+    APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`. Its tasks set how long to keep their chains
+    and which hooks to call. Workers do the same in the background, unless the setting `retention` is off. The command
+    prints how many chains it marked and deleted. *Kept* chains are due but still needed. *Postponed* chains are due,
+    but their hook failed or hangs, or only another program has it.
 
     \b
     Examples:

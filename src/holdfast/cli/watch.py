@@ -32,15 +32,15 @@ LEAVE_SECONDS = 2.0
 @click.argument("app", required=False)
 @of_database
 def watch(job: str, app: str | None, database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """Show how JOB goes on, and what continues it, until its chain has ended.
+    """Watch a job until its chain ends. JOB is the id of the job.
 
-    APP is the place of a Holdfast object such as `shop.jobs:hf`; without it, the database is --database, a SQLite file
-    or a postgresql:// address, or that of HOLDFAST_DATABASE. In a terminal there is a bar for the job and one for each
-    of its phases; elsewhere a line for each change; with --json an event for each line, as the HTTP API writes it, the
-    first one a `snapshot`. Ctrl-C ends only the watching.
+    APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`; without APP, the command uses --database. It
+    shows the job and the jobs that continue it: in a terminal as a progress bar for each job and each phase, in a file
+    or a pipe as a line for each change. With --json each line is an event, as in the SSE stream; the first one is a
+    `snapshot`. Ctrl-C stops this command, not the job.
 
-    Exit codes: 0 completed; 6 failed; 7 cancelled; 2 the call is wrong; 3 there is no such job, or it was deleted; 5
-    the database could not be reached; 130 after Ctrl-C.
+    Exit codes: 0 completed; 6 failed; 7 cancelled; 2 wrong usage; 3 the job does not exist or was deleted; 5 the
+    database could not be reached; 130 after Ctrl-C.
 
     \b
     Examples:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @click.group()
 def webhooks() -> None:
-    """See and change who is told of events by webhooks.
+    """Manage webhook subscriptions and deliveries.
 
-    DATABASE is a SQLite file or a postgresql:// address; without --database, HOLDFAST_DATABASE is read.
+    Choose the database with --database, or with the environment variable HOLDFAST_DATABASE.
 
     \b
     Examples:
@@ -32,7 +32,7 @@ def webhooks() -> None:
 @webhooks.command("list")
 @of_database
 def list_subscriptions(database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """List the subscriptions, the oldest first.
+    """List the subscriptions, oldest first.
 
     \b
     Examples:
@@ -45,9 +45,14 @@ def list_subscriptions(database: str | None, schema_name: str | None, as_json: b
 
 @webhooks.command()
 @click.argument("url")
-@click.option("--event", "events", multiple=True, help="An event to be told of; may be given several times.")
-@click.option("--task", "tasks", multiple=True, help="A task whose jobs to be told of; may be given several times.")
-@click.option("--secret", "secrets", multiple=True, help="The name of a secret in webhook_secrets that signs.")
+@click.option("--event", "events", multiple=True, help="Send this event, e.g. job:failed; repeat the option for more.")
+@click.option("--task", "tasks", multiple=True, help="Send only events of this task; repeat the option for more.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    help="Sign with the secret of this name in webhook_secrets; repeat the option for more.",
+)
 @of_database
 def add(
     url: str,
@@ -58,9 +63,10 @@ def add(
     schema_name: str | None,
     as_json: bool,
 ) -> None:
-    """Have URL told of events, from now on; print the id of the subscription.
+    """Subscribe URL to events and print the subscription id.
 
-    Without --event it is told of completed, failed, retrying, cancelled and stale jobs; without --task, of all.
+    URL is the address of your receiver. It gets the events that happen from now on. Without --event these are
+    job:completed, job:failed, job:retrying, job:cancelled and job:stale; without --task, of the jobs of all tasks.
 
     \b
     Examples:
@@ -77,7 +83,9 @@ def add(
 @click.argument("subscription")
 @of_database
 def remove(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """Forget SUBSCRIPTION; deliveries that exist are still tried.
+    """Delete a subscription. SUBSCRIPTION is the id that `holdfast webhooks list` prints.
+
+    Workers still send the deliveries that exist.
 
     \b
     Examples:
@@ -92,7 +100,9 @@ def remove(subscription: str, database: str | None, schema_name: str | None, as_
 @click.argument("subscription")
 @of_database
 def enable(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """Tell SUBSCRIPTION again, of what happens from now on; one that answered 410 was disabled.
+    """Enable a subscription again. SUBSCRIPTION is the id that `holdfast webhooks list` prints.
+
+    It gets the events that happen from now on. Holdfast disables a subscription when its URL answers 410 Gone.
 
     \b
     Examples:
@@ -105,10 +115,12 @@ def enable(subscription: str, database: str | None, schema_name: str | None, as_
 
 @webhooks.command()
 @click.argument("subscription")
-@click.option("--why", help="What is shown as the reason.")
+@click.option("--why", help="Show this text as the reason.")
 @of_database
 def disable(subscription: str, why: str | None, database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """Tell SUBSCRIPTION nothing until it is enabled again.
+    """Disable a subscription until you enable it again. SUBSCRIPTION is the id that `holdfast webhooks list` prints.
+
+    It gets no new events. Workers still send the deliveries that exist.
 
     \b
     Examples:
@@ -120,9 +132,9 @@ def disable(subscription: str, why: str | None, database: str | None, schema_nam
 
 
 @webhooks.command()
-@click.option("--job", help="Only what was to be told of this job.")
-@click.option("--subscription", help="Only what this subscription was to be told.")
-@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="How many to show.")
+@click.option("--job", help="Show only deliveries about the job with this id.")
+@click.option("--subscription", help="Show only deliveries to the subscription with this id.")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Show at most this many.")
 @of_database
 def deliveries(
     job: str | None,
@@ -132,7 +144,7 @@ def deliveries(
     schema_name: str | None,
     as_json: bool,
 ) -> None:
-    """List deliveries, the newest first, with what came of each.
+    """List deliveries, newest first, with the result of each.
 
     \b
     Examples:
@@ -146,13 +158,15 @@ def deliveries(
 
 @webhooks.command()
 @click.argument("delivery")
-@click.option("--by", help="Who asks for it, for the history.")
-@click.option("--why", help="Why, for the history.")
+@click.option("--by", help="Record who asks for it, in the history.")
+@click.option("--why", help="Record the reason, in the history.")
 @of_database
 def redeliver(
     delivery: str, by: str | None, why: str | None, database: str | None, schema_name: str | None, as_json: bool
 ) -> None:
-    """Deliver once more what DELIVERY was to deliver: the same body, under the same webhook-id.
+    """Send a finished delivery again. DELIVERY is the id that `holdfast webhooks deliveries` prints.
+
+    The receiver gets the same body with the same webhook-id.
 
     \b
     Examples:
@@ -165,7 +179,9 @@ def redeliver(
 
 @webhooks.command()
 def secret() -> None:
-    """Print a new secret, for the setting webhook_secrets here and for the receiver; it is kept nowhere.
+    """Print a new signing secret. Holdfast does not store it.
+
+    Put it into the setting webhook_secrets of your workers, and give it to the receiver.
 
     \b
     Examples:
@@ -177,19 +193,28 @@ def secret() -> None:
 
 
 @webhooks.command()
-@click.option("--port", type=click.IntRange(0, 65_535), default=8800, show_default=True, help="0 takes a free one.")
-@click.option("--secret", "secrets", multiple=True, help="A secret to check signatures with; without, none is checked.")
-@click.option("--answer", type=click.IntRange(200, 599), default=200, show_default=True, help="The status to answer.")
-@click.option("--retry-after", type=click.IntRange(0), help="Answer with the header Retry-After, in seconds.")
-@click.option("--count", type=click.IntRange(1), help="End after so many requests.")
-@click.option("--json", "as_json", is_flag=True, help="Print each request as a line of JSON, with its body.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8800,
+    show_default=True,
+    help="Listen on this port; 0 picks a free one.",
+)
+@click.option("--secret", "secrets", multiple=True, help="Check signatures with this secret; repeat it for more.")
+@click.option(
+    "--answer", type=click.IntRange(200, 599), default=200, show_default=True, help="Answer with this HTTP status."
+)
+@click.option("--retry-after", type=click.IntRange(0), help="Answer with the header Retry-After and this many seconds.")
+@click.option("--count", type=click.IntRange(1), help="Exit after this many requests.")
+@click.option("--json", "as_json", is_flag=True, help="Print each request as one line of JSON, with its body.")
 def listen(
     port: int, secrets: tuple[str, ...], answer: int, retry_after: int | None, count: int | None, as_json: bool
 ) -> None:
-    """Receive webhooks on this machine, check their signatures and print what comes; for trying things out.
+    """Receive and print webhooks on this machine, to try them out.
 
-    It listens on 127.0.0.1 only. Workers post to such an address if their settings allow it: webhook_http=True,
-    webhook_private_addresses=True and webhook_ports=[8800].
+    The receiver listens on 127.0.0.1 only. It checks the signature of each webhook if you give --secret. Workers send
+    webhooks to that address only if their settings allow it: webhook_http=True, webhook_private_addresses=True and
+    webhook_ports=[8800].
 
     \b
     Examples:

@@ -24,7 +24,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 def _option(option: WorkerOption) -> Callable[[Callable[..., None]], Callable[..., None]]:
     if option.kind is bool:
         switch = f"{option.flag}/--no-{option.name}"
-        return click.option(switch, default=option.default, help=f"{option.help}  [default: it does]")
+        return click.option(switch, default=option.default, help=f"{option.help}  [default: {option.flag}]")
     return click.option(option.flag, type=_click_type(option), default=option.default, help=option.described)
 
 
@@ -41,18 +41,20 @@ def _click_type(option: WorkerOption) -> Any:
 @click.argument("app")
 @_options
 def worker(app: str, queues: str | None, processes: int, health_file: Path | None, **options: Any) -> None:
-    """Run the jobs of APP, the place of a Holdfast object such as `shop.jobs:hf`.
+    """Start a worker. APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`.
 
-    The first SIGTERM or SIGINT (Ctrl-C) drains: nothing more is claimed, running jobs have the grace time, then they
-    are interrupted and given back. A second one ends the process at once; the jobs it ran come back when their leases
-    are over. SIGUSR1 has its health logged. Log lines go to stderr, the name of the event first.
+    The first SIGTERM or SIGINT (Ctrl-C) drains the worker: it claims no more jobs and gives running jobs the grace
+    time. After that it interrupts them and gives them back; another worker can then run them. A second signal ends the
+    process at once; other workers take its jobs over when their leases expire. On SIGUSR1 the worker logs its health.
+    Log lines go to stderr and start with the name of the event.
 
-    With --processes, a supervisor starts so many workers, starts those again that end, after 1 to 30 seconds, and hands
-    the signals on. SIGHUP has it replace one worker after the other, by what the code is then.
+    With --processes 2 or more, a supervisor starts that many workers. It restarts a worker that ends, after about 1 to
+    30 seconds, and its signals apply to all workers. On SIGHUP it replaces its workers one by one, so that they load
+    the new code.
 
-    Exit codes: 0 all was written down; 1 the worker broke; 2 APP cannot be used; 5 the database could not be
-    reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or SIGTERM. A supervisor ends with
-    the worst of its workers' last codes, by this order: 2, 1, 5, 0; one that had to be killed counts as 1.
+    Exit codes: 0 the worker wrote all results; 1 the worker crashed; 2 APP cannot be used; 5 the database could not be
+    reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or SIGTERM. A supervisor exits with
+    the worst of its workers' last codes, in this order: 2, 1, 5, 0. A worker that had to be killed counts as 1.
 
     \b
     Examples:

@@ -50,26 +50,34 @@ class WorkerOption:
 
 
 OPTIONS = (
-    WorkerOption("queues", str, "The queues to serve, with commas.", unset="`default` and those its tasks name"),
-    WorkerOption("concurrency", int, "How many jobs a process runs at once.", 100, 1, 10_000),
-    WorkerOption("name", str, "A name for people; the id of the worker begins with it.", unset="worker"),
-    WorkerOption("grace", float, "Seconds that running jobs are given when it stops.", 20.0, 0, 86_400),
-    WorkerOption("poll", float, "Seconds between two looks when no hint comes.", 2.0, 0.05, 3_600),
-    WorkerOption("webhooks", bool, "Whether it delivers webhooks too.", default=True),
+    WorkerOption(
+        "queues", str, "Serve these queues, separated by commas.", unset="`default` and the queues of its tasks"
+    ),
+    WorkerOption("concurrency", int, "Run at most this many jobs at once in each process.", 100, 1, 10_000),
+    WorkerOption("name", str, "Name the worker; its id starts with this name.", unset="worker"),
+    WorkerOption("grace", float, "Give running jobs this many seconds when the worker stops.", 20.0, 0, 86_400),
+    WorkerOption("poll", float, "Look for new jobs after this many seconds without a notification.", 2.0, 0.05, 3_600),
+    WorkerOption("webhooks", bool, "Deliver webhooks too.", default=True),
     WorkerOption(
         "children",
         int,
-        'How many child processes run tasks with run_in="process", at most.',
+        'Run tasks with run_in="process" in at most this many child processes.',
         least=1,
         most=1_000,
-        unset="one for each core",
+        unset="one per CPU core",
     ),
-    WorkerOption("child_jobs", int, "After how many jobs a child is replaced.", 1000, 1),
+    WorkerOption("child_jobs", int, "Replace a child process after this many jobs.", 1000, 1),
     WorkerOption(
-        "child_megabytes", float, "Above which size a child is replaced after its job.", least=1, unset="no limit"
+        "child_megabytes",
+        float,
+        "Replace a child process, after its job, if it uses more megabytes than this.",
+        least=1,
+        unset="no limit",
     ),
-    WorkerOption("processes", int, "How many processes work; more than one have a supervisor.", 1, 1, 256),
-    WorkerOption("health_file", Path, "A file that tells every two seconds how it is, for `holdfast health`."),
+    WorkerOption(
+        "processes", int, "Start this many worker processes; if more than one, under a supervisor.", 1, 1, 256
+    ),
+    WorkerOption("health_file", Path, "Write the health to this file every two seconds, for `holdfast health`."),
 )
 
 
