@@ -21,6 +21,7 @@ import pkgutil
 import re
 import secrets
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -81,11 +82,11 @@ def prose(page: Path) -> str:
 # what is shown runs
 
 
-def program(page: Path) -> str:
-    """Make one program of the blocks of *page*, each on the lines that it has there."""
+def program(page: Path, until: int | None = None) -> str:
+    """Make one program of the blocks of *page* above line *until*, each on the lines that it has there."""
     lines = [""] * page.read_text(encoding="utf-8").count("\n")
     for info, body, start in blocks(page, "python"):
-        if info == "python":
+        if info == "python" and (until is None or start < until):
             lines[start : start + body.count("\n")] = body.splitlines()
     return "\n".join(lines)
 
@@ -136,12 +137,60 @@ def test_what_a_page_shows_runs_and_prints_what_it_says(page: Path, tmp_path: Pa
     file = tmp_path / "shop.py"
     file.write_text(program(page), encoding="utf-8")
 
-    printed = run(file).splitlines()
+    check_output(run(file), page)
 
-    promised = [line for _, body, _ in blocks(page, "output") for line in body.splitlines()]
-    assert len(printed) == len(promised), printed
-    for line, promise in zip(printed, promised, strict=True):
+
+def check_output(printed: str, page: Path, until: int | None = None) -> None:
+    """Compare what was *printed* with the outputs that *page* shows above line *until*."""
+    shown = [body for _, body, start in blocks(page, "output") if until is None or start < until]
+    promised = "".join(shown).splitlines()
+    assert len(printed.splitlines()) == len(promised), printed
+    for line, promise in zip(printed.splitlines(), promised, strict=True):
         assert re.fullmatch(re.escape(promise).replace("…", ".*"), line), f"printed {line!r}, promised {promise!r}"
+
+
+README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+@pytest.mark.parametrize("page", [README, TUTORIAL], ids=name_of)
+def test_a_second_run_in_the_same_folder_prints_the_same(page: Path, tmp_path: Path, run: Callable[..., str]) -> None:
+    file = tmp_path / "shop.py"
+    file.write_text(program(page), encoding="utf-8")
+
+    for _ in range(2):
+        check_output(run(file), page)
+
+
+def test_the_tutorial_runs_after_each_of_its_blocks(tmp_path: Path, run: Callable[..., str]) -> None:
+    file = tmp_path / "shop.py"
+    ends = [start + 1 for _, _, start in blocks(TUTORIAL, "output")]
+    assert len(ends) > 5
+
+    for until in ends:  # all in one folder, as a reader does it
+        file.write_text(program(TUTORIAL, until), encoding="utf-8")
+        check_output(run(file), TUTORIAL, until)
+
+
+def test_the_worker_process_of_the_tutorial_runs_the_job(tmp_path: Path) -> None:
+    [jobs] = [body for info, body, _ in blocks(TUTORIAL, "python") if info == "python no-run: this is jobs.py"]
+    (tmp_path / "jobs.py").write_text(jobs, encoding="utf-8")
+    lines = [shlex.split(line) for _, body, _ in blocks(TUTORIAL, "sh") for line in body.splitlines()]
+    [work] = [line[1:] for line in lines if line[0] == ".venv/bin/holdfast"]
+    [start] = [line[1:] for line in lines if line[:2] == [".venv/bin/python", "-c"]]
+    [(_, promised, _)] = blocks(TUTORIAL, "text")
+
+    with subprocess.Popen([sys.executable, "-m", "holdfast", *work], cwd=tmp_path, stderr=subprocess.DEVNULL) as worker:
+        try:
+            printed = subprocess.run(
+                [sys.executable, *start], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60
+            ).stdout
+            worker.send_signal(signal.SIGINT)
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+
+    assert printed == promised
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
