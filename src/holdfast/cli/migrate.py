@@ -18,7 +18,7 @@ from holdfast.cli.database import SCHEMA_NAME_HELP
 @click.option("--schema-name", help=SCHEMA_NAME_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def migrate(database: str | None, show_sql: bool, only_check: bool, schema_name: str | None, as_json: bool) -> None:
-    """Create or update the Holdfast tables in DATABASE.
+    """Migrate DATABASE: create or update the Holdfast tables.
 
     DATABASE is a SQLite file or a postgresql:// URL; the default is the environment variable HOLDFAST_DATABASE, or
     holdfast.db. You can run this command on several machines at once, and you can interrupt it. Migrate first, then
