@@ -127,7 +127,7 @@ class Receiver:
 
 def make_with(*tasks: Tasks) -> Callable[[Mapping[str, Any]], Holdfast]:
     """Have programs of the walk know these tasks; on SQLite a claim takes a statement for each of them."""
-    return lambda settings: Holdfast(tasks=list(tasks), runtime=Runtime(poster=Receiver()), **settings)
+    return lambda settings: Holdfast(tasks=list(tasks), poster=Receiver(), **settings)
 
 
 def make_paying(program: str) -> Callable[[Mapping[str, Any]], Holdfast]:

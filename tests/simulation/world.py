@@ -65,6 +65,7 @@ class World:
         path = folder / f"{seed}.db"
         path.write_bytes(template.read_bytes())
         self.path = path
+        self._strangers: list[sqlite3.Connection] = []
         self.clock_step_ms = 0
         self.disk = Disk(str(path), self.machine, self.store_ms, self._committed)
         self.checker = Checker(self, str(path))
@@ -535,6 +536,7 @@ class World:
     def connect(self) -> sqlite3.Connection:
         """Open a connection of somebody else's, which knows our clock."""
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._strangers.append(connection)
         connection.create_function("holdfast_now", 0, self.store_ms)
         return connection
 
@@ -755,6 +757,8 @@ class World:
             for fibre in list(process.loop.waiting):
                 fibre.doom()
             process.loop.bury()
+        for connection in self._strangers:
+            connection.close()
         self.checker.close()
         self.machine.close()
         WORLD.clear()

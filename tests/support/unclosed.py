@@ -4,12 +4,13 @@ From Python 3.13 on the collector of garbage complains of each, in whichever tes
 is kept until its test has ended, and looked at then: in the test's own name, with the line that opened it, and on a
 Python that would not complain, too.
 
-What a fixture of a module or of the session opens is theirs, and not looked at.
+What a fixture that outlives the test opens is not looked at, nor what such a fixture's threads open during the test.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,11 +27,18 @@ class _Opened:
     """The connections opened by the test that is running, each with the calls that led there."""
 
     by_test: list[tuple[sqlite3.Connection, list[traceback.FrameSummary]]] = field(default_factory=list)
-    shared_fixtures: int = 0
+    shared_fixtures: list[str] = field(default_factory=list)
+    """Those that are being set up now."""
+    sharing: set[str] = field(default_factory=set)
+    """Those that have opened connections."""
+    is_sharing: bool = False
+    """Whether the test that is running uses one of them."""
 
     def connect(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = _connect(*arguments, **options)
-        if not self.shared_fixtures:
+        self.sharing.update(self.shared_fixtures)
+        is_own = threading.current_thread() is threading.main_thread() or not self.is_sharing
+        if is_own and not self.shared_fixtures:
             self.by_test.append((connection, traceback.extract_stack(limit=_FRAMES)[:-1]))
         return connection
 
@@ -56,12 +64,19 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
     """Leave out what lives longer than a test."""
-    is_shared = fixturedef.scope != "function"
-    _opened.shared_fixtures += is_shared
+    if fixturedef.scope == "function":
+        return (yield)
+    _opened.shared_fixtures.append(fixturedef.argname)
     try:
         return (yield)
     finally:
-        _opened.shared_fixtures -= is_shared
+        _opened.shared_fixtures.pop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Note whether the test works with something that lives longer than it."""
+    _opened.is_sharing = not _opened.sharing.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(trylast=True)
