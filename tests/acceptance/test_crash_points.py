@@ -145,7 +145,7 @@ def is_operation(node: ast.expr) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in STORE
 
 
-STORE = {path.stem for path in (Path(holdfast.__file__).parent / "store").glob("*.py")}
+STORE = {path.stem for path in (Path(holdfast.__file__).parent / "store").rglob("*.py")}
 
 
 def test_every_operation_that_writes_is_walked() -> None:

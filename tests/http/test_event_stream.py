@@ -18,7 +18,7 @@ from holdfast.errors import CursorExpired, InvalidId, InvalidInput, StoreError
 from holdfast.events import sse_stream
 from holdfast.events.feed import BUFFER, Follower
 from holdfast.models import Event
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.store.chains import creation
 from holdfast.store.log import pruning
 from holdfast.store.log.reading import LoggedEvent
@@ -134,7 +134,7 @@ async def test_a_deleted_job_is_told_by_its_id_alone(way: Way) -> None:
 async def test_a_lane_that_is_paused_is_told_without_a_job(way: Way) -> None:
     async with listening(way, snapshot=False) as reader:
         await reader.begun()
-        await way.call(holds.pause_lane, "vm-7", asked_by(None, None))
+        await way.call(lanes.pause_lane, "vm-7", asked_by(None, None))
         message = await reader.next()
 
     assert (message.event, message.json["job"], message.json["facts"]["lane"]) == ("lane:paused", None, "vm-7")

@@ -15,7 +15,7 @@ from holdfast.database.tx import ListOperation, Operation, P, R, T
 from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome
 from holdfast.runtime import Runtime, Stepper, Threads
 from holdfast.settings import Settings
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.store.chains import creation
 from holdfast.store.jobs import completing, steering
 from holdfast.tasks.registry import Tasks
@@ -92,7 +92,7 @@ class VirtualStore(SqliteStore):
         except StoreError:
             raise
         except Exception as error:
-            asked = (steering.at_once, holds.skip, creation.start, completing.complete_at_once)
+            asked = (steering.at_once, lanes.skip, creation.start, completing.complete_at_once)
             if operation not in asked or not isinstance(error, HoldfastError):
                 self._disk.machine.errors.append(f"I-64: {operation.__name__} raised {error!r}")
             elif operation is creation.start and not isinstance(error, NotFound):

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.errors import HoldfastError
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.store.jobs import claiming, completing, steering
 from holdfast.worker.claiming import claimer
 from tests.law.changes import BY_HAND
@@ -262,12 +262,12 @@ def a_lane_is_paused_while_its_head_runs(stage: Stage) -> None:
     stage.give_birth(2)
     first, second = stage.start(steady(n=1), Fate("well", 3), lane="a"), stage.start(steady(n=2), WELL, lane="a")
     stage.wait_until(lambda: stage.runs(first), "the head runs", 10)
-    stage.ask(stage.world.people.store.run(holds.pause_lane, "a", OPERATOR))
+    stage.ask(stage.world.people.store.run(lanes.pause_lane, "a", OPERATOR))
     stage.wait_for_end("the head completes", first)
     stage.wait(2 * POLL_SECONDS)
     if stage.runs(second):
         raise Violation("I-27: a job of a paused lane runs")
-    stage.ask(stage.world.people.store.run(holds.resume_lane, "a", OPERATOR))
+    stage.ask(stage.world.people.store.run(lanes.resume_lane, "a", OPERATOR))
     stage.wait_for_end("the next one completes", second)
 
 

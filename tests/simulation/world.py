@@ -18,7 +18,7 @@ from holdfast import Call
 from holdfast.errors import HoldfastError, JobNotFound, LeaseLost, TransactionTimeout, UnknownOutcome
 from holdfast.ids import IdMaker
 from holdfast.models import DELIVER, Asked
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.store.jobs import reaping, settling, steering
 from holdfast.worker import webhook_task
 from holdfast.worker.attempts.aborts import AbortReason
@@ -630,20 +630,20 @@ class World:
         sql = "SELECT lane FROM holdfast_job WHERE head = 1 AND status IN ('failed', 'paused') ORDER BY lane"
         halted = [lane for (lane,) in self.checker.ask(sql)]
         lane = self.chance.choice(halted if halted and self.chance.random() < 0.8 else LANES)
-        if await self.people.store.run(holds.skip, lane, OPERATOR) is not None:
+        if await self.people.store.run(lanes.skip, lane, OPERATOR) is not None:
             self._reach("skipped")
 
     async def _pause_lane(self) -> None:
-        await self.people.store.run(holds.pause_lane, self.chance.choice(LANES), OPERATOR)
+        await self.people.store.run(lanes.pause_lane, self.chance.choice(LANES), OPERATOR)
 
     async def _resume_lane(self) -> None:
-        await self.people.store.run(holds.resume_lane, self.chance.choice(LANES), OPERATOR)
+        await self.people.store.run(lanes.resume_lane, self.chance.choice(LANES), OPERATOR)
 
     async def _pause_queue(self) -> None:
-        await self.people.store.run(holds.pause_queue, "other", None, OPERATOR)
+        await self.people.store.run(lanes.pause_queue, "other", None, OPERATOR)
 
     async def _resume_queue(self) -> None:
-        await self.people.store.run(holds.resume_queue, "other", OPERATOR)
+        await self.people.store.run(lanes.resume_queue, "other", OPERATOR)
 
     async def _retain(self) -> None:
         """Have somebody who is no worker make a pass of retention."""
@@ -727,10 +727,10 @@ class World:
         while True:
             with suppress(HoldfastError):
                 for lane in LANES:
-                    await store.run(holds.resume_lane, lane, OPERATOR)
+                    await store.run(lanes.resume_lane, lane, OPERATOR)
                     with suppress(HoldfastError):
-                        await store.run(holds.skip, lane, OPERATOR)
-                await store.run(holds.resume_queue, "other", OPERATOR)
+                        await store.run(lanes.skip, lane, OPERATOR)
+                await store.run(lanes.resume_queue, "other", OPERATOR)
                 for job in self._statuses("paused"):
                     with suppress(HoldfastError):
                         await self._steer(steering.resume, [job])

@@ -12,9 +12,6 @@ from holdfast.models import ChainFilter, JobFilter, Start
 from holdfast.states import State, Status
 from holdfast.store import (
     admission,
-    arrivals,
-    deliveries,
-    holds,
     lanes,
     phase_rows,
     phases,
@@ -24,6 +21,7 @@ from holdfast.store import (
     rows,
     task_rows,
     unique,
+    webhooks,
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
 from holdfast.store.jobs import claiming, completing, reaping, settling, steering
@@ -227,7 +225,8 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("admission.DONE", admission.DONE, {"given": [(seq, "failed", None) for seq in SEQS]}, JOB_PKEY)
     yield on_ours("admission.REMOVE", admission.REMOVE, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("admission.NEXT_QUEUE", admission.NEXT_QUEUE, {"after": ""}, ARRIVAL, is_ordered=True)
-    yield on_borrowed("arrivals.LEAVE", arrivals.LEAVE, {"seqs": ARRIVED, "milliseconds": 25}, JOB_PKEY)
+    leave = rows.LEAVE_TO_ADMISSION
+    yield on_borrowed("rows.LEAVE_TO_ADMISSION", leave, {"seqs": ARRIVED, "milliseconds": 25}, JOB_PKEY)
 
 
 def lane_probes() -> Iterator[Probe]:
@@ -238,11 +237,11 @@ def lane_probes() -> Iterator[Probe]:
     yield on_borrowed("lanes.NEXT", lanes.NEXT, {"given": LANES}, LANE, HEAD, is_ordered=True)
     yield on_ours("lanes.JOIN", lanes.JOIN, {"given": joining}, JOB_PKEY)
     yield on_borrowed("lanes.PROMOTE", lanes.PROMOTE, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
-    yield on_ours("holds.PARK", holds.PARK, key, HEAD)
-    yield on_ours("holds.UNPARK", holds.UNPARK, key, HEAD)
-    yield on_ours("holds.SKIP", holds.SKIP, key, HEAD)
-    yield on_ours("holds.HEAD", holds.HEAD, key, HEAD)
-    yield on_ours("holds.BEHIND", holds.BEHIND, {**key, "most": 200}, LANE, is_ordered=True)
+    yield on_ours("lanes.PARK", lanes.PARK, key, HEAD)
+    yield on_ours("lanes.UNPARK", lanes.UNPARK, key, HEAD)
+    yield on_ours("lanes.SKIP", lanes.SKIP, key, HEAD)
+    yield on_ours("lanes.HEAD", lanes.HEAD, key, HEAD)
+    yield on_ours("lanes.BEHIND", lanes.BEHIND, {**key, "most": 200}, LANE, is_ordered=True)
 
 
 def blocker_probes() -> Iterator[Probe]:
@@ -382,13 +381,13 @@ def webhook_probes() -> Iterator[Probe]:
     yield on_ours("webhooks.OVERTAKING", fan_out.OVERTAKING, {"jobs": SEQS}, DELIVERY, ABOUT, JOB_PKEY)
     about = {"job": job_id(MIXED // 2), "subscription": None, "paging": Paging(limit=10)}
     found = [(MIXED // 2,)]
-    sql, values = asked(partial(deliveries.list_deliveries, **about), found)
+    sql, values = asked(partial(webhooks.list_deliveries, **about), found)
     yield on_ours("deliveries of a job", sql, values, ABOUT, DELIVERY)
     subscribed = {"job": None, "subscription": job_id(1), "paging": Paging(limit=10)}
-    sql, values = asked(partial(deliveries.list_deliveries, **subscribed))
+    sql, values = asked(partial(webhooks.list_deliveries, **subscribed))
     yield on_ours("deliveries for a subscription", sql, values, DELIVERY, is_ordered=True, is_list=True)
-    yield on_ours("deliveries.SOME", deliveries.SOME, {"jobs": SEQS[:10]}, DELIVERY, JOB_PKEY)
-    yield on_ours("deliveries.ONE", deliveries.ONE, {"id": IDS[6]}, JOB_ID, DELIVERY)
+    yield on_ours("webhooks.DELIVERIES", webhooks.DELIVERIES, {"jobs": SEQS[:10]}, DELIVERY, JOB_PKEY)
+    yield on_ours("webhooks.ONE_DELIVERY", webhooks.ONE_DELIVERY, {"id": IDS[6]}, JOB_ID, DELIVERY)
 
 
 def log_probes() -> Iterator[Probe]:

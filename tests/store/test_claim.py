@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.models import Asked
-from holdfast.store import admission, holds
+from holdfast.store import admission, lanes
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import Want
 from tests.store.engine import RETRY, WANTS, claim, claim_all, claim_one, come_due, expire, settle
@@ -187,10 +187,10 @@ async def test_only_pending_jobs_are_claimed(way: Way, status: str) -> None:
 async def test_a_paused_queue_gives_nothing_and_another_goes_on(way: Way) -> None:
     await way.face.start(greet(name="held"))
     other = await way.face.start(add(a=1, b=2))
-    await way.call(holds.pause_queue, "default", None, Asked("ada", "maintenance"))
+    await way.call(lanes.pause_queue, "default", None, Asked("ada", "maintenance"))
 
     held = await claim_all(way)
-    await way.call(holds.resume_queue, "default", Asked())
+    await way.call(lanes.resume_queue, "default", Asked())
 
     assert [job.id for job in held] == [str(other.id)]
     assert len(await claim_all(way)) == 1
@@ -199,10 +199,10 @@ async def test_a_paused_queue_gives_nothing_and_another_goes_on(way: Way) -> Non
 async def test_a_queue_that_is_paused_until_a_time_goes_on_then(way: Way) -> None:
     chain = await way.face.start(greet(name="held"))
     now = datetime.now(UTC)
-    await way.call(holds.pause_queue, "default", round((now + timedelta(hours=1)).timestamp() * 1000), Asked())
+    await way.call(lanes.pause_queue, "default", round((now + timedelta(hours=1)).timestamp() * 1000), Asked())
     held, shown = await claim(way), (await way.face.get_job(chain.id)).state
 
-    await way.call(holds.pause_queue, "default", round((now - timedelta(hours=1)).timestamp() * 1000), Asked())
+    await way.call(lanes.pause_queue, "default", round((now - timedelta(hours=1)).timestamp() * 1000), Asked())
 
     assert (held, shown) == ([], "waiting")
     assert (await way.face.get_job(chain.id)).state == "pending"

@@ -12,7 +12,7 @@ from holdfast import BlockerCycle, ChainNotFound, JobNotFound, StatusConflict, U
 from holdfast.database.tx import Tx
 from holdfast.models import Asked, Continuation, Job
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.store.chains import creation, deletes
 from holdfast.store.jobs import claiming, completing, steering
 from holdfast.store.jobs.completing import Current
@@ -246,12 +246,12 @@ async def test_what_goes_on_in_its_lane_takes_the_place(way: Way, which: int) ->
 
 async def test_what_goes_on_in_a_paused_lane_is_parked(way: Way) -> None:
     (first,) = await in_lane(way, "first")
-    await way.call(holds.pause_lane, "vm-7", NOBODY)
+    await way.call(lanes.pause_lane, "vm-7", NOBODY)
     step = then()
 
     await go_on(way, first, step)
     nothing = await claim_all(way)
-    await way.call(holds.resume_lane, "vm-7", NOBODY)
+    await way.call(lanes.resume_lane, "vm-7", NOBODY)
 
     assert nothing == []
     assert await run(way) == step.start.id

@@ -12,7 +12,7 @@ from holdfast import BlockerCycle, ChainNotFound, State, Status
 from holdfast.errors import LeaseLost
 from holdfast.models import Asked, Continuation, JobFilter
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import holds, reads
+from holdfast.store import lanes, reads
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.jobs.settling import Settlement
@@ -217,13 +217,13 @@ async def test_in_its_lane_a_continuation_takes_its_predecessors_place(way: Way)
 async def test_a_continuation_in_a_paused_lane_is_parked_in_its_place(way: Way) -> None:
     _, second = await in_lane(way, "first", "second")
     job = await claim_one(way)
-    await way.call(holds.pause_lane, "vm-7", Asked())
+    await way.call(lanes.pause_lane, "vm-7", Asked())
     step = then()
 
     await settle(way, (job.token, step))
     parked = await row_of(way, next_id(step), "gate", "head")
     nothing = await claim_all(way)
-    await way.call(holds.resume_lane, "vm-7", Asked())
+    await way.call(lanes.resume_lane, "vm-7", Asked())
 
     assert (parked, nothing) == ((None, 1), [])
     assert [await run(way), await run(way)] == [next_id(step), second]

@@ -12,7 +12,7 @@ from holdfast import Holdfast, LaneNotFound
 from holdfast.database.dialect import LOCK_SPACE
 from holdfast.models import Asked
 from holdfast.outcomes import Outcome
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.store.jobs import steering
 from tests.conftest import SCHEMA
 from tests.store.engine import (
@@ -137,7 +137,7 @@ async def test_a_failed_or_paused_job_halts_its_lane_and_says_so(way: Way, outco
     first, _ = await in_lane(way, 2)
     await run(way, outcome)
 
-    info = await way.call(holds.lane_info, "vm-7")
+    info = await way.call(lanes.lane_info, "vm-7")
 
     assert await claimed(way) == []
     assert (info.halted_by, info.halted_because, info.depth, info.is_moving) == (first, outcome.reason, 2, False)
@@ -198,7 +198,7 @@ async def test_skip_sets_the_halting_job_aside_as_it_is(way: Way) -> None:
     first, second = await in_lane(way, 2)
     await run(way, FAIL)
 
-    skipped = await way.call(holds.skip, "vm-7", Asked("ada"))
+    skipped = await way.call(lanes.skip, "vm-7", Asked("ada"))
 
     assert skipped == first
     assert await row_of(way, first, "status", "head", "place") == ("failed", 0, None)
@@ -208,7 +208,7 @@ async def test_skip_sets_the_halting_job_aside_as_it_is(way: Way) -> None:
 async def test_a_skipped_job_that_is_retried_joins_at_the_end(way: Way) -> None:
     first, second = await in_lane(way, 2)
     await run(way, FAIL)
-    await way.call(holds.skip, "vm-7", Asked())
+    await way.call(lanes.skip, "vm-7", Asked())
 
     await way.face.retry(first)
 
@@ -219,13 +219,13 @@ async def test_skip_leaves_a_lane_that_nobody_halts_alone(way: Way) -> None:
     first, _ = await in_lane(way, 2)
     await claim_one(way)
 
-    assert await way.call(holds.skip, "vm-7", Asked()) is None
+    assert await way.call(lanes.skip, "vm-7", Asked()) is None
     assert await row_of(way, first, "status", "head") == ("running", 1)
 
 
 async def test_skip_of_a_lane_that_is_not_there_says_so(way: Way) -> None:
     with pytest.raises(LaneNotFound, match="no lane 'vm-7'"):
-        await way.call(holds.skip, "vm-7", Asked())
+        await way.call(lanes.skip, "vm-7", Asked())
 
 
 async def test_a_job_paused_in_its_place_halts_the_lane_when_its_turn_comes(way: Way) -> None:
@@ -298,9 +298,9 @@ async def test_a_paused_lane_gives_nothing_until_it_is_resumed(way: Way) -> None
     ids = await in_lane(way, 2)
     await admit(way)
 
-    await way.call(holds.pause_lane, "vm-7", Asked("ada", "maintenance"))
-    held, info = await claimed(way), await way.call(holds.lane_info, "vm-7")
-    await way.call(holds.resume_lane, "vm-7", Asked())
+    await way.call(lanes.pause_lane, "vm-7", Asked("ada", "maintenance"))
+    held, info = await claimed(way), await way.call(lanes.lane_info, "vm-7")
+    await way.call(lanes.resume_lane, "vm-7", Asked())
 
     assert held == []
     assert (info.paused_by, info.reason, info.depth, info.is_moving) == ("ada", "maintenance", 2, False)
@@ -309,11 +309,11 @@ async def test_a_paused_lane_gives_nothing_until_it_is_resumed(way: Way) -> None
 
 
 async def test_a_lane_that_is_paused_before_it_has_jobs_holds_them(way: Way) -> None:
-    await way.call(holds.pause_lane, "vm-7", Asked())
+    await way.call(lanes.pause_lane, "vm-7", Asked())
     (first,) = await in_lane(way, 1)
 
     held = await claimed(way)
-    await way.call(holds.resume_lane, "vm-7", Asked())
+    await way.call(lanes.resume_lane, "vm-7", Asked())
 
     assert (held, await claimed(way)) == ([], [first])
 
@@ -321,29 +321,29 @@ async def test_a_lane_that_is_paused_before_it_has_jobs_holds_them(way: Way) -> 
 async def test_the_running_job_of_a_paused_lane_finishes_and_the_next_waits(way: Way) -> None:
     first, second = await in_lane(way, 2)
     job = await claim_one(way)
-    await way.call(holds.pause_lane, "vm-7", Asked())
+    await way.call(lanes.pause_lane, "vm-7", Asked())
 
     await settle(way, (job.token, DONE))
 
     assert (await row_of(way, first, "status"), await claimed(way)) == (("completed",), [])
-    await way.call(holds.resume_lane, "vm-7", Asked())
+    await way.call(lanes.resume_lane, "vm-7", Asked())
     assert await claimed(way) == [second]
 
 
 async def test_a_backoff_that_ends_in_a_paused_lane_waits_for_its_resume(way: Way) -> None:
     (first,) = await in_lane(way, 1)
     await run(way, RETRY)
-    await way.call(holds.pause_lane, "vm-7", Asked())
+    await way.call(lanes.pause_lane, "vm-7", Asked())
     await come_due(way)
 
     held = await claimed(way)
-    await way.call(holds.resume_lane, "vm-7", Asked())
+    await way.call(lanes.resume_lane, "vm-7", Asked())
 
     assert (held, await claimed(way)) == ([], [first])
 
 
 async def test_resuming_a_lane_that_is_not_paused_changes_nothing(way: Way) -> None:
-    assert await way.call(holds.resume_lane, "vm-7", Asked()) is False
+    assert await way.call(lanes.resume_lane, "vm-7", Asked()) is False
     assert await facts_of(way, "lane:resumed") == []
 
 
@@ -400,17 +400,17 @@ async def test_a_halted_lane_keeps_its_row(way: Way) -> None:
 async def test_a_paused_lane_keeps_its_row_until_it_is_resumed(way: Way) -> None:
     await in_lane(way, 1)
     job = await claim_one(way)
-    await way.call(holds.pause_lane, "vm-7", Asked())
+    await way.call(lanes.pause_lane, "vm-7", Asked())
     await settle(way, (job.token, DONE))
     paused = await lane_rows(way)
 
-    await way.call(holds.resume_lane, "vm-7", Asked())
+    await way.call(lanes.resume_lane, "vm-7", Asked())
 
     assert (paused, await lane_rows(way)) == (["vm-7"], [])
 
 
 async def test_an_empty_lane_stands_at_nothing(way: Way) -> None:
-    info = await way.call(holds.lane_info, "nobody's")
+    info = await way.call(lanes.lane_info, "nobody's")
 
     assert (info.depth, info.head, info.halted_by, info.paused_at, info.is_moving) == (0, None, None, None, True)
 

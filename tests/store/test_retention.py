@@ -14,7 +14,7 @@ from holdfast.database.tx import Tx
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL
-from holdfast.store import retention, subscriptions, unique
+from holdfast.store import retention, unique, webhooks
 from holdfast.store.log import fan_out, pruning
 from holdfast.store.retention import BEGINNING, RetentionGroup
 from tests.store.engine import FAIL, admit, run
@@ -631,7 +631,7 @@ async def test_the_webhooks_of_a_batch_count_among_its_jobs(way: Way) -> None:
     for _ in range(5):
         await ended(way)
     for number in range(2):
-        await way.call(subscriptions.subscribe, UUID(int=number), "https://example.com/", ("job:stale",), None, ())
+        await way.call(webhooks.subscribe, UUID(int=number), "https://example.com/", ("job:stale",), None, ())
     (line,) = await way.read(retention.lines, "stale")
 
     found, has_more = await way.read(_find_few, line, 7)

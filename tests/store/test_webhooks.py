@@ -18,7 +18,7 @@ from holdfast.database.tx import Tx
 from holdfast.errors import Busy, DeliveryNotFound, InvalidAddress, SubscriptionNotFound
 from holdfast.models import DELIVER, GONE, INTERNAL_QUEUE, TRIGGERS, EventName
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import subscriptions
+from holdfast.store import webhooks as subscriptions
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Claimed, Want
 from holdfast.store.jobs.reaping import reap

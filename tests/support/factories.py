@@ -16,7 +16,7 @@ from holdfast import Tasks
 from holdfast.database.tx import Row, Tx
 from holdfast.models import Start
 from holdfast.states import OPEN, Status
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.store.jobs.steering import Asked
 from tests.support.ways import Way
 
@@ -93,12 +93,12 @@ async def change_job(way: Way, job_id: UUID, **columns: Any) -> None:
 
 async def pause_queue(way: Way, name: str) -> None:
     """Pause a queue."""
-    await way.call(holds.pause_queue, name, None, Asked())
+    await way.call(lanes.pause_queue, name, None, Asked())
 
 
 async def pause_lane(way: Way, key: str) -> None:
     """Pause a lane."""
-    await way.call(holds.pause_lane, key, Asked())
+    await way.call(lanes.pause_lane, key, Asked())
 
 
 async def make_phase(way: Way, job_id: UUID, name: str) -> None:

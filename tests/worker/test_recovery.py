@@ -25,7 +25,7 @@ from holdfast.runtime import Runtime
 from holdfast.store.chains import creation
 from holdfast.store.jobs import claiming, reaping
 from holdfast.store.jobs.claiming import Claimed, ClaimState, Token, Want
-from holdfast.store.proofs import LivenessLock, list_locks
+from holdfast.store.workers import LivenessLock, list_locks
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 from holdfast.worker.upkeep.reaper import Upkeep

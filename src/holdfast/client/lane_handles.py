@@ -14,7 +14,7 @@ from holdfast import current_block
 from holdfast.client.verbs import asked_by
 from holdfast.database.tx import Operation, Runner, drive
 from holdfast.models import LaneInfo
-from holdfast.store import holds
+from holdfast.store import lanes
 from holdfast.tasks.calls import milliseconds_of
 
 P = ParamSpec("P")
@@ -37,22 +37,22 @@ class LaneHandle:
 
     async def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        await run(self._at, holds.pause_lane, self.key, asked_by(by, why))
+        await run(self._at, lanes.pause_lane, self.key, asked_by(by, why))
 
     async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return await run(self._at, holds.resume_lane, self.key, asked_by(by, why))
+        return await run(self._at, lanes.resume_lane, self.key, asked_by(by, why))
 
     async def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
         Raises `LaneNotFound` if there is no such lane.
         """
-        return await run(self._at, holds.skip, self.key, asked_by(by, why))
+        return await run(self._at, lanes.skip, self.key, asked_by(by, why))
 
     async def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
-        return await self._at.read(holds.lane_info, self.key)
+        return await self._at.read(lanes.lane_info, self.key)
 
 
 class BlockingLaneHandle:
@@ -64,22 +64,22 @@ class BlockingLaneHandle:
 
     def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        drive(run(self._at, holds.pause_lane, self.key, asked_by(by, why)))
+        drive(run(self._at, lanes.pause_lane, self.key, asked_by(by, why)))
 
     def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return drive(run(self._at, holds.resume_lane, self.key, asked_by(by, why)))
+        return drive(run(self._at, lanes.resume_lane, self.key, asked_by(by, why)))
 
     def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
         Raises `LaneNotFound` if there is no such lane.
         """
-        return drive(run(self._at, holds.skip, self.key, asked_by(by, why)))
+        return drive(run(self._at, lanes.skip, self.key, asked_by(by, why)))
 
     def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
-        return drive(self._at.read(holds.lane_info, self.key))
+        return drive(self._at.read(lanes.lane_info, self.key))
 
 
 class QueueHandle:
@@ -91,11 +91,11 @@ class QueueHandle:
 
     async def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
-        await run(self._at, holds.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why))
+        await run(self._at, lanes.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why))
 
     async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused."""
-        return await run(self._at, holds.resume_queue, self.name, asked_by(by, why))
+        return await run(self._at, lanes.resume_queue, self.name, asked_by(by, why))
 
 
 class BlockingQueueHandle:
@@ -107,8 +107,8 @@ class BlockingQueueHandle:
 
     def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
-        drive(run(self._at, holds.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why)))
+        drive(run(self._at, lanes.pause_queue, self.name, milliseconds_of(until, "until"), asked_by(by, why)))
 
     def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused."""
-        return drive(run(self._at, holds.resume_queue, self.name, asked_by(by, why)))
+        return drive(run(self._at, lanes.resume_queue, self.name, asked_by(by, why)))

@@ -17,7 +17,7 @@ from holdfast.database.tx import Operation, Runner, drive
 from holdfast.errors import InvalidInput
 from holdfast.ids import Target, target_id
 from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, Page, Subscription, Trigger
-from holdfast.store import deliveries, subscriptions
+from holdfast.store import webhooks
 from holdfast.tasks.calls import is_name
 
 P = ParamSpec("P")
@@ -168,40 +168,40 @@ class WebhookVerbs:
             raise InvalidInput("it names none, so nothing would be told; leave it out for all tasks", "tasks")
         signing = _words("secrets", secrets)
         new_id = self._starter.new_id()
-        return await self._write("subscribe", subscriptions.subscribe, new_id, url, wanted, only, signing)
+        return await self._write("subscribe", webhooks.subscribe, new_id, url, wanted, only, signing)
 
     async def list_all(self) -> list[Subscription]:
         """List all subscriptions."""
-        return await self._at.read(subscriptions.list_all)
+        return await self._at.read(webhooks.list_subscriptions)
 
     async def get(self, subscription: Target) -> Subscription:
         """Read one."""
-        return await self._at.read(subscriptions.get, target_id(subscription))
+        return await self._at.read(webhooks.get_subscription, target_id(subscription))
 
     async def remove(self, subscription: Target) -> None:
         """Forget one."""
-        await self._write("remove", subscriptions.unsubscribe, target_id(subscription))
+        await self._write("remove", webhooks.unsubscribe, target_id(subscription))
 
     async def enable(self, subscription: Target) -> Subscription:
         """Tell one again."""
-        return await self._write("enable", subscriptions.enable, target_id(subscription))
+        return await self._write("enable", webhooks.enable, target_id(subscription))
 
     async def disable(self, subscription: Target, why: str | None) -> Subscription:
         """Tell one nothing."""
         reason = asked_by(None, why).why
-        return await self._write("disable", subscriptions.disable, target_id(subscription), reason)
+        return await self._write("disable", webhooks.disable, target_id(subscription), reason)
 
     async def deliveries(self, job: Target | None, subscription: Target | None, page: PageOptions) -> Page[Delivery]:
         """List deliveries."""
         about = None if job is None else target_id(job)
         receiver = None if subscription is None else target_id(subscription)
-        return await self._at.read(deliveries.list_deliveries, about, receiver, paging(**page))
+        return await self._at.read(webhooks.list_deliveries, about, receiver, paging(**page))
 
     async def redeliver(self, delivery: Target, by: str | None, why: str | None) -> Delivery:
         """Deliver once more."""
         said = asked_by(by, why).said()
         new_id = self._starter.new_id()
-        return await self._write("redeliver", deliveries.redeliver, target_id(delivery), new_id, said)
+        return await self._write("redeliver", webhooks.redeliver, target_id(delivery), new_id, said)
 
     async def _write(self, verb: str, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         current_block.refuse_alone(f"hf.webhooks.{verb}")

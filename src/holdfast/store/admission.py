@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from holdfast.database.tx import Tx
 from holdfast.states import TERMINAL, Status
-from holdfast.store import arrivals, lanes
+from holdfast.store import lanes
 from holdfast.store.chains import blockers
 from holdfast.store.chains.deletes import TOMBSTONE
 from holdfast.store.log import fan_out
-from holdfast.store.rows import PRIORITY_MS
+from holdfast.store.rows import AGAIN_MS, PRIORITY_MS, leave_to_admission
 
 MOST_ARRIVALS = 200
 
@@ -100,7 +100,7 @@ async def _take_up(tx: Tx, arrived: Sequence[Arrival]) -> None:
     later = await _admit(tx, ended) | await _block_again(tx, [each for each in arrived if each.is_opened_again])
     done = later | {each.seq for each in ended}
     later |= await _admit(tx, [each for each in arrived if each.seq not in done])
-    await arrivals.leave(tx, sorted(later), arrivals.AGAIN_MS)
+    await leave_to_admission(tx, sorted(later), AGAIN_MS)
 
 
 async def _admit(tx: Tx, arrived: Sequence[Arrival]) -> set[int]:

@@ -279,3 +279,12 @@ def read_cursor(cursor: str, kind: str) -> int:
 
 def _milliseconds(at: datetime) -> int:
     return round(at.timestamp() * 1000)
+
+
+NOW = """SELECT $now"""
+
+
+async def now_ms(tx: Tx) -> int:
+    """Read the database's time, in milliseconds since 1970."""
+    ((now,),) = await tx.fetch_all(NOW)
+    return int(now)

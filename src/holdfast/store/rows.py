@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from holdfast.database.tx import Row, Tx
-from holdfast.models import Job, Phase, Start
+from holdfast.models import EventName, Job, Phase, Start
 from holdfast.states import Gate, Status, shown
 from holdfast.store.phase_rows import BESIDE, BESIDE_WITH_RESULTS, PhaseRow, from_text
 
@@ -105,6 +105,31 @@ def first_gate(start: Start, status: Status, lane: str | None) -> Gate | None:
         return None
     waits = start.blockers or lane is not None or start.delay_ms or start.run_at_ms is not None
     return Gate.ARRIVAL if waits else Gate.READY
+
+
+AGAIN_MS = 25
+"""When to look again at what somebody had locked."""
+
+LEAVE_TO_ADMISSION = """
+    UPDATE holdfast_job SET gate = 'arrival', wake_at = $now + :milliseconds
+    WHERE seq $any(seqs: bigint)"""
+
+
+async def leave_to_admission(tx: Tx, seqs: Sequence[int], milliseconds: int = 0) -> None:
+    """Have admission look at rows that we have locked, in the next step for their queue."""
+    if seqs:
+        await tx.execute(LEAVE_TO_ADMISSION, seqs=seqs, milliseconds=milliseconds)
+
+
+class NewEvent(NamedTuple):
+    """An event to be appended, as the list of `events.APPEND` has it; *facts* is canonical JSON or None."""
+
+    job: int
+    name: EventName
+    status: Status | None = None
+    version: int | None = None
+    attempt: int | None = None
+    facts: str | None = None
 
 
 STORED = tuple(each.name for each in fields(Job) if each.name not in ("state", "phases"))

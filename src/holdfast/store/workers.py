@@ -1,6 +1,7 @@
 """Workers, and others who sleep: one row each, with a beat, and a mark while they sleep and want to be woken.
 
-A row is advice, never a lease: nothing that a job depends on is decided by it.
+A row is advice, never a lease: nothing that a job depends on is decided by it. On a SQLite database it also names the
+file that a worker keeps locked while it lives, by which the others know of its death before its leases end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.database.tx import Tx
+from holdfast.database.tx import Row, Tx, repeatable
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +87,45 @@ async def astray(tx: Tx, milliseconds: int) -> list[str]:
 async def forget_astray(tx: Tx, member_ids: Sequence[str], milliseconds: int) -> None:
     """Remove the rows of those who are still without a beat for *milliseconds*."""
     await tx.execute(FORGET_ASTRAY, ids=list(member_ids), milliseconds=milliseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessLock:
+    """The lock of a worker: its file, and which file that was when the worker took the lock."""
+
+    worker: str
+    path: str
+    device: int
+    inode: int
+
+
+RECORD_LOCK = """
+    INSERT INTO holdfast_worker (id, facts, started_at, seen_at, lock_path, lock_device, lock_inode)
+    VALUES (:worker, '{}', $now, $now, :path, :device, :inode)
+    ON CONFLICT (id) DO UPDATE
+    SET lock_path = excluded.lock_path, lock_device = excluded.lock_device, lock_inode = excluded.lock_inode"""
+
+
+@repeatable
+async def record_lock(tx: Tx, lock: LivenessLock) -> None:
+    """Write down that a worker lives while *lock* is taken."""
+    await tx.execute(RECORD_LOCK, worker=lock.worker, path=lock.path, device=lock.device, inode=lock.inode)
+
+
+LOCKS = """SELECT id, lock_path, lock_device, lock_inode FROM holdfast_worker WHERE lock_path IS NOT NULL"""
+
+
+async def list_locks(tx: Tx) -> list[LivenessLock]:
+    """Give the locks of all workers that are written down."""
+    rows: list[Row] = await tx.fetch_all(LOCKS)
+    return [LivenessLock(*row) for row in rows]
+
+
+# they have ended, and have no jobs: nothing is left to prove
+FORGET_WITH_LOCK = """DELETE FROM holdfast_worker WHERE id $any(workers: text)"""
+
+
+@repeatable
+async def forget_with_lock(tx: Tx, workers: Sequence[str]) -> None:
+    """Remove the rows of *workers* with the locks that they name."""
+    await tx.execute(FORGET_WITH_LOCK, workers=list(workers))

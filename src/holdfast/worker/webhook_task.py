@@ -25,7 +25,7 @@ from holdfast.models import DELIVER, GONE
 from holdfast.outcomes import Described, Fail, Retry
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
-from holdfast.store import clock
+from holdfast.store import reads
 from holdfast.tasks.calls import Options
 from holdfast.tasks.signatures import read_signature
 from holdfast.tasks.task import Policy, Task
@@ -112,7 +112,7 @@ class _Sender:
         """Post once; give what it came to, or raise `NotDelivered` or `Refused`."""
         if self._poster is None:  # what it imports takes a while, which the event loop has better uses for
             self._poster = await self._runtime.threads.call(self._make_poster)
-        now_ms = await self._store.read(clock.now_ms)
+        now_ms = await self._store.read(reads.now_ms)
         headers = self._headers(webhook_id, now_ms // 1000, body, names)
         try:
             answer = await self._poster.post(url, headers, body)

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from holdfast.database.tx import Tx
 from holdfast.states import Status
-from holdfast.store import arrivals, unique
-from holdfast.store.rows import LockedJob
+from holdfast.store import unique
+from holdfast.store.rows import LockedJob, leave_to_admission
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ async def close(tx: Tx, ends: Sequence[ChainEnd]) -> list[Watched]:
 
 async def leave_dependents(tx: Tx, closed: Sequence[Watched]) -> None:
     """Have admission tell the dependents of continued chains; a chain of one job is an arrival by itself."""
-    await arrivals.leave(tx, [each.first for each in closed if each.is_continued])
+    await leave_to_admission(tx, [each.first for each in closed if each.is_continued])
 
 
 # its dependents that failed by it are put back to blocked, which is left to admission

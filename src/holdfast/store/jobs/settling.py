@@ -19,12 +19,12 @@ from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.models import DELIVER, EventName, PhaseStatus
 from holdfast.outcomes import POISON, Kind, Outcome
 from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_by
-from holdfast.store import arrivals, lanes, phase_rows
+from holdfast.store import lanes, phase_rows
 from holdfast.store.chains import blockers, chain_ends, continuations
 from holdfast.store.chains.continuations import continued
 from holdfast.store.jobs.claiming import EXISTS, FENCE, STANDING, ClaimState, Token, hold_of, look, token_of
 from holdfast.store.log import events, fan_out
-from holdfast.store.rows import LOCKED, LockedJob, to_locked
+from holdfast.store.rows import AGAIN_MS, LOCKED, LockedJob, leave_to_admission, to_locked
 
 NOBODY_WAITED_FOR: Mapping[UUID, UUID] = MappingProxyType({})
 
@@ -301,7 +301,7 @@ async def leave(
     moved, untold = await blockers.release(tx, {each.chain_id: each.closed_as for each in closed})
     left = {job.seq for job, each in decided if job.lane in stuck and not _keeps_lane(job, each)}
     left |= {each.first for each in closed if each.chain_id in untold}
-    await arrivals.leave(tx, sorted(left), arrivals.AGAIN_MS)
+    await leave_to_admission(tx, sorted(left), AGAIN_MS)
     said = [fact for job, each in decided for fact in _facts(job, each, versions[job.seq])]
     told = await fan_out.ended(tx, [_delivered(job, each) for job, each in decided if _ends_delivery(job, each)])
     await events.append(tx, said + enqueued + told)
@@ -390,3 +390,17 @@ def _facts(job: LockedJob, settlement: Settlement, version: int) -> Iterator[eve
 
 
 HALTING = (Status.FAILED, Status.PAUSED)
+
+
+OF_ATTEMPT = """
+    SELECT status, version FROM holdfast_job
+    WHERE seq = :seq AND attempt = :attempt AND coalesce(nonce, '') = :nonce"""
+
+
+async def append_warning(tx: Tx, token: Token, error: str) -> None:
+    """Append *error*, a JSON text, of a handler whose attempt has completed its job; it undoes nothing."""
+    for status, version in await tx.fetch_all(OF_ATTEMPT, seq=token.seq, attempt=token.attempt, nonce=token.nonce):
+        facts = json.dumps({"error": json.loads(error)})
+        await events.append(
+            tx, [events.NewEvent(token.seq, "job:warning", Status(status), version, token.attempt, facts)]
+        )

@@ -17,8 +17,8 @@ from functools import cache
 
 from holdfast.database.tx import Row, Tx
 from holdfast.models import TRIGGERS, EventName
-from holdfast.store.facts import NewEvent as NewEvent  # noqa: PLC0414 - who appends something finds it here
 from holdfast.store.log import fan_out
+from holdfast.store.rows import NewEvent as NewEvent  # noqa: PLC0414 - who appends something finds it here
 
 NO_JOB = 0
 

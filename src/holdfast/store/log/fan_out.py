@@ -27,8 +27,7 @@ from holdfast.ids import id_that_follows
 from holdfast.models import DEFAULT_TRIGGERS, DELIVER, GONE, INTERNAL_QUEUE, EventName, Job, Start
 from holdfast.states import Status
 from holdfast.store import rows
-from holdfast.store.facts import NewEvent
-from holdfast.store.rows import COLUMNS, FACTS, SILENT, Inserted, instant, to_job
+from holdfast.store.rows import COLUMNS, FACTS, SILENT, Inserted, NewEvent, instant, to_job
 from holdfast.wire.job_json import instant_text
 from holdfast.wire.webhook_body import body
 

@@ -13,7 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Outcome
 from holdfast.runtime import Runtime, ThreadPool
-from holdfast.store.jobs import warnings
+from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.store.jobs.settling import Settlement
 from holdfast.tasks.registry import Tasks
@@ -105,7 +105,7 @@ class Handlers:
         """Write down what was raised after the job was completed, if that can be done."""
         logger.warning("handler_raised_after_completion", extra={"job": attempt.job.id, "task": attempt.job.task})
         try:
-            await self._store.run(warnings.append, attempt.job.token, error)
+            await self._store.run(settling.append_warning, attempt.job.token, error)
         except StoreError:
             logger.warning("warning_not_written", extra={"job": attempt.job.id}, exc_info=True)
 

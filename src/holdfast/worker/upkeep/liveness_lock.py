@@ -12,9 +12,9 @@ from holdfast.database.sqlite import SqliteStore
 from holdfast.database.sqlite.liveness_lock import HeldLock, take, take_of_the_dead
 from holdfast.database.tx import Store
 from holdfast.fault_points import reach
-from holdfast.store import proofs
+from holdfast.store import workers
 from holdfast.store.jobs import reaping
-from holdfast.store.proofs import LivenessLock
+from holdfast.store.workers import LivenessLock
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +34,11 @@ class LivenessLocks:
         database = self._store.path
         path = f"{database}-holdfast-worker-{self._worker.rpartition('-')[2]}"
         self._own = take(path, model=database)
-        await self._store.run(proofs.record, LivenessLock(self._worker, path, self._own.device, self._own.inode))
+        await self._store.run(workers.record_lock, LivenessLock(self._worker, path, self._own.device, self._own.inode))
 
     async def end(self) -> None:
         """Strike us off and let go; only if we have no jobs any more."""
-        await self._store.run(proofs.forget, [self._worker])
+        await self._store.run(workers.forget_with_lock, [self._worker])
         self.drop()
 
     def drop(self) -> None:
@@ -56,7 +56,7 @@ class LivenessLocks:
 
     async def take_over_the_dead(self) -> int:
         """Take back the jobs of every worker that is proved dead; answer how many."""
-        known = await self._store.read(proofs.list_locks)
+        known = await self._store.read(workers.list_locks)
         self._others = [each for each in known if each.worker != self._worker]
         self._look()
         if not self._dead:
@@ -65,7 +65,7 @@ class LivenessLocks:
         count = 0
         while taken := await self._store.run(reaping.reap_dead, sorted(self._dead)):
             count += taken
-        await self._store.run(proofs.forget, sorted(self._dead))
+        await self._store.run(workers.forget_with_lock, sorted(self._dead))
         logger.warning("workers_found_dead", extra={"workers": ", ".join(sorted(self._dead)), "jobs": count})
         dead, self._dead = self._dead, {}
         self._others = [each for each in self._others if each.worker not in dead]
