@@ -418,7 +418,7 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
         "claim.before_handler",
         "jobs.progress",
         "fenced.",
-        "settling.hold_block",
+        "block_ends.lock_job",
         "provided.",
         "migrations.identity",
     )
@@ -500,7 +500,7 @@ SCENARIOS: dict[str, Scenario] = {
     "report and fail": replace(AT_ITS_END, prepare=started(job("reports and fails"))),
     "renew": replace(AT_ITS_END, about=("jobs.renew", "renew."), prepare=started(job("is slow"))),
     "in blocks": replace(
-        AT_ITS_END, about=("fenced.", "settling.hold_block", "jobs.claim"), prepare=started(job("in blocks")),
+        AT_ITS_END, about=("fenced.", "block_ends.lock_job", "jobs.claim"), prepare=started(job("in blocks")),
     ),
     "go on in a block": replace(
         AT_ITS_END, about=("fenced.",), prepare=started(lambda: ends(how="goes on in a block").options(lane="a")),

@@ -18,7 +18,7 @@ from holdfast.states import Change, Status, guard
 from holdfast.store import admission, lanes, phases, retention, rows, unique
 from holdfast.store.chains import blockers, chain_ends, continuations, deletes
 from holdfast.store.chains.blockers import Moved
-from holdfast.store.jobs import claiming, completing, reaping, settling
+from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling
 from holdfast.store.log import fan_out, reading
 from holdfast.store.log.reading import LogRow, LogRows
 from holdfast.wire.cursors import Position, SeqCursor
@@ -287,7 +287,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "DID NOT RAISE",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settling, "finish_block", finish_anyway)
+    patch.setattr(block_ends, "finish_block", finish_anyway)
     change_sql(patch, settling, "LEAVE", guard(Change.COMPLETE), guard(Change.FAIL))
 
 
@@ -313,7 +313,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def continue_anyway(patch: pytest.MonkeyPatch) -> None:
     """Let a block continue its job whatever has become of it, at whichever position is free."""
-    patch.setattr(settling, "finish_block", finish_anyway)
+    patch.setattr(block_ends, "finish_block", finish_anyway)
     change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "true")
     any_position = "(SELECT max(later.chain_index) FROM holdfast_job AS later WHERE later.chain_id = before.chain_id)"
     change_sql(patch, continuations, "INSERT", "before.chain_index + 1", f"{any_position} + 1")
@@ -356,7 +356,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "locked",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settling, "CHECK", f"{settling.CHECK} $locked")
+    patch.setattr(block_ends, "CHECK", f"{block_ends.CHECK} $locked")
 
 
 NEW_BY_SEQ = f"""SELECT {reading.LINE} FROM holdfast_event WHERE seq > :after ORDER BY seq LIMIT :most"""

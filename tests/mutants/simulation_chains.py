@@ -21,7 +21,7 @@ from holdfast.errors import LeaseLost, UnknownOutcome
 from holdfast.states import Change, guard
 from holdfast.store.chains import blockers, continuations
 from holdfast.store.chains.blockers import Moved
-from holdfast.store.jobs import completing, settling
+from holdfast.store.jobs import block_ends, completing, settling
 from holdfast.store.jobs.claiming import ClaimState, Token, token_of
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.log import events
@@ -39,7 +39,7 @@ async def finish_anyway(tx: Tx, settlement: Settlement) -> None:
     rows = await tx.fetch_all(f"SELECT {LOCKED} FROM holdfast_job WHERE seq = :seq", seq=settlement.token.seq)
     held = to_locked(rows[0])
     decided = [(held, replace(settlement, token=token_of(held)))]
-    judged = await continuations.judge(tx, settling._steps(decided))
+    judged = await continuations.judge(tx, settling.steps_of(decided))
     await settling.leave(tx, decided, judged.chains)
 
 
@@ -50,9 +50,9 @@ async def say_held(tx: Tx, token: Token) -> ClaimState:
 
 def without_looking(patch: pytest.MonkeyPatch) -> None:
     """Take away every look at the token of a block."""
-    patch.setattr(settling, "check", say_held)
-    patch.setattr(settling, "hold_block", say_held)
-    patch.setattr(settling, "finish_block", finish_anyway)
+    patch.setattr(block_ends, "check", say_held)
+    patch.setattr(block_ends, "lock_job", say_held)
+    patch.setattr(block_ends, "finish_block", finish_anyway)
 
 
 @mutant("double successor", "I-36", scene=chain_scenes.a_chain_goes_on_in_its_lane)
@@ -142,7 +142,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     write = attempt_block.TokenFence.write
-    patch.setattr(settling, "check", say_held)
+    patch.setattr(block_ends, "check", say_held)
 
     async def keep(self: attempt_block.TokenFence, open_tx: OpenTx) -> None:
         try:

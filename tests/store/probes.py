@@ -24,7 +24,7 @@ from holdfast.store import (
     webhooks,
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
-from holdfast.store.jobs import claiming, completing, reaping, settling, steering
+from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading
 from holdfast.store.reads import Paging
 from tests.store.crowd import CYCLE, MIXED, job_id
@@ -349,9 +349,9 @@ def chain_probes() -> Iterator[Probe]:
     yield on_borrowed("continuations.INSERT", continuations.INSERT, {"given": following}, JOB_PKEY)
     yield on_borrowed("blockers.WAITED_FOR", blockers.WAITED_FOR, {"ids": CHAINS}, LINKS_TO)
     yield on_borrowed("blockers.AHEAD", blockers.AHEAD, {"ids": CHAINS}, JOB_PKEY, JOB_ID, JOB_CHAIN, BLOCKER)
-    yield on_borrowed("settling.LOCK", settling.LOCK, one, JOB_PKEY, JOB_ID)
-    yield on_borrowed("settling.CHECK", settling.CHECK, one, JOB_PKEY)
-    yield on_borrowed("settling.HOLD_OWN", settling.HOLD_OWN, one, JOB_PKEY)
+    yield on_borrowed("block_ends.LOCK_WITH_FIRST", block_ends.LOCK_WITH_FIRST, one, JOB_PKEY, JOB_ID)
+    yield on_borrowed("block_ends.CHECK", block_ends.CHECK, one, JOB_PKEY)
+    yield on_borrowed("block_ends.LOCK_OWN", block_ends.LOCK_OWN, one, JOB_PKEY)
     yield on_borrowed(
         "completing.COMPLETE", completing.COMPLETE, {**one, "output": None, "closed_as": "completed"}, JOB_PKEY
     )

@@ -22,7 +22,7 @@ from holdfast.models import Continuation
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import admission
 from holdfast.store.chains import blockers, creation, deletes
-from holdfast.store.jobs import claiming, completing, settling
+from holdfast.store.jobs import block_ends, claiming, completing, settling
 from holdfast.store.jobs.settling import Settlement
 from tests.store import by_hand
 from tests.store.engine import DONE, admit, claim_all, claim_one, run, settle
@@ -236,7 +236,7 @@ async def test_a_block_that_comes_after_somebody_who_completed_its_job_learns_it
     person, worker = await actor(), await actor()
     step = Continuation(a_start())
     await person.do(by_hand.complete, chain.id, None, step)
-    await worker.wait_for_others(settling.finish_block, Settlement(job.token, then()))
+    await worker.wait_for_others(block_ends.finish_block, Settlement(job.token, then()))
 
     await person.commit()
 
@@ -254,7 +254,7 @@ async def test_a_block_goes_on_if_whoever_completed_its_job_rolls_back(way: Way,
     person, worker = await actor(), await actor()
     step = then()
     await person.do(by_hand.complete, chain.id)
-    await worker.wait_for_others(settling.finish_block, Settlement(job.token, step))
+    await worker.wait_for_others(block_ends.finish_block, Settlement(job.token, step))
 
     await person.rollback()
     await worker.answer()
@@ -268,7 +268,7 @@ async def test_a_person_who_comes_after_a_block_finds_the_next_job(way: Way, act
     job = await claim_one(way)
     person, worker = await actor(), await actor()
     step = then()
-    await worker.do(settling.finish_block, Settlement(job.token, step))
+    await worker.do(block_ends.finish_block, Settlement(job.token, step))
     await person.wait_for_others(completing.current, chain.id)
 
     await worker.commit()
@@ -280,7 +280,7 @@ async def test_a_person_who_comes_after_the_end_is_told_that_it_has_completed(wa
     chain = await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
     person, worker = await actor(), await actor()
-    await worker.do(settling.finish_block, Settlement(job.token, DONE))
+    await worker.do(block_ends.finish_block, Settlement(job.token, DONE))
     await person.wait_for_others(by_hand.complete, chain.id)
 
     await worker.commit()
@@ -325,12 +325,12 @@ async def test_a_cancel_that_commits_while_user_code_runs_undoes_the_block(way: 
     chain = await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
     worker = await actor()
-    opened = await worker.do(settling.check, job.token)
+    opened = await worker.do(block_ends.check, job.token)
 
     await asyncio.wait_for(way.face.cancel(chain), 5)  # the block that is open locks nothing yet
 
     with pytest.raises(LeaseLost, match="cancelled"):
-        await worker.do(settling.finish_block, Settlement(job.token, then()))
+        await worker.do(block_ends.finish_block, Settlement(job.token, then()))
     await worker.rollback()
     assert (opened, len(await way.face.list_jobs())) == ("held", 1)
 
@@ -339,7 +339,7 @@ async def test_a_renewal_is_not_held_up_by_an_open_block(way: Way, actor: Any) -
     await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
     worker = await actor()
-    await worker.do(settling.check, job.token)
+    await worker.do(block_ends.check, job.token)
 
     renewed = await asyncio.wait_for(way.call(claiming.renew, [job.token]), 5)
 

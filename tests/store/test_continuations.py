@@ -13,7 +13,7 @@ from holdfast.errors import LeaseLost
 from holdfast.models import Asked, Continuation, JobFilter
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import lanes, reads
-from holdfast.store.jobs import settling
+from holdfast.store.jobs import block_ends, settling
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.reads import Paging
@@ -408,10 +408,10 @@ async def test_a_block_finishes_its_job(way: Way) -> None:
     job = await claim_one(way)
     step = then()
 
-    held = await way.read(settling.check, job.token)
-    await way.call(settling.finish_block, Settlement(job.token, step))
+    held = await way.read(block_ends.check, job.token)
+    await way.call(block_ends.finish_block, Settlement(job.token, step))
 
-    assert (held, await way.read(settling.check, job.token)) == ("held", "completed")
+    assert (held, await way.read(block_ends.check, job.token)) == ("held", "completed")
     assert (await way.face.get_job(next_id(step))).chain_id == chain.id
 
 
@@ -419,7 +419,7 @@ async def test_a_prepared_block_leaves_the_job_as_it_was(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
 
-    await way.call(settling.hold_block, job.token)
+    await way.call(block_ends.lock_job, job.token)
 
     assert (await way.face.get_job(chain.id)).status == "running"
 
@@ -429,9 +429,9 @@ BLOCKS = ["hold_block", "finish_block", "plain finish_block"]
 
 async def end_block(way: Way, block: str, token: Any, outcome: Outcome = DONE) -> None:
     if block == "hold_block":
-        await way.call(settling.hold_block, token)
+        await way.call(block_ends.lock_job, token)
     else:
-        await way.call(settling.finish_block, Settlement(token, outcome, is_plain=block.startswith("plain")))
+        await way.call(block_ends.finish_block, Settlement(token, outcome, is_plain=block.startswith("plain")))
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -18,7 +18,7 @@ from holdfast.database.tx import Tx
 from holdfast.errors import LeaseLost
 from holdfast.store import admission, unique
 from holdfast.store.chains import creation
-from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs import block_ends, claiming
 from holdfast.store.jobs.settling import Settlement
 from tests.mutants import RACES, Race, load
 from tests.store.callers.psycopg import connect_async, connect_blocking
@@ -120,8 +120,8 @@ async def test_of_two_who_continue_one_job_one_does(way_pg: Way, actor: Any) -> 
     lost, again = await actor(), await actor()
     first, second = then(), then()
 
-    await lost.do(settling.finish_block, Settlement(job.token, first))
-    await again.wait_for_others(settling.finish_block, Settlement(job.token, second))
+    await lost.do(block_ends.finish_block, Settlement(job.token, first))
+    await again.wait_for_others(block_ends.finish_block, Settlement(job.token, second))
     await lost.commit()
 
     with pytest.raises(LeaseLost, match="already_completed"):
@@ -135,23 +135,23 @@ async def test_a_plain_block_whose_job_is_to_be_cancelled_is_undone(way_pg: Way,
     chain = await way_pg.face.start(greet(name="x"))
     job = await claim_one(way_pg)
     worker = await actor()
-    await worker.do(settling.check, job.token)
+    await worker.do(block_ends.check, job.token)
     await way_pg.face.cancel(chain)
 
     with pytest.raises(LeaseLost, match="cancelled"):
-        await worker.do(settling.finish_block, Settlement(job.token, DONE, is_plain=True))
+        await worker.do(block_ends.finish_block, Settlement(job.token, DONE, is_plain=True))
 
 
 async def test_a_plain_block_whose_job_was_taken_meanwhile_is_undone(way_pg: Way, actor: Any) -> None:
     await way_pg.face.start(greet(name="x"))
     job = await claim_one(way_pg)
     worker = await actor()
-    await worker.do(settling.check, job.token)
+    await worker.do(block_ends.check, job.token)
     await settle(way_pg, (job.token, GIVE_BACK))
     await claim_one(way_pg, "another")
 
     with pytest.raises(LeaseLost, match="taken_by_another_worker"):
-        await worker.do(settling.finish_block, Settlement(job.token, DONE, is_plain=True))
+        await worker.do(block_ends.finish_block, Settlement(job.token, DONE, is_plain=True))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

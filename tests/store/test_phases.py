@@ -15,7 +15,7 @@ from holdfast import Context, Holdfast, Retry
 from holdfast.models import PhaseStatus
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import phase_rows, phases, reads
-from holdfast.store.jobs import claiming, reaping, settling
+from holdfast.store.jobs import block_ends, claiming, reaping, settling
 from holdfast.store.jobs.claiming import Claimed, ClaimState, ProgressReport, Token
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.phase_rows import PhaseRow
@@ -241,7 +241,7 @@ async def test_a_chain_of_one_job_that_completes_moves_its_phases_too(way: Way, 
     job = await begun(way, done=1)
     settlement = Settlement(job.token, DONE, is_plain=True)
 
-    await way.call(settling.finish_block, settlement) if in_block else await way.call(settling.settle, [settlement])
+    await way.call(block_ends.finish_block, settlement) if in_block else await way.call(settling.settle, [settlement])
 
     assert await statuses(way, job) == ["completed", "cancelled", "cancelled"]
 

@@ -19,7 +19,7 @@ from holdfast.errors import Busy, DeliveryNotFound, InvalidAddress, Subscription
 from holdfast.models import DELIVER, GONE, INTERNAL_QUEUE, TRIGGERS, EventName
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import webhooks as subscriptions
-from holdfast.store.jobs import settling
+from holdfast.store.jobs import block_ends, settling
 from holdfast.store.jobs.claiming import Claimed, Want
 from holdfast.store.jobs.reaping import reap
 from holdfast.store.jobs.settling import Settlement
@@ -132,7 +132,7 @@ async def test_a_block_that_completes_is_told_as_well(way: Way) -> None:
     await way.face.start(greet(name="Ada"), webhook=URL)
     job = await claim_one(way)
 
-    await way.call(settling.finish_block, Settlement(job.token, DONE, is_plain=True))
+    await way.call(block_ends.finish_block, Settlement(job.token, DONE, is_plain=True))
 
     assert await told(way) == ["job:completed"]
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
-from holdfast.database.tx import Row, Tx
-from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.database.tx import Tx
+from holdfast.errors import HoldfastError
 from holdfast.models import DELIVER, EventName, PhaseStatus
 from holdfast.outcomes import POISON, Kind, Outcome
 from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_by
 from holdfast.store import lanes, phase_rows
 from holdfast.store.chains import blockers, chain_ends, continuations
 from holdfast.store.chains.continuations import continued
-from holdfast.store.jobs.claiming import EXISTS, FENCE, STANDING, ClaimState, Token, hold_of, look, token_of
+from holdfast.store.jobs.claiming import FENCE, ClaimState, Token, look, token_of
 from holdfast.store.log import events, fan_out
 from holdfast.store.rows import AGAIN_MS, LOCKED, LockedJob, leave_to_admission, to_locked
 
@@ -63,14 +63,14 @@ HOLD = f"""
 
 async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     """Write down *settlements*; tell those that were written from the lost and the busy ones."""
-    done = await complete(tx, [each for each in settlements if _is_simple(each)])
+    done = await complete(tx, [each for each in settlements if is_simple(each)])
     others = [each for each in settlements if each.token.seq not in done] if done else settlements
     if not others:
         return Settled([each.token for each in settlements], {}, [])
     rows = await tx.fetch_all(HOLD, seqs=[each.token.seq for each in others])
     held = {token_of(each): each for each in await with_others(tx, [to_locked(row) for row in rows])}
     decided = [(held[each.token], decide(held[each.token], each)) for each in others if each.token in held]
-    judged = await continuations.judge(tx, _steps(decided))
+    judged = await continuations.judge(tx, steps_of(decided))
     refused = {each.token: judged.mistakes[job.seq] for job, each in decided if job.seq in judged.mistakes}
     mine = [(job, each) for job, each in decided if each.token not in refused]
     missed = {each.token: each for each in others if each.token not in held}
@@ -104,7 +104,8 @@ COMPLETE, COMPLETE_BLOCK = (
 COMPLETED: Sequence[EventName] = ("job:completed", "chain:completed")
 
 
-def _is_simple(settlement: Settlement) -> bool:
+def is_simple(settlement: Settlement) -> bool:
+    """Tell whether `complete` may try to write it."""
     outcome = settlement.outcome
     return settlement.is_plain and outcome.kind is Kind.COMPLETE and outcome.successor is None
 
@@ -117,10 +118,11 @@ async def complete(tx: Tx, plain: Sequence[Settlement]) -> set[int]:
     """
     if not plain:
         return set()
-    return await _complete(tx, COMPLETE, plain, seqs=[each.token.seq for each in plain])
+    return await complete_by(tx, COMPLETE, plain, seqs=[each.token.seq for each in plain])
 
 
-async def _complete(tx: Tx, sql: str, plain: Sequence[Settlement], **values: object) -> set[int]:
+async def complete_by(tx: Tx, sql: str, plain: Sequence[Settlement], **values: object) -> set[int]:
+    """Run *sql*, one of the statements above, on *plain*; answer which are done."""
     given = [(*each.token, each.outcome.output) for each in plain]
     rows = await events.move(tx, sql, {"given": given, **values}, COMPLETED)
     phased = [seq for seq, _, _, _, _, current_phase, _ in rows if current_phase is not None]
@@ -142,81 +144,6 @@ async def with_others(tx: Tx, held: Sequence[LockedJob]) -> list[LockedJob]:
     firsts = {id_ for (id_,) in await tx.fetch_all(FIRSTS, ids=continued)} if continued else set()
     busy = await fan_out.hold_targets(tx, [each.seq for each in held if each.task == DELIVER])
     return [each for each in held if (each.chain_index == 0 or each.chain_id in firsts) and each.seq not in busy]
-
-
-CHECK = f"SELECT {STANDING}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
-HOLD_OWN = f"{CHECK} $locked"
-
-
-async def check(tx: Tx, token: Token) -> ClaimState:
-    """Tell how a claim stands as a block opens, without a lock: neither renewal nor cancel waits for user code."""
-    return _hold(token, await tx.fetch_all(CHECK, seq=token.seq))
-
-
-async def hold_block(tx: Tx, token: Token) -> None:
-    """Lock the job of a block that is about to commit; wait for it.
-
-    Raises `LeaseLost` if the job is not the attempt's own any more, or is to be cancelled. An expired lease that nobody
-    has reaped is still held.
-    """
-    _refuse_lost(token, await tx.fetch_all(HOLD_OWN, seq=token.seq))
-
-
-# in one order with whoever steers: the chain's first row comes before its later ones
-LOCK = f"""
-    SELECT {LOCKED} FROM holdfast_job
-    WHERE seq $in(SELECT own.seq FROM holdfast_job AS own WHERE own.seq = :seq
-        UNION SELECT first.seq FROM holdfast_job AS own JOIN holdfast_job AS first ON first.id = own.chain_id
-            WHERE own.seq = :seq)
-    ORDER BY seq $locked"""
-
-
-async def _hold_chain(tx: Tx, token: Token) -> LockedJob:
-    """Lock the job of a block as `hold_block` does, and with it its chain's first row, where its end is written."""
-    rows = {row[0]: row for row in await tx.fetch_all(LOCK, seq=token.seq)}
-    _refuse_lost(token, await tx.fetch_all(CHECK, seq=token.seq))
-    return to_locked(rows[token.seq])
-
-
-def _hold(token: Token, rows: Sequence[Row]) -> ClaimState:
-    return hold_of(token, rows[0][:-1] if rows else None)
-
-
-def _refuse_lost(token: Token, rows: Sequence[Row]) -> None:
-    hold = _hold(token, rows)
-    if hold not in (ClaimState.HELD, ClaimState.PAUSE):
-        raise LeaseLost(UUID(rows[0][-1]) if rows else NO_ID, LOST_BY[hold])
-
-
-NO_ID = UUID(int=0)
-"""The id of a job that is not there any more; whoever has run it knows its own."""
-
-
-LOST_BY = {
-    ClaimState.CANCEL: "cancelled",
-    ClaimState.TAKEN: "taken_by_another_worker",
-    ClaimState.COMPLETED: "already_completed",
-    ClaimState.GONE: "not_found",
-}
-"""Why a block may not commit, in the words of `ctx.abort_reason`."""
-
-
-async def finish_block(tx: Tx, settlement: Settlement) -> None:
-    """Write down what an attempt came to in the transaction of its block, which commits right after.
-
-    A chain of one job that concerns nobody else is completed by one statement, which waits for its row; whatever that
-    leaves goes the long way. On PostgreSQL it is one round trip instead of four, and half of the server's time.
-
-    Raises `LeaseLost` as `hold_block` does, and what is wrong with the continuation: `ChainNotFound`, `BlockerCycle`.
-    """
-    if _is_simple(settlement) and await _complete(tx, COMPLETE_BLOCK, [settlement]):
-        return
-    held = await _hold_chain(tx, settlement.token)
-    decided = [(held, decide(held, settlement))]
-    judged = await continuations.judge(tx, _steps(decided))
-    if judged.mistakes:
-        raise judged.mistakes[held.seq]
-    await leave(tx, decided, judged.chains)
 
 
 CHANGES: dict[Kind, tuple[Change, EventName]] = {
@@ -288,7 +215,7 @@ async def leave(
     """
     if not decided:
         return
-    steps = _steps(decided)
+    steps = steps_of(decided)
     handing_on = {each.lane for each in steps if each.hands_on_its_place and each.lane is not None}
     passing = {job.lane for job, each in decided if job.lane is not None and not _keeps_lane(job, each)}
     mine = await lanes.lock(tx, passing)
@@ -308,7 +235,7 @@ async def leave(
     await blockers.move(tx, moved, announce_blocked=False)
 
 
-def _steps(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[continuations.ChainStep]:
+def steps_of(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[continuations.ChainStep]:
     """Name the jobs that complete and are continued."""
     continued = [(job, each.outcome.successor) for job, each in decided]
     return [continuations.step_of(job, successor) for job, successor in continued if successor is not None]

@@ -11,7 +11,7 @@ from holdfast.client.transactions import BlockingTransaction, BlockTransaction, 
 from holdfast.database.tx import OpenTx, Tx
 from holdfast.errors import InvalidOutput, LeaseLost, Misuse, StoreError, Unavailable, UnknownOutcome
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store.jobs import block_ends, settling
+from holdfast.store.jobs import block_ends
 from holdfast.store.jobs.claiming import ClaimState
 from holdfast.store.jobs.settling import Settlement
 from holdfast.tasks.calls import Call, Unset
@@ -71,7 +71,7 @@ class TokenFence(Fence):
 
     async def _look(self, tx: Tx) -> None:
         """Open nothing for a job that is not ours any more."""
-        hold = await settling.check(tx, self._blocks.job.token)
+        hold = await block_ends.check(tx, self._blocks.job.token)
         if (reason := ABORTS.get(hold)) is not None and reason is not AbortReason.PAUSED:
             raise self._blocks.lost(reason)
 
@@ -87,7 +87,7 @@ class TokenFence(Fence):
             self._outcome = await self._make_outcome(open_tx)
         try:
             if self._outcome is None:
-                await open_tx.run(settling.hold_block, token)
+                await open_tx.run(block_ends.lock_job, token)
                 return
             blocks.refuse_fenced()
             is_plain = blocks.job.lane is None and blocks.job.chain_index == 0
@@ -117,7 +117,7 @@ class TokenFence(Fence):
         if AbortReason(error.reason) in (AbortReason.CANCELLED, AbortReason.ERROR):
             return
         await open_tx.roll_back()
-        if await blocks.desk.runner.read(settling.check, blocks.job.token) is ClaimState.HELD:
+        if await blocks.desk.runner.read(block_ends.check, blocks.job.token) is ClaimState.HELD:
             raise Misuse(
                 "this block has itself completed or deleted its own job, by a verb with connection=tx; "
                 "write `return tx.finish(output)` or `return tx.continue_with(call)`"
