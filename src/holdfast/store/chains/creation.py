@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from holdfast.database.tx import Row, Tx, repeatable
+from holdfast.database.tx import Tx, repeatable
 from holdfast.errors import Busy, InvalidInput, JobNotFound, WrongTask
 from holdfast.models import INTERNAL_QUEUE, Start, StoredChain, Unique
 from holdfast.store import reads, rows, unique
@@ -41,7 +41,7 @@ async def start(tx: Tx, starts: Sequence[Start], from_chain: UUID | None = None)
         raise
     if blocking:
         await blockers.link(tx, [(each.seq, asked[each.id]) for each in made.inserted.values()], blocking)
-    if not made.are_told:
+    if not made.have_events:
         await events.append(tx, [_enqueued(each, asked[each.id]) for each in made.inserted.values()])
     return _answers(starts, made)
 
@@ -51,7 +51,7 @@ class _Made:
     """What a start has come to so far."""
 
     inserted: dict[UUID, Inserted] = field(default_factory=dict)
-    are_told: bool = False
+    have_events: bool = False
     """Whether the statement that inserted them has appended their events as well."""
     twins: dict[UUID, UUID] = field(default_factory=dict)
     """The chains that were met, by the id of the start."""
@@ -66,9 +66,7 @@ async def _make(tx: Tx, asked: Mapping[UUID, Start], made: _Made) -> None:
     await _meet(tx, [each for each in asked.values() if each.may_wait], made)
     new = [each for each in asked.values() if each.id not in made.twins]
     if new:
-        made.are_told = all(each.only_inserts and each.facts is None for each in new)
-        inserted = await rows.insert(tx, new, _tell if made.are_told else None)
-        made.inserted = {each.id: each for each in inserted}
+        await _insert(tx, new, made)
     if len(made.inserted) < len(new):
         there = [each for each in new if each.id not in made.inserted]
         found = await _existing(tx, there)
@@ -78,8 +76,16 @@ async def _make(tx: Tx, asked: Mapping[UUID, Start], made: _Made) -> None:
         await _give_back(tx, asked, made)
 
 
-async def _tell(tx: Tx, sql: str, /, **values: object) -> list[Row]:
-    return await events.move(tx, sql, values, ("job:enqueued",))
+async def _insert(tx: Tx, new: Sequence[Start], made: _Made) -> None:
+    """Insert *new*; the usual ones together with their events, in one statement where the database has one."""
+    made.have_events = all(each.only_inserts and each.facts is None for each in new)
+    if made.have_events:
+        given = rows.insert_values(new)
+        found = await events.move(tx, rows.INSERT, {"given": given}, ("job:enqueued",))
+        inserted = rows.to_inserted(found, given, new)
+    else:
+        inserted = await rows.insert(tx, new)
+    made.inserted = {each.id: each for each in inserted}
 
 
 UNDO = """DELETE FROM holdfast_job WHERE seq $any(seqs: bigint)"""
