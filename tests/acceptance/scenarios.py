@@ -361,7 +361,7 @@ def steered(name: str) -> Scenario:
     """Make a scenario of a verb."""
     verb = VERBS[name]
     about = {"outside": ("completing.complete_at_once",), "mark": ("retention.mark", "retain.after_hook")}
-    about |= {"retain": ("retention.delete", "unique.free"), "trim": ("trimming.trim",)}
+    about |= {"retain": ("retention.delete", "unique.free"), "trim": ("pruning.prune",)}
     return Scenario(
         about.get(name, (f"{OF_VERBS.get(name, 'steering')}.{name}",)),
         verb.prepare,
@@ -374,11 +374,11 @@ def steered(name: str) -> Scenario:
 
 
 OF_VERBS = {
-    "start_again": "chains",
+    "start_again": "creation",
     "delete": "deletes",
-    **dict.fromkeys(("skip", "pause_lane", "resume_lane", "pause_queue", "resume_queue"), "holds"),
-    **dict.fromkeys(("subscribe", "unsubscribe", "enable", "disable"), "subscriptions"),
-    "redeliver": "deliveries",
+    **dict.fromkeys(("skip", "pause_lane", "resume_lane", "pause_queue", "resume_queue"), "lanes"),
+    **dict.fromkeys(("subscribe", "unsubscribe", "enable", "disable"), "webhooks"),
+    "redeliver": "webhooks",
 }
 
 
@@ -416,10 +416,10 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
     about = (
         *EXCHANGE,
         "claim.before_handler",
-        "jobs.progress",
-        "fenced.",
-        "block_ends.lock_job",
-        "provided.",
+        "claiming.progress",
+        "attempt_block.",
+        "block_ends.",
+        "orm_transaction.",
         "migrations.identity",
     )
     return Scenario(
@@ -431,7 +431,8 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
 EXCHANGE = ("claimer.exchange",)
 AT_ITS_END = Scenario(EXCHANGE, nothing, work, all_ended, from_handler=True)
 BY_HAND = Scenario((), nothing, nothing, all_ended, is_worker=False, is_whole=True)
-IN_PHASES = ("phases.begin", "phases.complete", "jobs.begin")
+IN_BLOCKS = ("attempt_block.", "block_ends.")
+IN_PHASES = ("phases.begin", "phases.complete", "claiming.begin")
 
 SCENARIOS: dict[str, Scenario] = {
     **{name: steered(name) for name in VERBS},
@@ -440,34 +441,34 @@ SCENARIOS: dict[str, Scenario] = {
         is_whole=False, each_pass=True,
     ),
     "start": replace(
-        BY_HAND, about=("chains.start", "task_rows.record"), is_whole=False, make=make_with(JOBS),
+        BY_HAND, about=("creation.start", "task_rows.record"), is_whole=False, make=make_with(JOBS),
         prepare=lambda hf: hf.sync.start_many(early()[:2]),
         act=lambda hf: hf.sync.start_many(late()), is_done=is_there(*map(job_id, LATE)),
     ),
     "start, async": replace(
-        BY_HAND, about=("chains.start", "task_rows.record"), is_whole=False,
+        BY_HAND, about=("creation.start", "task_rows.record"), is_whole=False,
         act=lambda hf: asyncio.run(_start_async(hf)), is_done=is_there(FIRST),
     ),
     "completing": replace(
-        BY_HAND, about=("completing.look", "completing.finish", "completing.follow", "reads.get_blockers"),
+        BY_HAND, about=("completing.lock_current", "completing.finish", "completing.follow", "reads.get_blockers"),
         prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"), act=in_hand,
         is_done=all_ended,
     ),
     "start with others": replace(
-        BY_HAND, about=("chains.start", "steering.cancel", "migrations.identity"), act=start_with_others,
+        BY_HAND, about=("creation.start", "steering.cancel", "migrations.identity"), act=start_with_others,
         is_done=is_there(SECOND),
         prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"),
     ),
     "complete with others": replace(
-        BY_HAND, about=("completing.look", "completing.finish", "reads.get_blockers"), act=complete_with_others,
+        BY_HAND, about=("completing.lock_current", "completing.finish", "reads.get_blockers"), act=complete_with_others,
         prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"), is_done=are_completed(FIRST),
     ),
     "claim": Scenario(
-        (*EXCHANGE, "proofs.record", "hearing._beat", "claim.before_handler"),
+        (*EXCHANGE, "workers.record_lock", "wakeups._beat", "claim.before_handler"),
         started(lambda: ends(how="done"), lambda: ends(how="done").options(delay=0.05)), work, all_ended,
     ),
     "claim for a hint": Scenario(
-        ("jobs.claim", "workers."), nothing, wait_for_a_hint, are_completed(FIRST), databases=("postgres",),
+        ("claiming.claim", "workers."), nothing, wait_for_a_hint, are_completed(FIRST), databases=("postgres",),
     ),
     "admit": Scenario(
         EXCHANGE, started(*[lambda: ends(how="done").options(lane="a")] * 2), work, all_ended,
@@ -486,32 +487,32 @@ SCENARIOS: dict[str, Scenario] = {
         AT_ITS_END, prepare=told, is_done=is_told, act=lambda hf: asyncio.run(_work(hf, is_told)),
     ),
     "deliver": Scenario(
-        (*EXCHANGE, "jobs.admit_and_claim", "deliver.after_post"), to_be_delivered, work, all_ended, holds=one_id,
+        (*EXCHANGE, "claiming.admit_and_claim", "deliver.after_post"), to_be_delivered, work, all_ended, holds=one_id,
     ),
     "error": replace(AT_ITS_END, prepare=started(job("error"))),
     "snooze": replace(AT_ITS_END, prepare=started(job("snooze"))),
     "pause, by a handler": replace(AT_ITS_END, prepare=started(job("pause"))),
     "acknowledge": replace(AT_ITS_END, prepare=started(job("cancel"))),
     "give back": replace(
-        AT_ITS_END, about=(*EXCHANGE, "shutdown.", "workers.forget", "proofs.forget"), prepare=started(job("wait")),
-        act=work_twice,
+        AT_ITS_END, about=(*EXCHANGE, "shutdown.", "workers.forget", "workers.forget_with_lock"),
+        prepare=started(job("wait")), act=work_twice,
     ),
-    "report": replace(AT_ITS_END, about=("jobs.progress",), prepare=started(job("reports"))),
+    "report": replace(AT_ITS_END, about=("claiming.progress",), prepare=started(job("reports"))),
     "report and fail": replace(AT_ITS_END, prepare=started(job("reports and fails"))),
-    "renew": replace(AT_ITS_END, about=("jobs.renew", "renew."), prepare=started(job("is slow"))),
+    "renew": replace(AT_ITS_END, about=("claiming.renew", "renew."), prepare=started(job("is slow"))),
     "in blocks": replace(
-        AT_ITS_END, about=("fenced.", "block_ends.lock_job", "jobs.claim"), prepare=started(job("in blocks")),
+        AT_ITS_END, about=(*IN_BLOCKS, "claiming.claim"), prepare=started(job("in blocks")),
     ),
     "go on in a block": replace(
-        AT_ITS_END, about=("fenced.",), prepare=started(lambda: ends(how="goes on in a block").options(lane="a")),
+        AT_ITS_END, about=IN_BLOCKS, prepare=started(lambda: ends(how="goes on in a block").options(lane="a")),
     ),
-    "in a thread": replace(AT_ITS_END, about=("fenced.",), prepare=started(in_a_thread), make=make_with(OTHERS)),
+    "in a thread": replace(AT_ITS_END, about=IN_BLOCKS, prepare=started(in_a_thread), make=make_with(OTHERS)),
     "in phases": replace(
         AT_ITS_END, about=IN_PHASES, prepare=started(lambda: in_phases(how="done")), make=make_with(OTHERS),
     ),
     "reap": Scenario(("reaping.reap",), held_by_nobody, work, all_ended),
     "reap the dead": Scenario(
-        ("reaping.reap_dead", "reap.after_proof", "proofs.forget"), started(job("done")), work, all_ended,
+        ("reaping.reap_dead", "reap.after_proof", "workers.forget_with_lock"), started(job("done")), work, all_ended,
         needs_dead=True, databases=("sqlite",),
     ),
     "pay with SQLAlchemy": paying("with_sqlalchemy", "sqlite", "sqlalchemy.orm"),

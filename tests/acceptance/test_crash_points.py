@@ -54,7 +54,7 @@ def test_whatever_happens_at_a_point_loses_and_doubles_nothing(
 
 
 def test_a_walk_sees_an_operation_that_is_done_by_half(tmp_path: Path) -> None:
-    points = ["holds.pause_lane.statement 1", "holds.pause_lane.statement 4"]
+    points = ["lanes.pause_lane.statement 1", "lanes.pause_lane.statement 4"]
     asked = {"name": "pause_lane", "settings": {}, "mode": "kill", "points": points, "in_halves": True}
 
     (failures,) = ask("walk", tmp_path, [asked])
@@ -108,20 +108,20 @@ def stopped_children(worker: WorkerProcess) -> list[int]:
 
 BESIDE = {
     "settling.settle": "what an exchange failed with is settled alone: by the statements of `claimer.exchange`",
-    "statistics.forget": "throws away what the server knows about tables",
+    "planner_statistics.forget": "throws away what the server knows about tables",
     "reaping.still_locked": "looks at locks, and writes nothing",
-    "jobs.claim": "a claim without an exchange: what it finds it claims by the statements of `claimer.exchange`",
-    "jobs.begin": "one statement, before the handler of a job that has crashed twice",
+    "claiming.claim": "a claim without an exchange: what it finds it claims by the statements of `claimer.exchange`",
+    "claiming.begin": "one statement, before the handler of a job that has crashed twice",
     "unique.free": "frees keys of chains that are gone",
-    "workers.awake": "one statement: a worker that nobody need wake any more",
+    "workers.mark_awake": "one statement: a worker that nobody need wake any more",
     "unique.sweep": "frees keys that nothing holds any more",
-    "trimming.forget": "forgets events of jobs that are gone",
-    "warnings.append": "one event, of a job that has ended",
-    "workers.beat": "the sign of life of who follows the log; a worker's own is `hearing._beat`",
+    "pruning.delete_events": "forgets events of jobs that are gone",
+    "settling.append_warning": "one event, of a job that has ended",
+    "workers.beat": "the sign of life of who follows the log; a worker's own is `wakeups._beat`",
     "workers.forget_astray": "forgets who has not been seen for days",
-    "fenced.is_completed_by": "looks whether a COMMIT in doubt has happened",
-    "provided.execute": "one statement of an operation that is walked where it runs whole",
-    "provided.fetch": "one statement of an operation that is walked where it runs whole",
+    "block_ends.is_completed_by": "looks whether a COMMIT in doubt has happened",
+    "orm_transaction.execute": "one statement of an operation that is walked where it runs whole",
+    "orm_transaction.fetch": "one statement of an operation that is walked where it runs whole",
 }
 """Operations that no scenario is about, with the reason."""
 

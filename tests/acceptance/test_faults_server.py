@@ -159,7 +159,7 @@ async def test_a_queue_of_notifications_that_fills_fails_no_start_and_the_poll_f
     await hf.migrate()
     with psycopg.connect(own_database, autocommit=True) as person:
         person.execute("LISTEN holdfast_public")
-        await hf.store.run(workers.asleep, SLEEPER)
+        await hf.store.run(workers.mark_asleep, SLEEPER)
         await hf.start(here.numbered(n=0))
         with_room = list(person.notifies(timeout=5, stop_after=1))
         say_that_it_is_full(person)

@@ -206,7 +206,7 @@ async def test_however_many_follow_the_log_is_read_once(way: Way, monkeypatch: p
         await each.join(way.hf.store)
     await until(lambda: is_at_rest(way.hf), "the feed is at rest")
     reads: list[int] = []
-    since, tell = reading.since, reading.tell
+    since, tell = reading.since, reading.to_events
 
     async def counting_since(tx: Any, cursor: Any, most: int) -> Any:
         reads.append(most)
@@ -217,7 +217,7 @@ async def test_however_many_follow_the_log_is_read_once(way: Way, monkeypatch: p
         return await tell(tx, found)
 
     monkeypatch.setattr(reading, "since", counting_since)
-    monkeypatch.setattr(reading, "tell", counting_tell)
+    monkeypatch.setattr(reading, "to_events", counting_tell)
     await way.face.start(greet(name="Ada"))
 
     for each in followers:

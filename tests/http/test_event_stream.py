@@ -223,7 +223,7 @@ async def test_an_id_whose_events_were_removed_gives_a_reset_and_a_snapshot(way:
     gone, job_id = await start(way), await start(way)
     await way.face.cancel(gone)
     await way.face.delete(gone)
-    assert await way.call(pruning.trim, 0) > 0
+    assert await way.call(pruning.prune, 0) > 0
 
     async with listening(way, last_event_id=mark) as reader:
         reset, snapshot = await reader.take(2)

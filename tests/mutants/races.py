@@ -179,7 +179,7 @@ waits(
     "settling waits for locked rows †",
     "I-63",
     settling,
-    "HOLD",
+    "LOCK_RUNNING",
     test_settle.test_a_locked_row_is_busy_and_the_others_are_settled,
 )
 waits(
@@ -288,7 +288,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(block_ends, "finish_block", finish_anyway)
-    change_sql(patch, settling, "LEAVE", guard(Change.COMPLETE), guard(Change.FAIL))
+    change_sql(patch, settling, "WRITE_ENDS", guard(Change.COMPLETE), guard(Change.FAIL))
 
 
 @race(
@@ -314,7 +314,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def continue_anyway(patch: pytest.MonkeyPatch) -> None:
     """Let a block continue its job whatever has become of it, at whichever position is free."""
     patch.setattr(block_ends, "finish_block", finish_anyway)
-    change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "true")
+    change_sql(patch, settling, "WRITE_ENDS", guard(Change.FAIL), "true")
     any_position = "(SELECT max(later.chain_index) FROM holdfast_job AS later WHERE later.chain_id = before.chain_id)"
     change_sql(patch, continuations, "INSERT", "before.chain_index + 1", f"{any_position} + 1")
 
@@ -359,7 +359,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(block_ends, "CHECK", f"{block_ends.CHECK} $locked")
 
 
-NEW_BY_SEQ = f"""SELECT {reading.LINE} FROM holdfast_event WHERE seq > :after ORDER BY seq LIMIT :most"""
+NEW_BY_SEQ = f"""SELECT {reading.LOG_COLUMNS} FROM holdfast_event WHERE seq > :after ORDER BY seq LIMIT :most"""
 LAST_SEQ = """SELECT coalesce(max(seq), 0) FROM holdfast_event"""
 
 
@@ -398,7 +398,7 @@ class XidCursor:
 
 
 NEW_BY_XID = f"""
-    SELECT {reading.LINE} FROM holdfast_event
+    SELECT {reading.LOG_COLUMNS} FROM holdfast_event
     WHERE xid < $oldest AND (xid > :xid OR (xid = :xid AND seq > :seq))
     ORDER BY xid, seq LIMIT :most"""
 
@@ -574,7 +574,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     changed = fan_out.WANTED.replace("holdfast_job.webhook IS NULL AND asking.disabled_at", "asking.disabled_at")
-    wish = fan_out._wish
+    wish = fan_out._target
 
     def both(fact: Any, row: Any) -> Any:
         return wish(fact, row if row[4] is None else (*row[:3], None, *row[4:]))

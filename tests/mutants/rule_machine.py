@@ -13,7 +13,7 @@ import pytest
 from holdfast.database.tx import Tx
 from holdfast.outcomes import Kind
 from holdfast.states import Change
-from holdfast.store import holds, lanes, phase_rows, phases, rows, unique
+from holdfast.store import lanes, phase_rows, phases, rows, unique
 from holdfast.store.chains import blockers, deletes
 from holdfast.store.jobs import claiming, reaping, settling, steering
 from holdfast.store.log import events
@@ -100,18 +100,18 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @drawn("a paused lane lets its head run", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, holds, "PARK", "WHERE lane = :key", "WHERE lane = :key AND false")
+    change_sql(patch, lanes, "PARK", "WHERE lane = :key", "WHERE lane = :key AND false")
 
 
 @drawn("a skipped job keeps its lane", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, holds, "SKIP", "head = 0, place = NULL", "head = head")
+    change_sql(patch, lanes, "SKIP", "head = 0, place = NULL", "head = head")
 
 
 @drawn("a failed job does not halt its lane", "I-27")
 def _(patch: pytest.MonkeyPatch) -> None:
-    holds_its_lane = lanes.holds_its_lane
-    patch.setattr(lanes, "holds_its_lane", lambda status, halts: status != "failed" and holds_its_lane(status, halts))
+    holds_its_lane = lanes.keeps_its_lane
+    patch.setattr(lanes, "keeps_its_lane", lambda status, halts: status != "failed" and holds_its_lane(status, halts))
 
 
 @drawn("claim from a paused queue", "I-27")
@@ -200,12 +200,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @drawn("what is given back uses an attempt", "I-42")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, settling, "LEAVE", "used = used - given.given_back,", "")
+    change_sql(patch, settling, "WRITE_ENDS", "used = used - given.given_back,", "")
 
 
 @drawn("a lost job forgets its crash", "I-42")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, settling, "LEAVE", "crashes = crashes + given.crashed,", "")
+    change_sql(patch, settling, "WRITE_ENDS", "crashes = crashes + given.crashed,", "")
 
 
 @drawn("the lease is longer than its task says", "I-25")

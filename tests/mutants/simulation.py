@@ -74,13 +74,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
         await promote(tx, mine, mine)
         return await take(tx, *args, **how)
 
-    async def leave(tx: Tx, *args: Any) -> Any:
+    async def write_ends(tx: Tx, *args: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(settling.lanes, "promote", put_off)
             return await original(tx, *args)
 
-    original = settling.leave
-    patch.setattr(settling, "leave", leave)
+    original = settling.write_ends
+    patch.setattr(settling, "write_ends", write_ends)
     patch.setattr(claiming, "admit_and_claim", pay)
 
 
@@ -108,9 +108,11 @@ def settle_by(is_mine: Callable[[Row], bool]) -> Callable[[Tx, Sequence[Settleme
         seqs = [each.token.seq for each in settlements]
         sql = "SELECT seq, worker FROM holdfast_job WHERE seq $any(seqs: bigint) AND status = 'running'"
         mine = {row[0] for row in await tx.fetch_all(sql, seqs=seqs) if is_mine(row)}
-        held = {each.seq: each for each in map(to_locked, await tx.fetch_all(settling.HOLD, seqs=seqs))}
+        held = {each.seq: each for each in map(to_locked, await tx.fetch_all(settling.LOCK_RUNNING, seqs=seqs))}
         ours = {each.token.seq: each for each in settlements if each.token.seq in mine}
-        await settling.leave(tx, [(held[seq], replace(each, token=token_of(held[seq]))) for seq, each in ours.items()])
+        await settling.write_ends(
+            tx, [(held[seq], replace(each, token=token_of(held[seq]))) for seq, each in ours.items()]
+        )
         lost = {each.token: ClaimState.TAKEN for each in settlements if each.token.seq not in mine}
         return Settled([each.token for each in ours.values()], lost, [])
 
@@ -129,8 +131,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("expired, unreaped lease treated as lost", "I-14")
 def _(patch: pytest.MonkeyPatch) -> None:
-    look = claiming.look
-    change_sql(patch, settling, "HOLD", "= 'running'", "= 'running' AND lease_until >= $now")
+    look = claiming.claim_states
+    change_sql(patch, settling, "LOCK_RUNNING", "= 'running'", "= 'running' AND lease_until >= $now")
 
     async def pessimist(tx: Tx, tokens: Any) -> dict[Any, ClaimState]:
         return {
@@ -138,7 +140,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
             for token, hold in (await look(tx, tokens)).items()
         }
 
-    patch.setattr(settling, "look", pessimist)
+    patch.setattr(settling, "claim_states", pessimist)
 
 
 @mutant(
@@ -233,7 +235,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("crashes not counted", "I-24")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, settling, "LEAVE", "crashes = crashes + given.crashed", "crashes = crashes")
+    change_sql(patch, settling, "WRITE_ENDS", "crashes = crashes + given.crashed", "crashes = crashes")
 
 
 @mutant("suspects run beside others", "I-24", scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion)
@@ -330,7 +332,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return outcome if outcome.kind is Kind.COMPLETE else as_requested(job, outcome)
 
     patch.setattr(settling, "as_requested", ignore)
-    for name in ("LEAVE", "COMPLETE"):
+    for name in ("WRITE_ENDS", "COMPLETE"):
         change_sql(patch, settling, name, guard(Change.COMPLETE), guard(Change.FAIL))
 
 
@@ -389,7 +391,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("nonce cleared when settled", "I-55")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, settling, "LEAVE", "worker = NULL,", "worker = NULL, nonce = NULL,")
+    change_sql(patch, settling, "WRITE_ENDS", "worker = NULL,", "worker = NULL, nonce = NULL,")
 
 
 @mutant("batched completion announced before its commit", "I-56")
@@ -477,8 +479,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("guard of settling, and the look before it", "I-08")
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, settling, "COMPLETE", guard(Change.COMPLETE), "1")
-    change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "1")
-    change_sql(patch, settling, "HOLD", "AND coalesce(status, '') = 'running'", "")
+    change_sql(patch, settling, "WRITE_ENDS", guard(Change.FAIL), "1")
+    change_sql(patch, settling, "LOCK_RUNNING", "AND coalesce(status, '') = 'running'", "")
 
 
 @mutant("guard of requests, and the look before it", "I-08", scene=scenes.people_ask_for_what_must_not_be)

@@ -40,7 +40,7 @@ async def finish_anyway(tx: Tx, settlement: Settlement) -> None:
     held = to_locked(rows[0])
     decided = [(held, replace(settlement, token=token_of(held)))]
     judged = await continuations.judge(tx, settling.steps_of(decided))
-    await settling.leave(tx, decided, judged.chains)
+    await settling.write_ends(tx, decided, judged.chains)
 
 
 async def say_held(tx: Tx, token: Token) -> ClaimState:
@@ -124,7 +124,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     without_looking(patch)
-    change_sql(patch, settling, "LEAVE", guard(Change.FAIL), "1")
+    change_sql(patch, settling, "WRITE_ENDS", guard(Change.FAIL), "1")
 
 
 @mutant(
@@ -132,7 +132,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     without_looking(patch)
-    change_sql(patch, settling, "LEAVE", guard(Change.COMPLETE), guard(Change.FAIL))
+    change_sql(patch, settling, "WRITE_ENDS", guard(Change.COMPLETE), guard(Change.FAIL))
 
 
 @mutant(

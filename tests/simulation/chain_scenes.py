@@ -37,7 +37,7 @@ def begin(stage: Stage, call: Any, *fates: Fate, **options: Any) -> tuple[Proces
     (process,) = stage.give_birth(1)
     job = stage.start(call, *fates, **options)
     stage.wait_until(lambda: stage.runs(job), "the job runs", 10)
-    process.denied |= {claiming.renew, claiming.look}
+    process.denied |= {claiming.renew, claiming.claim_states}
     return process, job
 
 

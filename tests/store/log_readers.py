@@ -40,7 +40,7 @@ class LogReader:
         while True:
             found = await self._way.read(reading.since, self.cursor, self._most)
             assert len(found.lines) <= self._most
-            every += await self._way.read(reading.tell, found)
+            every += await self._way.read(reading.to_events, found)
             self.cursor = found.cursor
             if found.is_last:
                 return every

@@ -84,11 +84,11 @@ def start_probes() -> Iterator[Probe]:
     twin = Start(id=job_id(MIXED // 2), task="task-1", input="{}", queue="default")
     sql, given = asked(partial(rows.insert, starts=[new, twin]))
     held = {"given": [(*key, str(job_id(HOLDER))) for key in KEYS], "scopes": ["open", "any"]}
-    yield on_borrowed("chains.UNDO", creation.UNDO, {"seqs": SEQS}, JOB_PKEY)
-    yield on_borrowed("chains.OWN_KEYS", creation.OWN_KEYS, {"ids": IDS}, JOB_ID, UNIQUE)
-    yield on_borrowed("unique.FORGET", unique.FORGET, {"given": held["given"]}, UNIQUE, JOB_ID)
+    yield on_borrowed("creation.UNDO", creation.UNDO, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("creation.OWN_KEYS", creation.OWN_KEYS, {"ids": IDS}, JOB_ID, UNIQUE)
+    yield on_borrowed("unique.TAKE_BACK", unique.TAKE_BACK, {"given": held["given"]}, UNIQUE, JOB_ID)
     yield on_borrowed("unique.HELD_BY", unique.HELD_BY, {"given": held["given"]}, UNIQUE)
-    yield on_borrowed("chains.EXISTING", creation.EXISTING, {"ids": IDS}, JOB_ID)
+    yield on_borrowed("creation.EXISTING", creation.EXISTING, {"ids": IDS}, JOB_ID)
     yield on_borrowed("blockers.CHAINS", blockers.CHAINS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("rows.INSERT", sql, given, JOB_ID, conflict=JOB_ID)
     yield on_borrowed("unique.TAKE", unique.TAKE, {"given": wishes}, UNIQUE)
@@ -214,10 +214,10 @@ def claim_probes() -> Iterator[Probe]:
     )
     yield on_ours("jobs.PEEK", claiming.PEEK["sqlite"], {**one, **floor}, READY, is_ordered=True, only="sqlite")
     yield on_ours("jobs.CLAIM", claiming.CLAIM["sqlite"], {**one, **claim}, READY, JOB_PKEY, reads=600, only="sqlite")
-    yield on_ours("jobs.NEXT_ARRIVAL", claiming.NEXT_ARRIVAL, {"given": [("default",), ("mails",)]}, ARRIVAL)
+    yield on_ours("claiming.NEXT_ARRIVAL", claiming.NEXT_ARRIVAL, {"given": [("default",), ("mails",)]}, ARRIVAL)
     yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
     waiting = {"queue": "default", "task": "task-1", "milliseconds": 10_000}
-    yield on_ours("glances.WAITS", polls.WAITS, waiting, READY, is_ordered=True)
+    yield on_ours("polls.LEFT_WAITING", polls.LEFT_WAITING, waiting, READY, is_ordered=True)
     yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
     yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)
@@ -233,7 +233,7 @@ def lane_probes() -> Iterator[Probe]:
     """Give what lanes run."""
     key = {"key": "lane-1"}
     joining = [(each, each, 0, "lane") for each in ARRIVED]
-    yield on_borrowed("lanes.STANDING", lanes.STANDING, {"given": LANES}, LANE, HEAD, is_ordered=True)
+    yield on_borrowed("lanes.HEAD_AND_NEXT", lanes.HEAD_AND_NEXT, {"given": LANES}, LANE, HEAD, is_ordered=True)
     yield on_borrowed("lanes.NEXT", lanes.NEXT, {"given": LANES}, LANE, HEAD, is_ordered=True)
     yield on_ours("lanes.JOIN", lanes.JOIN, {"given": joining}, JOB_PKEY)
     yield on_borrowed("lanes.PROMOTE", lanes.PROMOTE, {"seqs": SEQS, "running": ["lane-1"]}, JOB_PKEY)
@@ -281,13 +281,13 @@ def run_probes() -> Iterator[Probe]:
     complete = events._with_events(settling.COMPLETE_BLOCK, told)
     yield on_borrowed("settling.COMPLETE_BLOCK", complete, {**ended_in_block, **tell}, JOB_PKEY, only="postgres")
     yield on_ours("events.TELL", events._events_of_jobs(told), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
-    yield on_ours("settling.HOLD", settling.HOLD, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("settling.LOCK_RUNNING", settling.LOCK_RUNNING, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
-    yield on_borrowed("settling.LEAVE", settling.LEAVE, {"given": leaving}, JOB_PKEY)
+    yield on_borrowed("settling.WRITE_ENDS", settling.WRITE_ENDS, {"given": leaving}, JOB_PKEY)
     yield on_borrowed("chain_ends.CLOSE", chain_ends.CLOSE, {"given": closing}, JOB_ID)
-    yield on_ours("jobs.LOOK", claiming.LOOK, {"seqs": SEQS}, JOB_PKEY)
-    yield on_ours("jobs.RENEW", claiming.RENEW, {"given": TOKENS}, JOB_PKEY)
-    yield on_borrowed("jobs.PROGRESS", claiming.PROGRESS, reports, JOB_PKEY)
+    yield on_ours("claiming.CLAIM_STATES", claiming.CLAIM_STATES, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("claiming.RENEW", claiming.RENEW, {"given": TOKENS}, JOB_PKEY)
+    yield on_borrowed("claiming.PROGRESS", claiming.PROGRESS, reports, JOB_PKEY)
     yield from phase_probes()
     expired = {"quiet_ms": 2**53, "spared": SEQS[:3], "most": 50}
     for database in ("sqlite", "postgres"):
@@ -305,11 +305,11 @@ def phase_probes() -> Iterator[Probe]:
     yield on_ours("phases.BEGIN", phases.BEGIN, begins, JOB_PKEY)
     yield on_ours("phases.COMPLETE", phases.COMPLETE, completes, JOB_PKEY)
     yield on_ours("phase_rows.READ", phase_rows.READ, {"job": SEQS[0]}, PHASE)
-    yield on_ours("phase_rows.LAY", phase_rows.LAY, {"given": laid}, PHASE, conflict=PHASE)
+    yield on_ours("phase_rows.WRITE", phase_rows.WRITE, {"given": laid}, PHASE, conflict=PHASE)
     cut = {"jobs": SEQS, "given": [(seq, 1) for seq in SEQS]}
-    yield on_ours("phase_rows.CUT", phase_rows.CUT, cut, PHASE)
+    yield on_ours("phase_rows.DELETE_FROM", phase_rows.DELETE_FROM, cut, PHASE)
     said = [(seq, 0, "run", 50, None) for seq in SEQS]
-    yield on_ours("phase_rows.TELL", phase_rows.TELL, {"given": said}, PHASE, conflict=PHASE)
+    yield on_ours("phase_rows.PROGRESS", phase_rows.PROGRESS, {"given": said}, PHASE, conflict=PHASE)
     results = [(seq, 0, '"done"') for seq in SEQS]
     yield on_ours("phase_rows.COMPLETE", phase_rows.COMPLETE, {"given": results}, PHASE)
     ends = [(seq, "failed", None) for seq in SEQS]
@@ -330,9 +330,9 @@ def steering_probes() -> Iterator[Probe]:
     yield on_borrowed("steering.KEYS", steering.KEYS, {"ids": CHAINS}, JOB_ID)
     yield on_borrowed("steering.RESCHEDULE", steering.RESCHEDULE, {"seqs": SEQS, "run_at": 0, "delay": 0}, JOB_PKEY)
     yield on_borrowed("chain_ends.REOPEN", chain_ends.REOPEN, {"ids": CHAINS}, JOB_ID)
-    yield on_borrowed("chains.FIRSTS", creation.FIRSTS, {"ids": IDS}, JOB_ID)
+    yield on_borrowed("creation.FIRSTS", creation.FIRSTS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("reads.JOBS", reads.JOBS, {"ids": IDS}, JOB_ID, JOB_CHAIN, PHASE)
-    yield on_borrowed("dependents.BEHIND", dependents.BEHIND, {"ids": CHAINS}, LINKS_TO, JOB_PKEY, JOB_ID)
+    yield on_borrowed("dependents.FAILED_BY", dependents.FAILED_BY, {"ids": CHAINS}, LINKS_TO, JOB_PKEY, JOB_ID)
     yield on_borrowed("dependents.WANTED_BACK", dependents.WANTED_BACK, {"seqs": SEQS}, BLOCKER, JOB_PKEY, JOB_ID)
     yield on_borrowed("dependents.LOCK_FIRSTS", dependents.LOCK_FIRSTS, {"ids": CHAINS}, JOB_ID)
 
@@ -371,14 +371,14 @@ def webhook_probes() -> Iterator[Probe]:
     facts = [(seq, "job:failed", "failed", 2, 1, None) for seq in SEQS]
     append = events.APPEND["$hint_sleepers"]
     yield on_borrowed("events.APPEND", append, {"given": facts}, JOB_PKEY)
-    yield on_borrowed("webhooks.WANTED", fan_out.WANTED, {"given": told}, JOB_PKEY)
-    yield on_borrowed("webhooks.JOBS", fan_out.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
-    yield on_borrowed("webhooks.RECORD", fan_out.RECORD, {"given": recorded})
-    yield on_borrowed("webhooks.TARGETS", fan_out.TARGETS, {"jobs": SEQS}, DELIVERY)
-    yield on_borrowed("webhooks.LOCK_TARGETS", fan_out.LOCK_TARGETS, {"seqs": SEQS}, JOB_PKEY)
-    yield on_borrowed("webhooks.EXIST", fan_out.EXIST, {"seqs": SEQS}, JOB_PKEY)
-    yield on_borrowed("webhooks.MARK", fan_out.MARK, {"given": [(seq, 1) for seq in SEQS]}, JOB_PKEY)
-    yield on_ours("webhooks.OVERTAKING", fan_out.OVERTAKING, {"jobs": SEQS}, DELIVERY, ABOUT, JOB_PKEY)
+    yield on_borrowed("fan_out.WANTED", fan_out.WANTED, {"given": told}, JOB_PKEY)
+    yield on_borrowed("fan_out.JOBS", fan_out.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_borrowed("fan_out.RECORD", fan_out.RECORD, {"given": recorded})
+    yield on_borrowed("fan_out.TARGETS", fan_out.TARGETS, {"jobs": SEQS}, DELIVERY)
+    yield on_borrowed("fan_out.LOCK_TARGETS", fan_out.LOCK_TARGETS, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("fan_out.EXIST", fan_out.EXIST, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("fan_out.MARK", fan_out.MARK, {"given": [(seq, 1) for seq in SEQS]}, JOB_PKEY)
+    yield on_ours("fan_out.OVERTAKING", fan_out.OVERTAKING, {"jobs": SEQS}, DELIVERY, ABOUT, JOB_PKEY)
     about = {"job": job_id(MIXED // 2), "subscription": None, "paging": Paging(limit=10)}
     found = [(MIXED // 2,)]
     sql, values = asked(partial(webhooks.list_deliveries, **about), found)
@@ -397,8 +397,8 @@ def log_probes() -> Iterator[Probe]:
     for database, index in job_events.items():
         sql = reading.TIMELINE[database]
         yield on_ours(f"events of a job, {database}", sql, timeline, index, is_ordered=True, only=database)
-    yield on_ours("log.JOBS", reading.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
-    yield on_ours("log.HAS_HISTORY", reading.HAS_HISTORY, {"id": IDS[0]}, JOB_ID)
+    yield on_ours("reading.JOBS", reading.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_ours("reading.HAS_HISTORY", reading.HAS_HISTORY, {"id": IDS[0]}, JOB_ID)
     unseen = {"xmax": 2**40, "in_progress": [2**40 - 3, 2**40 - 2], "after": 0, "most": 50}
     whole, page = {"end": 2**63 - 1, "left_out": []}, {"end": 2**40 + 9, "left_out": [2**40 + 1]}
     for name, upper in (("new events", whole), ("new events of a page", page)):
@@ -419,7 +419,7 @@ def retention_probes() -> Iterator[Probe]:
     ends = {"ends": [("completed",), ("failed",), ("cancelled",)]}
     due = {"seqs": SEQS, "outcome": "completed", "age": 0}
     for stage, index in STAGES.items():
-        yield on_ours(f"retention.LOOK, {stage}", retention.LOOK[stage], ends, index)
+        yield on_ours(f"retention.GROUPS, {stage}", retention.GROUPS[stage], ends, index)
         find = retention.FIND[stage]
         yield on_ours(f"retention.FIND, {stage}", find, line, index, JOB_CHAIN, is_ordered=True)
         yield on_ours(f"retention.LOCK_FIRSTS, {stage}", retention.LOCK_FIRSTS[stage], due, JOB_PKEY)
@@ -443,10 +443,10 @@ def trimming_probes() -> Iterator[Probe]:
     """Give what trimming the log runs."""
     for database, index in EVENTS_OF.items():
         old = {"age": 0, "most": 50}
-        yield on_ours("trimming.OLD", pruning.OLD, old, index, is_ordered=True, only=database)
+        yield on_ours("pruning.OLD", pruning.OLD, old, index, is_ordered=True, only=database)
         yield on_ours("trimming.REMOVE", pruning.REMOVE[database], {"seqs": SEQS}, index, only=database)
-        yield on_ours("trimming.JOBS", pruning.JOBS, {"after": MIXED // 2, "most": 50}, index, JOB_PKEY, only=database)
-        yield on_ours("trimming.FORGET", pruning.FORGET, {"jobs": SEQS}, index, only=database)
+        yield on_ours("pruning.JOBS", pruning.JOBS, {"after": MIXED // 2, "most": 50}, index, JOB_PKEY, only=database)
+        yield on_ours("pruning.DELETE_EVENTS", pruning.DELETE_EVENTS, {"jobs": SEQS}, index, only=database)
 
 
 def probes(database: str) -> list[Probe]:

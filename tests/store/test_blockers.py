@@ -331,8 +331,8 @@ async def test_retry_takes_no_key_for_a_dependent_that_was_cancelled_meanwhile(w
 def a_look_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let who looks for those that failed see them as they were before they were cancelled or retried."""
     status = "AND coalesce(waiting.status, '') = 'failed'"
-    assert status in dependents.BEHIND
-    monkeypatch.setattr(dependents, "BEHIND", dependents.BEHIND.replace(status, ""))
+    assert status in dependents.FAILED_BY
+    monkeypatch.setattr(dependents, "BEHIND", dependents.FAILED_BY.replace(status, ""))
 
 
 @pytest.mark.usefixtures("a_look_too_early")

@@ -145,7 +145,7 @@ async def test_a_worker_whose_job_was_completed_learns_it(way: Way) -> None:
 
     await complete(way, chain.id)
 
-    assert await way.read(claiming.look, [job.token]) == {job.token: claiming.ClaimState.COMPLETED}
+    assert await way.read(claiming.claim_states, [job.token]) == {job.token: claiming.ClaimState.COMPLETED}
     assert (await settle(way, (job.token, FAIL))).lost == {job.token: claiming.ClaimState.COMPLETED}
     assert (await way.face.get_chain(chain.id)).output == "by hand"
 

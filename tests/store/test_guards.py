@@ -125,7 +125,7 @@ async def leave(tx: Tx, seq: int, kind: Kind) -> None:
     (row,) = await tx.fetch_all(sql, seq=seq)
     held = to_locked(row)
     with suppress(KeyError):  # what was not moved has no new version to be told of
-        await settling.leave(tx, [(held, Settlement(token_of(held), Outcome(kind)))])
+        await settling.write_ends(tx, [(held, Settlement(token_of(held), Outcome(kind)))])
 
 
 async def complete(tx: Tx, seq: int) -> None:
@@ -171,14 +171,14 @@ STATEMENTS: dict[str, tuple[Change, ModuleType, str, Act]] = {
     "claim": (Change.CLAIM, claiming, "CLAIM", claim),
     "complete": (Change.COMPLETE, settling, "COMPLETE", complete),
     "complete in a block": (Change.COMPLETE, settling, "COMPLETE_BLOCK", complete_block),
-    "leave": (Change.FAIL, settling, "LEAVE", partial(leave, kind=Kind.FAIL)),
-    "leave as completed": (Change.COMPLETE, settling, "LEAVE", partial(leave, kind=Kind.COMPLETE)),
-    "leave to be retried": (Change.RETRY_LATER, settling, "LEAVE", partial(leave, kind=Kind.RETRY)),
-    "leave to a later time": (Change.RESCHEDULE_RUNNING, settling, "LEAVE", partial(leave, kind=Kind.RESCHEDULE)),
-    "leave as given back": (Change.GIVE_BACK, settling, "LEAVE", partial(leave, kind=Kind.GIVE_BACK)),
-    "leave as lost": (Change.REAP, settling, "LEAVE", partial(leave, kind=Kind.LOST)),
-    "leave as paused": (Change.PAUSE_RUNNING, settling, "LEAVE", partial(leave, kind=Kind.PAUSE)),
-    "leave as cancelled": (Change.CANCEL_RUNNING, settling, "LEAVE", partial(leave, kind=Kind.CANCEL)),
+    "leave": (Change.FAIL, settling, "WRITE_ENDS", partial(leave, kind=Kind.FAIL)),
+    "leave as completed": (Change.COMPLETE, settling, "WRITE_ENDS", partial(leave, kind=Kind.COMPLETE)),
+    "leave to be retried": (Change.RETRY_LATER, settling, "WRITE_ENDS", partial(leave, kind=Kind.RETRY)),
+    "leave to a later time": (Change.RESCHEDULE_RUNNING, settling, "WRITE_ENDS", partial(leave, kind=Kind.RESCHEDULE)),
+    "leave as given back": (Change.GIVE_BACK, settling, "WRITE_ENDS", partial(leave, kind=Kind.GIVE_BACK)),
+    "leave as lost": (Change.REAP, settling, "WRITE_ENDS", partial(leave, kind=Kind.LOST)),
+    "leave as paused": (Change.PAUSE_RUNNING, settling, "WRITE_ENDS", partial(leave, kind=Kind.PAUSE)),
+    "leave as cancelled": (Change.CANCEL_RUNNING, settling, "WRITE_ENDS", partial(leave, kind=Kind.CANCEL)),
     "request cancel": (Change.REQUEST, steering, "REQUEST_CANCEL", partial(update, name="REQUEST_CANCEL", reason="x")),
     "request pause": (Change.REQUEST, steering, "REQUEST_PAUSE", partial(update, name="REQUEST_PAUSE", reason="x")),
     "unblock": (Change.UNBLOCK, blockers, "MOVE", partial(move, status=Status.PENDING)),
@@ -215,15 +215,15 @@ def statements_of(module: ModuleType) -> dict[str, str]:
 
 
 def test_every_row_of_the_law_guards_statements_and_each_of_them_is_met_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [each.name for each in pkgutil.iter_modules(store.__path__) if not each.ispkg]
+    names = [each.name for each in pkgutil.walk_packages(store.__path__, f"{store.__name__}.") if not each.ispkg]
     marks = {change: f"'{change}' = '{change}'" for change in Change}
     for change, mark in marks.items():
         monkeypatch.setitem(MOVES, change, replace(MOVES[change], also=(mark,)))
 
     guarded = {
-        (change, module, name)
+        (change, module.rpartition(".")[2], name)
         for module in names
-        for name, text in statements_of(made_anew(importlib.import_module(f"{store.__name__}.{module}"))).items()
+        for name, text in statements_of(made_anew(importlib.import_module(module))).items()
         for change, mark in marks.items()
         if mark in text
     }

@@ -124,7 +124,7 @@ async def test_a_transaction_that_rolls_back_tells_nothing(way_pg: Way, begin: A
 async def test_a_writer_that_is_older_than_what_was_removed_ends_no_reader(way_pg: Way) -> None:
     async with writer_elsewhere(way_pg.hf.settings.database):
         await way_pg.call(old_event)
-        assert await way_pg.call(pruning.trim, 500)
+        assert await way_pg.call(pruning.prune, 500)
         reader = await LogReader.from_now(way_pg)
 
         await way_pg.face.start(greet(name="Ada"))
@@ -136,7 +136,7 @@ async def test_an_older_writer_that_ends_ends_no_reader_who_came_after_a_removal
     older = await begin()
     await older.connection.execute(DRAW)
     await way_pg.call(old_event)
-    assert await way_pg.call(pruning.trim, 500)
+    assert await way_pg.call(pruning.prune, 500)
     reader = await LogReader.from_now(way_pg)
 
     await older.run(creation.start, [a_start(task="late")])
@@ -147,10 +147,10 @@ async def test_an_older_writer_that_ends_ends_no_reader_who_came_after_a_removal
 
 async def test_who_came_before_the_last_removal_is_told(way_pg: Way) -> None:
     await way_pg.call(old_event)
-    assert await way_pg.call(pruning.trim, 500)
+    assert await way_pg.call(pruning.prune, 500)
     reader = await LogReader.from_now(way_pg)
     await way_pg.call(old_event)
-    assert await way_pg.call(pruning.trim, 500)
+    assert await way_pg.call(pruning.prune, 500)
 
     with pytest.raises(CursorExpired, match="removed for their age"):
         await reader.names()
@@ -161,7 +161,7 @@ async def from_a_dump(way_pg: Way) -> None:
     """A job and a log from which something was removed, by transactions whose numbers are still to come here."""
     await way_pg.face.start(greet(name="Ada"))
     await way_pg.call(old_event)
-    assert await way_pg.call(pruning.trim, 500)
+    assert await way_pg.call(pruning.prune, 500)
     await way_pg.call(old_event)
     await way_pg.call(count_further)
 
@@ -188,7 +188,7 @@ async def test_who_misses_something_that_was_removed_after_a_dump_is_told(way_pg
     reader = await LogReader.from_now(way_pg)
     await way_pg.call(old_event)
 
-    assert await way_pg.call(pruning.trim, 500) == 2
+    assert await way_pg.call(pruning.prune, 500) == 2
 
     with pytest.raises(CursorExpired, match="removed for their age"):
         await reader.names()

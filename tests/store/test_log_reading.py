@@ -103,7 +103,7 @@ async def test_what_happens_while_pages_are_read_comes_behind_them(way: Way) -> 
     rest = LogReader(way, page.cursor, 1)
     jobs = [each.job.id for each in await rest.events() if each.job]
 
-    assert [each.event.job.id for each in await way.read(reading.tell, page) if each.event.job] == [first.id]
+    assert [each.event.job.id for each in await way.read(reading.to_events, page) if each.event.job] == [first.id]
     assert jobs == [second.id, third.id]
 
 
@@ -182,7 +182,7 @@ async def test_any_number_of_events_takes_two_statements(way: Way, size: int, st
 
     async def read(tx: Tx) -> None:
         found = await reading.since(tx, cursor, 100)
-        assert len(await reading.tell(tx, found)) == size
+        assert len(await reading.to_events(tx, found)) == size
 
     assert len(await way.read(counted, read)) == statements
 
@@ -246,7 +246,7 @@ async def test_now_has_not_expired_when_everything_was_removed(way: Way) -> None
 async def forget_events(tx: Tx) -> None:
     """Remove what is of no job, as retention does it when it is old."""
     await tx.execute("UPDATE holdfast_event SET at = at - 1000")
-    assert await pruning.trim(tx, 500)
+    assert await pruning.prune(tx, 500)
 
 
 # ---- the timeline of one job

@@ -118,7 +118,7 @@ def test_without_upkeep_statistics_of_a_tiny_file_would_have_sqlite_read_whole_t
     with sqlite_planner(Regime.TINY, is_upkept=False) as planner:
         scanning = [probe.name for probe in probes("sqlite") if planner.explain(probe).scans]
 
-    assert "settling.HOLD" in scanning
+    assert "settling.LOCK_RUNNING" in scanning
 
 
 def named_faults(name: str, probe: Probe, plan: Plan, regime: Regime) -> list[str]:

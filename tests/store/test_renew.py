@@ -140,5 +140,5 @@ async def test_a_look_reads_the_requests_and_changes_nothing(way: Way) -> None:
     await change_job(way, chain.id, cancel_requested_at=1)
     before = await whole_store(way)
 
-    assert await way.read(claiming.look, [job.token]) == {job.token: ClaimState.CANCEL}
+    assert await way.read(claiming.claim_states, [job.token]) == {job.token: ClaimState.CANCEL}
     assert await whole_store(way) == before

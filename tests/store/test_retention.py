@@ -351,7 +351,7 @@ async def test_what_is_retried_after_the_look_is_not_deleted(way: Way) -> None:
 
 async def look(way: Way, stage: Stage, age_ms: int = 0) -> tuple[list[RetentionGroup], list[int]]:
     """Find what is due, as a pass does."""
-    lines = await way.read(retention.lines, stage)
+    lines = await way.read(retention.groups, stage)
     found = [each for line in lines for each in (await way.read(retention.find, stage, line, age_ms, BEGINNING))[0]]
     return lines, [each.seq for each in found]
 
@@ -606,7 +606,7 @@ async def test_a_batch_takes_as_many_statements_for_a_hundred_chains_as_for_one(
 async def _through_both(tx: Tx) -> int:
     counting = CountingTx(tx)
     for stage, act in (("stale", retention.mark), ("delete", retention.delete)):
-        (line,) = await retention.lines(counting, stage)  # type: ignore[arg-type]
+        (line,) = await retention.groups(counting, stage)  # type: ignore[arg-type]
         found, _ = await retention.find(counting, stage, line, 0, BEGINNING)  # type: ignore[arg-type]
         assert len(await retention.at_rest(counting, stage, found)) == len(found)  # type: ignore[arg-type]
         assert len(await act(counting, line, 0, [each.seq for each in found])) == len(found)
@@ -619,7 +619,7 @@ async def test_a_batch_has_a_thousand_jobs_at_most_unless_one_chain_has_more(way
     for _ in range(3):
         await continue_chain(way, long, "completed")
     await change_job(way, long, closed_as="completed", closed_at=1)
-    (line,) = await way.read(retention.lines, "stale")
+    (line,) = await way.read(retention.groups, "stale")
 
     found, has_more = await way.read(_find_few, line, 2)
 
@@ -632,7 +632,7 @@ async def test_the_webhooks_of_a_batch_count_among_its_jobs(way: Way) -> None:
         await ended(way)
     for number in range(2):
         await way.call(webhooks.subscribe, UUID(int=number), "https://example.com/", ("job:stale",), None, ())
-    (line,) = await way.read(retention.lines, "stale")
+    (line,) = await way.read(retention.groups, "stale")
 
     found, has_more = await way.read(_find_few, line, 7)
 
@@ -723,7 +723,7 @@ async def test_the_log_is_trimmed_in_batches(way: Way) -> None:
     for _ in range(5):
         await told(way, 0, "lane:paused", 38 * DAY_MS)
 
-    assert await way.call(pruning.trim, 37 * DAY_MS, 2) == 2
+    assert await way.call(pruning.prune, 37 * DAY_MS, 2) == 2
     assert len(await log_rows(way)) == 3
 
 

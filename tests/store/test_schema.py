@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from holdfast import database, store
 from holdfast.database.tx import drive
 from holdfast.models import Start
 from holdfast.outcomes import COMPLETED_WITH_NOTHING
@@ -210,7 +212,15 @@ def test_every_statement_that_the_page_names_exists() -> None:
 
     assert named
     for module, constant in named:
-        assert hasattr(importlib.import_module(f"holdfast.store.{module}"), constant), f"{module}.{constant}"
+        assert hasattr(importlib.import_module(MODULES[module]), constant), f"{module}.{constant}"
+
+
+MODULES = {
+    each.name.rpartition(".")[2]: each.name
+    for room in (store, database)
+    for each in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
+}
+"""The modules that statements stand in, by the last part of their names."""
 
 
 def test_the_page_counts_the_index_writes() -> None:

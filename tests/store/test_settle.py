@@ -15,7 +15,7 @@ from holdfast import Holdfast, Unique
 from holdfast.models import Asked
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import settling, steering
-from holdfast.store.jobs.claiming import ClaimState, Token, look
+from holdfast.store.jobs.claiming import ClaimState, Token, claim_states
 from holdfast.store.jobs.settling import Settlement
 from tests.store.engine import (
     CANCEL,
@@ -239,7 +239,7 @@ async def test_a_request_outlives_a_retry_of_another_kind(way: Way) -> None:
     await way.call(steering.cancel, [chain.id], Asked("ada"))
 
     assert (await row_of(way, chain.id, "cancel_requested_at"))[0] is not None
-    assert (await way.read(look, [job.token])) == {job.token: ClaimState.CANCEL}
+    assert (await way.read(claim_states, [job.token])) == {job.token: ClaimState.CANCEL}
 
 
 # ---- keys and chains
@@ -371,4 +371,4 @@ async def test_a_busy_row_keeps_its_request(postgres: Way) -> None:
 
 
 async def test_a_job_that_is_gone_is_told_so(way: Way) -> None:
-    assert await way.read(look, [Token(1, 1, "n")]) == {Token(1, 1, "n"): ClaimState.GONE}
+    assert await way.read(claim_states, [Token(1, 1, "n")]) == {Token(1, 1, "n"): ClaimState.GONE}

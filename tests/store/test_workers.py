@@ -44,7 +44,7 @@ async def test_the_first_beat_makes_the_row_and_the_next_one_is_seen(way: Way) -
 
 
 async def test_a_beat_leaves_the_mark_of_a_sleeper_alone(way: Way) -> None:
-    await way.call(workers.asleep, ADA)
+    await way.call(workers.mark_asleep, ADA)
 
     await way.call(workers.beat, ADA, is_asleep=False)
 
@@ -52,7 +52,7 @@ async def test_a_beat_leaves_the_mark_of_a_sleeper_alone(way: Way) -> None:
 
 
 async def test_a_beat_after_it_was_forgotten_brings_the_mark_back(way: Way) -> None:
-    await way.call(workers.asleep, ADA)
+    await way.call(workers.mark_asleep, ADA)
     await way.call(workers.forget, [ADA.id])
 
     await way.call(workers.beat, ADA, is_asleep=True)
@@ -61,20 +61,20 @@ async def test_a_beat_after_it_was_forgotten_brings_the_mark_back(way: Way) -> N
 
 
 async def test_who_says_twice_that_he_sleeps_has_slept_since_the_first_time(way: Way) -> None:
-    await way.call(workers.asleep, ADA)
+    await way.call(workers.mark_asleep, ADA)
     await set_back(way, ADA, 5000)
     before = await row(way, ADA, "asleep_at")
 
-    await way.call(workers.asleep, ADA)
+    await way.call(workers.mark_asleep, ADA)
 
     assert await row(way, ADA, "asleep_at") == before
 
 
 async def test_to_wake_and_to_forget_touch_only_the_one_that_is_named(way: Way) -> None:
-    await way.call(workers.asleep, ADA)
-    await way.call(workers.asleep, BOB)
+    await way.call(workers.mark_asleep, ADA)
+    await way.call(workers.mark_asleep, BOB)
 
-    await way.call(workers.awake, ADA.id)
+    await way.call(workers.mark_awake, ADA.id)
 
     assert await row(way, ADA, "asleep_at") == (None,)
     assert await row(way, BOB, "asleep_at") != (None,)

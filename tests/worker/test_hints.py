@@ -85,7 +85,7 @@ OLDEST_HERE = """
 @pytest.fixture
 def own_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of the horizon what is open in other databases of the server, by tests that run beside this one."""
-    monkeypatch.setattr(glances, "WORK", glances.WORK.replace("$oldest", OLDEST_HERE))
+    monkeypatch.setattr(glances, "WORK", glances.WAITING_WORK.replace("$oldest", OLDEST_HERE))
 
 
 @contextmanager
@@ -108,7 +108,7 @@ async def test_a_commit_is_heard_by_whoever_listens_in_this_process_and_in_other
         with Ear(here) as near, Ear(there) as far:
             await near.settle_down()
             await far.settle_down()
-            await here.store.run(workers.asleep, SLEEPER)
+            await here.store.run(workers.mark_asleep, SLEEPER)
             before = near.heard, far.heard
 
             await here.start(greet(name="Ada"))
@@ -126,7 +126,7 @@ async def test_a_callers_transaction_is_heard_when_it_commits(database: str, new
             else sqlite3.connect(hf.settings.database, isolation_level=None)
         )
         with Ear(hf) as ear:
-            await hf.store.run(workers.asleep, SLEEPER)
+            await hf.store.run(workers.mark_asleep, SLEEPER)
             await ear.settle_down()
             connection.execute("BEGIN")
             hf.sync.start(greet(name="Ada"), connection=connection)
@@ -145,13 +145,13 @@ async def test_nothing_is_sent_while_nobody_sleeps(empty_url: str, new_holdfast:
         connection.execute(f"LISTEN {CHANNEL}")
         async with hf:
             await hf.start(greet(name="Ada"))
-            await hf.store.run(workers.asleep, SLEEPER)
-            await hf.store.run(workers.awake, SLEEPER.id)
+            await hf.store.run(workers.mark_asleep, SLEEPER)
+            await hf.store.run(workers.mark_awake, SLEEPER.id)
             await hf.start(greet(name="Bob"))
 
             assert list(connection.notifies(timeout=0.1)) == []
 
-            await hf.store.run(workers.asleep, SLEEPER)
+            await hf.store.run(workers.mark_asleep, SLEEPER)
             await hf.start(greet(name="Eve"))
 
             (heard,) = connection.notifies(timeout=5, stop_after=1)
@@ -176,7 +176,7 @@ async def test_what_grows_is_told_to_sleepers_and_what_is_asked_to_all(
     with stranger(empty_url) as connection:
         connection.execute(f"LISTEN {CHANNEL}")
         if is_asleep:
-            await store.run(workers.asleep, SLEEPER)
+            await store.run(workers.mark_asleep, SLEEPER)
 
         await store.run(events.append, [NewEvent(1, name), NewEvent(2, "job:started")])
         await store.close()
@@ -195,7 +195,7 @@ async def test_to_send_a_hint_takes_no_statement_and_no_lock(empty_url: str, new
         proxy.round_trips = 0
         counted.sync.start(greet(name="Ada"))
         without = proxy.round_trips
-        hf.store.run_sync(workers.asleep, SLEEPER)
+        hf.store.run_sync(workers.mark_asleep, SLEEPER)
         proxy.round_trips = 0
         counted.sync.start(greet(name="Ada"))
         assert proxy.round_trips == without
@@ -218,7 +218,7 @@ async def test_a_terminated_listener_listens_again_before_it_is_read_again(
     async with hf:
         with Ear(hf) as ear, stranger(empty_url) as connection:
             await ear.settle_down()
-            await hf.store.run(workers.asleep, SLEEPER)
+            await hf.store.run(workers.mark_asleep, SLEEPER)
             (pid,) = listeners(connection)
 
             connection.execute("SELECT pg_terminate_backend(%s)", [pid])

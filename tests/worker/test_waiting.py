@@ -195,7 +195,7 @@ async def test_one_waits_for_all_or_for_any(way: Way) -> None:
 async def test_a_thousand_who_wait_cost_one_read_for_a_hint(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     chains = await way.face.start_many([greet(name=str(number)) for number in range(1000)])
     reads: list[int] = []
-    ended = polls.ended
+    ended = polls.closed_chains
 
     async def counting(tx: Any, chain_ids: Any) -> Any:
         reads.append(len(chain_ids))
@@ -205,7 +205,7 @@ async def test_a_thousand_who_wait_cost_one_read_for_a_hint(way: Way, monkeypatc
     tasks = [asyncio.ensure_future(waits.wait([chain.id], "all", 30)) for chain in chains]
     await until(lambda: number_of_waits(way.hf) == 1000, "all wait")
     await until(lambda: is_at_rest(way.hf), "the waiter has read for all of them")
-    monkeypatch.setattr(polls, "ended", counting)
+    monkeypatch.setattr(polls, "closed_chains", counting)
     claimed = await engine.claim(way, 1000)
 
     await engine.settle(way, *((each.token, engine.DONE) for each in claimed[:400]))
@@ -337,7 +337,7 @@ async def test_a_store_that_is_away_for_a_while_ends_no_wait(way: Way, monkeypat
     from holdfast.errors import Unavailable
 
     chain = await way.face.start(greet(name="Ada"))
-    ended = polls.ended
+    ended = polls.closed_chains
     is_away = True
 
     async def sometimes(tx: Any, chain_ids: Any) -> Any:
@@ -345,7 +345,7 @@ async def test_a_store_that_is_away_for_a_while_ends_no_wait(way: Way, monkeypat
             raise Unavailable("the database cannot be reached; try again")
         return await ended(tx, chain_ids)
 
-    monkeypatch.setattr(polls, "ended", sometimes)
+    monkeypatch.setattr(polls, "closed_chains", sometimes)
     async with waiting(way, result(way, chain)) as task:
         await until(lambda: way.hf._waiter._here.poller.is_failing, "the waiter has noticed")
         await engine.run(way)

@@ -59,7 +59,7 @@ class Verbs:
     async def result(self, at: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
         """Wait until a chain closes and give its output; or raise why there is none."""
         seconds = _timeout(timeout)
-        end = (await at.read(polls.ends, [chain_id])).get(chain_id)
+        end = (await at.read(polls.chain_results, [chain_id])).get(chain_id)
         if end is None:
             raise ChainNotFound(chain_id)
         if end.closed_as is None:
@@ -79,7 +79,7 @@ class Verbs:
             raise InvalidInput("one waits for 'all' or for 'any'", "until")
         seconds = _timeout(timeout)
         ids = [target_id(each) for each in targets]
-        found = await at.read(polls.ends, ids) if ids else {}
+        found = await at.read(polls.chain_results, ids) if ids else {}
         if missing := [each for each in ids if each not in found]:
             raise ChainNotFound(missing[0])
         still_open = list({each.chain_id: None for each in found.values() if each.closed_as is None})

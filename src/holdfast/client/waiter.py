@@ -178,10 +178,10 @@ class _WaiterState:
         chain_ids = list({chain_id for each in waits for chain_id in each.open})
         if not chain_ids:
             return None
-        found = self._store.read_sync(polls.ended, chain_ids)
+        found = self._store.read_sync(polls.closed_chains, chain_ids)
         asked = found.closed if found.are_all_there else chain_ids
         if asked:
-            ends = self._store.read_sync(polls.ends, asked)
+            ends = self._store.read_sync(polls.chain_results, asked)
             closed = {each: end for each, end in ends.items() if end.closed_as is not None}
             for wait in waits:
                 wait.take(closed, gone=set(asked) - ends.keys())

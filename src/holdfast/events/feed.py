@@ -331,7 +331,7 @@ class _FeedState:
             except CursorExpired as error:  # it failed over, or was restored: everybody begins anew
                 self.break_off(error)
                 return horizon
-            told = self._store.read_sync(reading.tell, found) if found.lines else []
+            told = self._store.read_sync(reading.to_events, found) if found.lines else []
             self._hand(cursor, found.cursor, told)
             horizon = found.horizon
             if found.is_last:

@@ -83,7 +83,7 @@ class JobWatch(Stream[Job]):
 
     async def _look(self, at: Runner) -> Job | None:
         """Read the job itself."""
-        job, has_history = await at.read(reading.watched, self._job_id)
+        job, has_history = await at.read(reading.job_and_history, self._job_id)
         self.poll_seconds = None if has_history else POLL_SECONDS
         return job if self._is_news(job) else None
 

@@ -91,6 +91,6 @@ async def _read_page(tx: Tx, pages: Pages, cursor: Cursor) -> Page:
         return kept  # a crowd waits for a connection, and by then somebody has read it
     block = pages.block(cursor) or await reading.since(tx, cursor, LINES)
     found = pages.cut(block, PAGE - cursor.seq % PAGE)
-    page = found, await reading.tell(tx, found) if found.lines else ()
+    page = found, await reading.to_events(tx, found) if found.lines else ()
     # what a last one lacks may have come when the next one asks
     return page if found.is_last else pages.keep(cursor, page)

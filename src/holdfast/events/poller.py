@@ -105,11 +105,11 @@ class Poller:
     def _look(self) -> float:
         rest = self.rest = self.rest or SleepMark(self._watch(), self._monotonic)
         if rest.wants_to_wake:
-            self._store.run_sync(workers.awake, self._member.id)
+            self._store.run_sync(workers.mark_awake, self._member.id)
             rest.has_unmarked()
         self._glance(rest)
         if rest.wants_to_sleep and self._duty.is_wanted:
-            self._store.run_sync(workers.asleep, self._member)
+            self._store.run_sync(workers.mark_asleep, self._member)
             rest.has_marked()
             self._glance(rest)
         self._beat(rest)

@@ -24,7 +24,7 @@ from holdfast.errors import CursorExpired, HoldfastError, InvalidCursor, Invalid
 from holdfast.events.feed import Feed, Follower
 from holdfast.events.follower import Stream, Tell
 from holdfast.models import Event, EventFilter, Job
-from holdfast.store.log.snapshot import current
+from holdfast.store.log.snapshot import read
 from holdfast.wire import sse_frames
 from holdfast.wire.job_json import event_object, instant_text, job_object
 
@@ -134,7 +134,7 @@ class EventStream(Stream[bytes]):
         await self._snapshot(at)
 
     async def _snapshot(self, at: Runner) -> None:
-        jobs, cursor = await at.read(current, self._asked.wanted, SNAPSHOT_JOBS + 1)
+        jobs, cursor = await at.read(read, self._asked.wanted, SNAPSHOT_JOBS + 1)
         self._last_id = cursor.text
         await self._follow(at, self._last_id)
         self._taken.append(sse_frames.message(_snapshot_text(jobs, self._now()), event="snapshot", id=self._last_id))

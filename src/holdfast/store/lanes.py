@@ -62,7 +62,7 @@ async def lock_or_create(tx: Tx, keys: Iterable[str]) -> dict[str, Lane]:
 
 
 # scalar subqueries stay index probes; EXISTS became a join over all heads (62 ms at 10,000 lanes)
-STANDING = """
+HEAD_AND_NEXT = """
     SELECT given.key,
         (SELECT h.seq FROM holdfast_job AS h WHERE h.lane = given.key AND h.head = 1),
         (SELECT w.seq FROM holdfast_job AS w WHERE w.lane = given.key AND w.gate = 'lane' ORDER BY w.place LIMIT 1)
@@ -83,20 +83,20 @@ async def join(tx: Tx, joining: Sequence[tuple[int, str]], mine: dict[str, Lane]
     if not joining:
         return set()
     keys = sorted({key for _, key in joining})
-    standing = await tx.fetch_all(STANDING, given=[(key,) for key in keys])
+    standing = await tx.fetch_all(HEAD_AND_NEXT, given=[(key,) for key in keys])
     held = {key for key, head, waiting in standing if head is not None or waiting is not None}
     rows = []
     for seq, key in sorted(joining):
         lane = mine[key]
         lane.places += 1
-        rows.append((seq, lane.places, *_standing_of_next(lane, behind=key in held)))
+        rows.append((seq, lane.places, *_head_and_gate(lane, behind=key in held)))
         held.add(key)
     await tx.execute(JOIN, given=rows)
     await tx.execute(PLACES, given=[(key, mine[key].places) for key in keys])
     return {key for key, head, waiting in standing if head is None and waiting is not None}
 
 
-def _standing_of_next(lane: Lane, *, behind: bool) -> tuple[int, str | None]:
+def _head_and_gate(lane: Lane, *, behind: bool) -> tuple[int, str | None]:
     if behind:
         return 0, Gate.LANE
     return 1, None if lane.is_paused else Gate.READY
@@ -159,7 +159,7 @@ def resumed(key: str, job_id: str, said: Mapping[str, str]) -> events.NewEvent:
     return events.NewEvent(events.NO_JOB, "lane:resumed", facts=json.dumps({"lane": key, "job": job_id, **said}))
 
 
-def holds_its_lane(status: Status, halts_lane: bool) -> bool:
+def keeps_its_lane(status: Status, halts_lane: bool) -> bool:
     """Tell whether a head that came to *status* keeps its lane."""
     return status in (Status.PENDING, Status.BLOCKED, Status.RUNNING) or (
         halts_lane and status in (Status.PAUSED, Status.FAILED)

@@ -41,7 +41,7 @@ async def read(tx: Tx, job: int) -> list[PhaseRow]:
 
 
 # one text for a first begin, which makes them all, for a later one, and for who has changed the list meanwhile
-LAY = """
+WRITE = """
     INSERT INTO holdfast_phase (job, position, name, status, progress, message, result, error, started_at, finished_at)
     SELECT given.job, given.position, given.name, given.status, given.progress, given.message, given.result,
         given.error, CASE given.status WHEN 'active' THEN $now ELSE given.started_at END, given.finished_at
@@ -52,22 +52,22 @@ LAY = """
     SET name = excluded.name, status = excluded.status, progress = excluded.progress, message = excluded.message,
         result = excluded.result, error = excluded.error, started_at = excluded.started_at,
         finished_at = excluded.finished_at"""
-CUT = """
+DELETE_FROM = """
     DELETE FROM holdfast_phase
     WHERE job $any(jobs: bigint) AND position >= (SELECT given.total FROM $list(given: job bigint, total bigint)
         WHERE given.job = holdfast_phase.job)"""
 
 
-async def lay(tx: Tx, rows: Sequence[tuple[int, PhaseRow]]) -> None:
+async def write(tx: Tx, rows: Sequence[tuple[int, PhaseRow]]) -> None:
     """Write phases as they are given, each with its job; one that is active begins now."""
     if rows:
-        await tx.execute(LAY, given=[(job, *row) for job, row in rows])
+        await tx.execute(WRITE, given=[(job, *row) for job, row in rows])
 
 
-async def cut(tx: Tx, totals: Sequence[tuple[int, int]]) -> None:
+async def delete_from(tx: Tx, totals: Sequence[tuple[int, int]]) -> None:
     """Forget the phases of jobs from a place on."""
     if totals:
-        await tx.execute(CUT, jobs=[job for job, _ in totals], given=list(totals))
+        await tx.execute(DELETE_FROM, jobs=[job for job, _ in totals], given=list(totals))
 
 
 class PhaseReport(NamedTuple):
@@ -81,7 +81,7 @@ class PhaseReport(NamedTuple):
 
 
 # the phase of a task that declares none is made here; one that has ended in an earlier attempt begins anew
-TELL = """
+PROGRESS = """
     INSERT INTO holdfast_phase (job, position, name, status, progress, message, started_at)
     SELECT given.job, given.position, given.name, 'active', given.progress, given.message, $now
     FROM $list(given: job bigint, position bigint, name text, progress bigint, message text)
@@ -93,10 +93,10 @@ TELL = """
     WHERE holdfast_phase.name = excluded.name AND holdfast_phase.status <> 'completed'"""
 
 
-async def tell(tx: Tx, said: Sequence[PhaseReport]) -> None:
+async def write_progress(tx: Tx, said: Sequence[PhaseReport]) -> None:
     """Write down how far phases are, and make those that are not there yet."""
     if said:
-        await tx.execute(TELL, given=list(said))
+        await tx.execute(PROGRESS, given=list(said))
 
 
 COMPLETE = """

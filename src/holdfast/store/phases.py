@@ -56,8 +56,8 @@ async def begin(
     rows = await tx.fetch_all(BEGIN, given=given, seqs=[each.token.seq for each in free]) if free else []
     versions: dict[int, int] = dict(rows)
     begun = [each for each in free if each.token.seq in versions]
-    await phase_rows.lay(tx, [(each.token.seq, row) for each in begun for row in each.rows])
-    await phase_rows.cut(tx, [(each.token.seq, each.total) for each in begun if each.total is not None])
+    await phase_rows.write(tx, [(each.token.seq, row) for each in begun for row in each.rows])
+    await phase_rows.delete_from(tx, [(each.token.seq, each.total) for each in begun if each.total is not None])
     await events.append(tx, [_begun(each, versions[each.token.seq]) for each in begun])
     return await _holds(tx, [each.token for each in beginnings], {each.token for each in begun})
 
@@ -102,7 +102,7 @@ async def complete(
 
 
 async def _holds(tx: Tx, tokens: Sequence[Token], done: set[Token]) -> dict[Token, ClaimState]:
-    standing = await claiming.look(tx, [each for each in tokens if each not in done])
+    standing = await claiming.claim_states(tx, [each for each in tokens if each not in done])
     missed = {token: ClaimState.LOCKED if hold is ClaimState.HELD else hold for token, hold in standing.items()}
     return dict.fromkeys(done, ClaimState.HELD) | missed
 

@@ -27,7 +27,7 @@ class WaitingWork:
 
 
 # scalar subqueries stay probes, one for each (queue, task) that is served
-WORK = """
+WAITING_WORK = """
     SELECT
         CASE WHEN (SELECT 1 FROM holdfast_queue AS held WHERE held.name = given.queue AND held.paused_at IS NOT NULL
             AND (held.until IS NULL OR held.until > $now)) IS NULL
@@ -41,24 +41,24 @@ WORK = """
     FROM $list(given: queue text, task text)"""
 
 
-async def work(tx: Tx, wants: Sequence[Want]) -> WaitingWork:
+async def waiting_work(tx: Tx, wants: Sequence[Want]) -> WaitingWork:
     """Look whether a worker that serves *wants* has something to do."""
-    rows = await tx.fetch_all(WORK, given=[(each.queue, each.task) for each in wants])
-    waits = [wait for _, wait, _, _ in rows if wait is not None]
-    next_ms = min(waits, default=None)
+    rows = await tx.fetch_all(WAITING_WORK, given=[(each.queue, each.task) for each in wants])
+    is_left_waiting = [wait for _, wait, _, _ in rows if wait is not None]
+    next_ms = min(is_left_waiting, default=None)
     is_there = any(seq is not None for seq, *_ in rows) or (next_ms is not None and next_ms <= 0)
     return WaitingWork(is_there, next_ms, Horizon(*rows[0][2:]) if rows else Horizon(0, 0))
 
 
-WAITS = """
+LEFT_WAITING = """
     SELECT seq FROM holdfast_job
     WHERE queue = :queue AND task = :task AND gate = 'ready' AND sort_key < $now - :milliseconds
     ORDER BY sort_key LIMIT 1"""
 
 
-async def waits(tx: Tx, queue: str, task: str, milliseconds: int) -> bool:
+async def is_left_waiting(tx: Tx, queue: str, task: str, milliseconds: int) -> bool:
     """Look whether a job of *task* in *queue* could have been claimed for *milliseconds*, and was not."""
-    return bool(await tx.fetch_all(WAITS, queue=queue, task=task, milliseconds=milliseconds))
+    return bool(await tx.fetch_all(LEFT_WAITING, queue=queue, task=task, milliseconds=milliseconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ class ClosedChains:
     horizon: Horizon
 
 
-ENDED = """
+CLOSED_CHAINS = """
     SELECT CAST(NULL AS text), count(*), $oldest, $newest FROM holdfast_job WHERE id $any(ids: text)
     UNION ALL
     SELECT id, 0, 0, 0 FROM holdfast_job WHERE id $any(ids: text) AND closed_as IS NOT NULL"""
 
 
-async def ended(tx: Tx, chain_ids: Sequence[UUID]) -> ClosedChains:
+async def closed_chains(tx: Tx, chain_ids: Sequence[UUID]) -> ClosedChains:
     """Look which of *chain_ids* have closed."""
-    rows = await tx.fetch_all(ENDED, ids=[str(each) for each in chain_ids])
+    rows = await tx.fetch_all(CLOSED_CHAINS, ids=[str(each) for each in chain_ids])
     ((count, oldest, newest),) = [facts for id_, *facts in rows if id_ is None]
     closed = [UUID(id_) for id_, *_ in rows if id_ is not None]
     return ClosedChains(closed, count == len(chain_ids), Horizon(oldest, newest))
@@ -98,7 +98,7 @@ class ChainResult:
     error: dict[str, Any] | None
 
 
-ENDS = """
+CHAIN_RESULTS = """
     SELECT asked.id, first.id, first.closed_as, last.id, last.task, last.output, last.reason, last.error
     FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
     JOIN holdfast_job AS last ON last.seq = coalesce(
@@ -109,13 +109,13 @@ ENDS = """
     WHERE asked.id $any(ids: text)"""
 
 
-async def ends(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, ChainResult]:
+async def chain_results(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, ChainResult]:
     """Read how the chains of *ids*, which name chains or any of their jobs, stand; what is not there is left out."""
-    rows = await tx.fetch_all(ENDS, ids=[str(each) for each in ids])
-    return {each.asked: each for each in map(_end, rows)}
+    rows = await tx.fetch_all(CHAIN_RESULTS, ids=[str(each) for each in ids])
+    return {each.asked: each for each in map(_chain_result, rows)}
 
 
-def _end(row: Row) -> ChainResult:
+def _chain_result(row: Row) -> ChainResult:
     asked, chain_id, closed_as, job_id, task, output, reason, error = row
     status = None if closed_as is None else Status(closed_as)
     return ChainResult(UUID(asked), UUID(chain_id), status, UUID(job_id), task, output, reason, maybe_json(error))

@@ -47,7 +47,7 @@ class RetentionGroup:
 
 
 # a loose scan: the next task behind the last one, so that it costs a probe for each task and not for each row
-LOOK = {
+GROUPS = {
     stage: f"""
     WITH RECURSIVE named(task) AS (
         SELECT CAST('' AS text)
@@ -66,9 +66,9 @@ LOOK = {
 }
 
 
-async def lines(tx: Tx, stage: Stage) -> list[RetentionGroup]:
+async def groups(tx: Tx, stage: Stage) -> list[RetentionGroup]:
     """Tell which tasks and outcomes have chains for *stage*, due or not: one statement, a probe or four for each."""
-    rows = await tx.fetch_all(LOOK[stage], ends=[(str(each),) for each in TERMINAL])
+    rows = await tx.fetch_all(GROUPS[stage], ends=[(str(each),) for each in TERMINAL])
     return [
         RetentionGroup(task, Status(outcome), oldest, now) for task, outcome, oldest, now in rows if oldest is not None
     ]
@@ -113,7 +113,7 @@ FIND = {
     WHERE found.task = :task AND found.closed_as = :outcome AND found.since <= $now - :age"""
     for stage, since in SINCE.items()
 }
-TOLD = """SELECT count(*) FROM holdfast_subscription WHERE disabled_at IS NULL AND events LIKE '%"job:stale"%'"""
+SUBSCRIBERS = """SELECT count(*) FROM holdfast_subscription WHERE disabled_at IS NULL AND events LIKE '%"job:stale"%'"""
 MOST_CHAINS = 100
 MOST_JOBS = 1_000
 
@@ -134,7 +134,7 @@ async def find(
         passed=sorted(place.passed),
         most=MOST_CHAINS,
     )
-    told = (await tx.fetch_all(TOLD))[0][0] if stage == "stale" and rows else 0
+    told = (await tx.fetch_all(SUBSCRIBERS))[0][0] if stage == "stale" and rows else 0
     batch: list[DueChain] = []
     jobs = 0
     for seq, id_, since_ms, length in sorted(rows, key=lambda row: row[2]):

@@ -80,7 +80,7 @@ async def holders(tx: Tx, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, st
 
 async def take(tx: Tx, wishes: Sequence[WantedKey]) -> dict[tuple[str, str], UUID]:
     """Take the keys of *wishes*, each a different one; tell for each which chain holds it now."""
-    return await in_order(tx, lambda: try_to_take(tx, wishes), is_alone=len(wishes) == 1)
+    return await retry_in_order(tx, lambda: try_to_take(tx, wishes), is_alone=len(wishes) == 1)
 
 
 async def try_to_take(tx: Tx, wishes: Sequence[WantedKey]) -> dict[tuple[str, str], UUID] | None:
@@ -95,7 +95,7 @@ async def try_to_take(tx: Tx, wishes: Sequence[WantedKey]) -> dict[tuple[str, st
 SAVE, UNDO, RELEASE = "SAVEPOINT holdfast_keys", "ROLLBACK TO holdfast_keys", "RELEASE holdfast_keys"
 
 
-async def in_order(tx: Tx, attempt: Callable[[], Coroutine[Any, Any, R | None]], *, is_alone: bool) -> R:
+async def retry_in_order(tx: Tx, attempt: Callable[[], Coroutine[Any, Any, R | None]], *, is_alone: bool) -> R:
     """Have *attempt* take keys, and again, from the beginning, as long as it gives None.
 
     One that takes a single key (*is_alone*) has none in the hand when it begins again. On SQLite nobody can let go
@@ -154,7 +154,7 @@ async def give_up(tx: Tx, keys: Sequence[tuple[str, str, UUID]]) -> list[WantedK
 
 
 # a key is taken before its chain is inserted, so one whose chain is not there is ours
-FORGET = """
+TAKE_BACK = """
     DELETE FROM holdfast_unique
     WHERE (task, key, chain_id) IN (
             SELECT given.task, given.key, given.chain_id FROM $list(given: task text, key text, chain_id text))
@@ -162,13 +162,13 @@ FORGET = """
             WHERE chain.id = holdfast_unique.chain_id AND chain.task = holdfast_unique.task) IS NULL"""
 
 
-async def forget(tx: Tx, taken: Sequence[tuple[str, str, UUID]]) -> None:
+async def take_back(tx: Tx, taken: Sequence[tuple[str, str, UUID]]) -> None:
     """Take back keys (task, key, chain) that this transaction has taken for chains which it does not make after all.
 
     Nobody else has seen these rows, so they are no turns that others may have gone on from.
     """
     if taken:
-        await tx.execute(FORGET, given=[(task, key, str(chain_id)) for task, key, chain_id in taken])
+        await tx.execute(TAKE_BACK, given=[(task, key, str(chain_id)) for task, key, chain_id in taken])
 
 
 # subselects are not locked: just the rows of the keys are

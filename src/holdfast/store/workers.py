@@ -59,12 +59,12 @@ async def beat(tx: Tx, member: Member, *, is_asleep: bool = False) -> None:
     await tx.execute(BEAT, **member.values(), is_asleep=int(is_asleep))
 
 
-async def asleep(tx: Tx, member: Member) -> None:
+async def mark_asleep(tx: Tx, member: Member) -> None:
     """Mark *member*: what makes something grow from now on sends a hint."""
     await tx.execute(ASLEEP, **member.values())
 
 
-async def awake(tx: Tx, member_id: str) -> None:
+async def mark_awake(tx: Tx, member_id: str) -> None:
     """Take the mark away."""
     await tx.execute(AWAKE, id=member_id)
 
@@ -79,7 +79,7 @@ async def forget_silent(tx: Tx, milliseconds: int) -> list[str]:
     return [id_ for (id_,) in await tx.fetch_all(FORGET_SILENT, milliseconds=milliseconds)]
 
 
-async def astray(tx: Tx, milliseconds: int) -> list[str]:
+async def list_astray(tx: Tx, milliseconds: int) -> list[str]:
     """Name those without a beat for *milliseconds*, also whose death nobody could prove."""
     return [id_ for (id_,) in await tx.fetch_all(ASTRAY, milliseconds=milliseconds)]
 

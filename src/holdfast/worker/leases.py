@@ -212,7 +212,7 @@ class LeaseKeeper:
     def _ask(self, held: dict[Token, Lease], now: float, *, is_due: bool) -> dict[Token, ClaimState]:
         due = held if is_due else {token: held[token] for token in self._locked if token in held}
         if not due:
-            return self._store.read_sync(claiming.look, list(held))
+            return self._store.read_sync(claiming.claim_states, list(held))
         reach("renew.before")
         self._is_renewing = True
         try:
@@ -232,7 +232,7 @@ class LeaseKeeper:
             self._succeeded()
             return holds
         rest = [token for token in held if token not in due]
-        return holds | (self._store.read_sync(claiming.look, rest) if rest else {})
+        return holds | (self._store.read_sync(claiming.claim_states, rest) if rest else {})
 
     def _succeeded(self) -> None:
         self._is_queueing = False

@@ -175,7 +175,7 @@ class Side:
             is_last = False
             while not is_last:
                 found = self.store.read_sync(reading.since, read_cursor(self.cursor), MOST_EVENTS)
-                told += [each.event for each in self.store.read_sync(reading.tell, found)]
+                told += [each.event for each in self.store.read_sync(reading.to_events, found)]
                 self.cursor, is_last = found.cursor.text, found.is_last
         except CursorExpired:
             self.cursor = self.store.read_sync(reading.now).text

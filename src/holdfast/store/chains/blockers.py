@@ -255,7 +255,7 @@ async def release(tx: Tx, closed: Mapping[str, str]) -> tuple[list[Moved], set[s
         return [], set()
     completed = [chain_id for chain_id, end in closed.items() if end == Status.COMPLETED]
     unhappy = sorted(closed.keys() - set(completed))
-    skipped = set(unhappy) if await dependents.let_go(tx, unhappy) else set()
+    skipped = set(unhappy) if await dependents.free_keys(tx, unhappy) else set()
     found = await tx.fetch_all(DEPENDENTS, ids=sorted(closed), completed=completed, most=MOST_DEPENDENTS)
     if not found:
         return [], skipped
@@ -322,7 +322,7 @@ async def move(tx: Tx, moved: Sequence[Moved], *, announce_blocked: bool) -> Non
     rows = await tx.fetch_all(MOVE, given=given)
     failed = [row for row in rows if row[6] == Status.FAILED]
     ends = [chain_ends.ChainEnd(row[0], row[2], row[3], row[4], row[5], row[10], Status.FAILED) for row in failed]
-    await chain_ends.leave_dependents(tx, await chain_ends.close(tx, ends))
+    await chain_ends.leave_dependents_to_admission(tx, await chain_ends.close(tx, ends))
     facts = [
         events.NewEvent(row[0], NAMES[row[6]], status=row[6], version=row[7], attempt=row[8], facts=reason_fact(row[9]))
         for row in rows
@@ -375,7 +375,7 @@ async def _block_failed_by(tx: Tx, links: Sequence[tuple[int, int, str]]) -> set
     marks = [(job, at, None if job in again else "released") for job, at, _ in links if job in mine]
     if marks:
         await tx.execute(MARK, given=marks)
-    await _let_go(tx, [first for seq, (_, first) in mine.items() if seq not in failed and first.is_closed])
+    await _free_keys(tx, [first for seq, (_, first) in mine.items() if seq not in failed and first.is_closed])
     await block_failed(tx, sorted(again))
     if stay:
         await tx.execute(EXPLAIN, given=stay)
@@ -409,11 +409,11 @@ async def _firsts(tx: Tx, chain_ids: Sequence[str]) -> list[First]:
     return [First(id_, task, key, end is not None, holders.get((task, key))) for id_, task, key, end in rows]
 
 
-async def _let_go(tx: Tx, closed: Sequence[First]) -> None:
+async def _free_keys(tx: Tx, closed: Sequence[First]) -> None:
     """Free the keys that chains hold although they are closed, and of those who failed by them."""
     held = [(each.task, each.unique_key, UUID(each.id)) for each in closed if each.unique_key is not None]
     await unique.free(tx, held, scopes=("open",))
-    await dependents.let_go(tx, [each.id for each in closed])
+    await dependents.free_keys(tx, [each.id for each in closed])
 
 
 BLOCK_AGAIN = f"""

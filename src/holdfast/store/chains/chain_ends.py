@@ -60,7 +60,7 @@ async def close(tx: Tx, ends: Sequence[ChainEnd]) -> list[Watched]:
     return told
 
 
-async def leave_dependents(tx: Tx, closed: Sequence[Watched]) -> None:
+async def leave_dependents_to_admission(tx: Tx, closed: Sequence[Watched]) -> None:
     """Have admission tell the dependents of continued chains; a chain of one job is an arrival by itself."""
     await leave_to_admission(tx, [each.first for each in closed if each.is_continued])
 

@@ -96,7 +96,7 @@ async def _undo(tx: Tx, asked: Mapping[UUID, Start], made: _Made) -> None:
     if made.inserted:
         await tx.execute(UNDO, seqs=[each.seq for each in made.inserted.values()])
     keys = [(each.task, each.unique.key, each.id) for each in asked.values() if each.unique is not None]
-    await unique.forget(tx, keys)
+    await unique.take_back(tx, keys)
     made.inserted = {}
     await _give_back(tx, asked, made)
 
@@ -127,7 +127,9 @@ async def _meet(tx: Tx, starts: Sequence[Start], made: _Made) -> None:
     """
     if starts:
         is_alone = len(starts) == 1 and starts[0].from_chain is None
-        made.twins, made.met = await unique.in_order(tx, lambda: _try_to_meet(tx, starts, made), is_alone=is_alone)
+        made.twins, made.met = await unique.retry_in_order(
+            tx, lambda: _try_to_meet(tx, starts, made), is_alone=is_alone
+        )
 
 
 async def _try_to_meet(

@@ -30,7 +30,7 @@ def key_of(job: LockedJob) -> tuple[str, str, UUID] | None:
     return None if job.unique_key is None else (job.task, job.unique_key, UUID(job.chain_id))
 
 
-def _is_told(job: LockedJob) -> bool:
+def _is_logged(job: LockedJob) -> bool:
     """Tell whether anybody hears of its end: what keeps no history, or is the engine's own, goes in silence."""
     return bool(job.history) and job.queue != INTERNAL_QUEUE
 
@@ -136,7 +136,7 @@ async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
     seqs = [each.seq for each in locked]
     await unique.free(tx, [key for each in locked if (key := key_of(each)) is not None])
     # if one was retried a moment ago, keys were taken for those who failed by it, whom nobody puts back now
-    await dependents.let_go(tx, sorted({each.chain_id for each in locked}))
+    await dependents.free_keys(tx, sorted({each.chain_id for each in locked}))
     for statement in FORGET:
         await tx.execute(statement, seqs=seqs)
     await tx.execute(DELETE, seqs=seqs)
@@ -144,7 +144,7 @@ async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
     freed = [lanes.resumed(each.halts, each.id, {}) for each in locked if each.halts is not None]
     is_running = any(each.status == Status.RUNNING for each in locked)
     await events.append(
-        tx, [_deleted(each.id, each.seq) for each in locked if _is_told(each)] + freed, to_all=is_running
+        tx, [_deleted(each.id, each.seq) for each in locked if _is_logged(each)] + freed, to_all=is_running
     )
 
 

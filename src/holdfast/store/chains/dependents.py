@@ -29,7 +29,7 @@ class Failed:
 
 
 # coalesce: plainly written it goes by the index of what has failed
-BEHIND = """
+FAILED_BY = """
     SELECT DISTINCT link.chain_id, waiting.seq, first.id, first.task, first.unique_key
     FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
     JOIN holdfast_job AS first ON first.id = waiting.chain_id
@@ -37,13 +37,13 @@ BEHIND = """
     ORDER BY waiting.seq"""
 
 
-async def behind(tx: Tx, chain_ids: Iterable[str]) -> dict[str, list[Failed]]:
+async def failed_by(tx: Tx, chain_ids: Iterable[str]) -> dict[str, list[Failed]]:
     """Name the chains that failed by *chain_ids*, by one of these, and so on; each under those it failed by."""
     found: dict[str, list[Failed]] = defaultdict(list)
     newest = sorted(chain_ids)
     seen = set(newest)
     while newest:
-        rows = await tx.fetch_all(BEHIND, ids=newest)
+        rows = await tx.fetch_all(FAILED_BY, ids=newest)
         for chain_id, seq, id_, task, key in rows:
             found[chain_id].append(Failed(seq, UUID(id_), None if key is None else (task, key)))
         newest = sorted({id_ for _, _, id_, _, _ in rows} - seen)
@@ -51,12 +51,12 @@ async def behind(tx: Tx, chain_ids: Iterable[str]) -> dict[str, list[Failed]]:
     return found
 
 
-def keys(failed: Mapping[str, Sequence[Failed]]) -> list[Key]:
+def keys_of(failed: Mapping[str, Sequence[Failed]]) -> list[Key]:
     """Name the keys of those who failed, each once."""
     return list({each.key: None for some in failed.values() for each in some if each.key is not None})
 
 
-def put_back(
+def keys_put_back(
     chain_ids: Iterable[str], failed: Mapping[str, Sequence[Failed]], held: Mapping[Key, UUID]
 ) -> dict[Key, UUID]:
     """Say which keys belong to those of *failed* that go back to blocked when *chain_ids* open again.
@@ -87,13 +87,13 @@ WANTED_BACK = """
         AND coalesce(blocker.closed_as, 'completed') = 'completed'"""
 
 
-async def let_go(tx: Tx, chain_ids: Sequence[str]) -> bool:
+async def free_keys(tx: Tx, chain_ids: Sequence[str]) -> bool:
     """Free the keys of those who failed by *chain_ids*, which do not open again; tell whether somebody has one locked.
 
     Usually they hold none: these were taken by whoever opened the chains again, and the dependents not put back since.
     """
-    failed = await behind(tx, chain_ids) if chain_ids else {}
-    holders = await unique.holders(tx, keys(failed))
+    failed = await failed_by(tx, chain_ids) if chain_ids else {}
+    holders = await unique.holders(tx, keys_of(failed))
     everybody = {str(each.id): each for some in failed.values() for each in some}
     holding = {id_ for id_, each in everybody.items() if each.key is not None and holders.get(each.key) == each.id}
     if not holding:

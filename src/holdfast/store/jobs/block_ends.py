@@ -10,11 +10,11 @@ from holdfast.errors import JobNotFound, LeaseLost
 from holdfast.store import reads
 from holdfast.store.chains import continuations
 from holdfast.store.jobs import claiming, settling
-from holdfast.store.jobs.claiming import EXISTS, STANDING, Claimed, ClaimState, ProgressReport, Token, hold_of
+from holdfast.store.jobs.claiming import CLAIM_STATE, EXISTS, Claimed, ClaimState, ProgressReport, Token, claim_state_of
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
 
-CHECK = f"SELECT {STANDING}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
+CHECK = f"SELECT {CLAIM_STATE}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
 LOCK_OWN = f"{CHECK} $locked"
 
 
@@ -49,7 +49,7 @@ async def _lock_with_first(tx: Tx, token: Token) -> LockedJob:
 
 
 def _state(token: Token, rows: Sequence[Row]) -> ClaimState:
-    return hold_of(token, rows[0][:-1] if rows else None)
+    return claim_state_of(token, rows[0][:-1] if rows else None)
 
 
 def _refuse_lost(token: Token, rows: Sequence[Row]) -> None:
@@ -86,7 +86,7 @@ async def finish_block(tx: Tx, settlement: Settlement) -> None:
     judged = await continuations.judge(tx, settling.steps_of(decided))
     if judged.mistakes:
         raise judged.mistakes[job.seq]
-    await settling.leave(tx, decided, judged.chains)
+    await settling.write_ends(tx, decided, judged.chains)
 
 
 async def finish(tx: Tx, settlement: Settlement, reports: Sequence[ProgressReport]) -> None:

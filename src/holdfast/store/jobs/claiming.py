@@ -193,14 +193,14 @@ async def _with_blockers(tx: Tx, rows: Sequence[Row], nonce: str) -> list[Claime
     if not links:
         return claimed
     chains = await reads.chains_by_id(tx, [UUID(chain_id) for chain_id in {chain_id for _, _, chain_id in links}])
-    ends = {str(each.id): _end(each) for each in chains}
+    ends = {str(each.id): _blocker_end(each) for each in chains}
     waited_for: dict[int, list[BlockerEnd]] = defaultdict(list)
     for seq, _, chain_id in links:
         waited_for[seq].append(ends.get(chain_id) or BlockerEnd(UUID(chain_id), "", Status.CANCELLED, None))
     return [each._replace(blockers=tuple(waited_for[each.token.seq])) for each in claimed]
 
 
-def _end(chain: StoredChain[Any]) -> BlockerEnd:
+def _blocker_end(chain: StoredChain[Any]) -> BlockerEnd:
     return BlockerEnd(chain.id, chain.last_task, None if chain.is_open else chain.status, chain.output)
 
 
@@ -296,20 +296,20 @@ class ClaimState(StrEnum):
     GONE = "gone"
 
 
-STANDING = "seq, attempt, nonce, status, cancel_requested_at, pause_requested_at"
+CLAIM_STATE = "seq, attempt, nonce, status, cancel_requested_at, pause_requested_at"
 EXISTS = f"coalesce(closed_as, '') <> '{TOMBSTONE}'"
-LOOK = f"SELECT {STANDING} FROM holdfast_job WHERE seq $any(seqs: bigint) AND {EXISTS}"
+CLAIM_STATES = f"SELECT {CLAIM_STATE} FROM holdfast_job WHERE seq $any(seqs: bigint) AND {EXISTS}"
 
 
-async def look(tx: Tx, tokens: Sequence[Token]) -> dict[Token, ClaimState]:
+async def claim_states(tx: Tx, tokens: Sequence[Token]) -> dict[Token, ClaimState]:
     """Tell how each claim stands, without a lock."""
     if not tokens:
         return {}
-    rows = {row[0]: row for row in await tx.fetch_all(LOOK, seqs=[each.seq for each in tokens])}
-    return {each: hold_of(each, rows.get(each.seq)) for each in tokens}
+    rows = {row[0]: row for row in await tx.fetch_all(CLAIM_STATES, seqs=[each.seq for each in tokens])}
+    return {each: claim_state_of(each, rows.get(each.seq)) for each in tokens}
 
 
-def hold_of(token: Token, row: Row | None) -> ClaimState:
+def claim_state_of(token: Token, row: Row | None) -> ClaimState:
     """Tell by its row, read as STANDING, how a claim stands."""
     if row is None:
         return ClaimState.GONE
@@ -339,7 +339,7 @@ async def renew(tx: Tx, tokens: Sequence[Token]) -> dict[Token, ClaimState]:
     if not tokens:
         return {}
     renewed = {seq for (seq,) in await tx.fetch_all(RENEW, given=[each.values() for each in tokens])}
-    holds = await look(tx, tokens)
+    holds = await claim_states(tx, tokens)
     return {
         each: ClaimState.LOCKED if hold is ClaimState.HELD and each.seq not in renewed else hold
         for each, hold in holds.items()
@@ -389,7 +389,7 @@ async def progress(tx: Tx, reports: Sequence[ProgressReport]) -> set[Token]:
     rows = await tx.fetch_all(PROGRESS, given=given, seqs=[each.token.seq for each in reports])
     versions: dict[int, int] = dict(rows)
     written = [each for each in reports if each.token.seq in versions]
-    await phase_rows.tell(tx, [said for each in written if (said := each.said()) is not None])
+    await phase_rows.write_progress(tx, [said for each in written if (said := each.said()) is not None])
     await events.append(tx, [_progressed(each, versions[each.token.seq]) for each in written])
     return {each.token for each in written}
 
@@ -399,7 +399,7 @@ async def report(tx: Tx, reports: Sequence[ProgressReport]) -> set[Token]:
     written = await progress(tx, reports)
     missed = [each.token for each in reports if each.token not in written]
     held = (ClaimState.HELD, ClaimState.CANCEL, ClaimState.PAUSE)
-    return {token for token, hold in (await look(tx, missed)).items() if hold in held}
+    return {token for token, hold in (await claim_states(tx, missed)).items() if hold in held}
 
 
 def _progressed(report: ProgressReport, version: int) -> events.NewEvent:

@@ -38,7 +38,7 @@ async def current(tx: Tx, job_id: UUID) -> Current:
     return Current(named, job)
 
 
-async def look(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
+async def lock_current(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
     """Find and lock the current job of a chain; raise `WrongTask` unless its task has one of *names*."""
     found = await current(tx, job_id)
     if found.named.task not in names:
@@ -48,7 +48,7 @@ async def look(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
 
 async def complete(tx: Tx, job_id: UUID, names: Sequence[str], output: str, asked: Asked) -> Job:
     """Complete the current job of a chain in a caller's transaction."""
-    found = await look(tx, job_id, names)
+    found = await lock_current(tx, job_id, names)
     await finish(tx, found, output, None, asked)
     return await reads.get_job(tx, found.job.id)
 
@@ -82,7 +82,7 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     """
     job = await steering.lock_again(tx, given.named)
     _refuse(job)
-    await steering.hold_targets(tx, [job])
+    await steering.lock_targets(tx, [job])
     steps = [] if successor is None else [continuations.step_of(job, successor)]
     judged = await continuations.judge(tx, steps)
     if judged.mistakes:
@@ -96,7 +96,7 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     await _close(tx, job, is_continued=bool(steps))
     await chain_ends.unmark(tx, [job.chain_id] if job.stale_at is not None else [])
     ((version,),) = rows
-    told = await steering.deliveries_ended(tx, [job], Status.COMPLETED, asked)
+    told = await steering.end_deliveries(tx, [job], Status.COMPLETED, asked)
     said = [*_facts(job, version, successor, asked), *enqueued, *told]
     await events.append(tx, said, to_all=job.status is Status.RUNNING)
 
@@ -111,7 +111,9 @@ def _refuse(job: LockedJob) -> None:
 async def _close(tx: Tx, job: LockedJob, *, is_continued: bool) -> None:
     """Close the chain, and have admission tell who waits for it; or open it again if it had failed."""
     if not is_continued:
-        await chain_ends.leave_dependents(tx, await chain_ends.close(tx, [chain_ends.end_of(job, Status.COMPLETED)]))
+        await chain_ends.leave_dependents_to_admission(
+            tx, await chain_ends.close(tx, [chain_ends.end_of(job, Status.COMPLETED)])
+        )
     elif job.status is Status.FAILED and job.chain_index > 0:
         await chain_ends.reopen(tx, [job.chain_id])
 

@@ -18,7 +18,7 @@ from holdfast.database.tx import Row, Tx
 from holdfast.models import RESERVED
 from holdfast.outcomes import Kind, Outcome, lost
 from holdfast.store.jobs.claiming import token_of
-from holdfast.store.jobs.settling import Settlement, decide, leave, with_others
+from holdfast.store.jobs.settling import Settlement, decide, lock_other_rows, write_ends
 from holdfast.store.rows import LOCKED, to_locked
 
 MOST_REAPED = 50
@@ -129,7 +129,7 @@ async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
     """Take back what we have locked, with the other rows where their end is written; answer which jobs."""
     if not rows:
         return set()
-    jobs = await with_others(tx, [to_locked(row) for row in rows])
+    jobs = await lock_other_rows(tx, [to_locked(row) for row in rows])
     found = await tx.fetch_all(POLICIES, names=sorted({job.task for job in jobs}))
     policies = {name: json.loads(policy) for name, policy in found}
     ending = []
@@ -144,5 +144,5 @@ async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
             outcome = Outcome(Kind.GIVE_BACK, reason="lost")
         settlement = Settlement(token_of(job), outcome, policy.get("halts_lane", True))
         ending.append((job, decide(job, settlement)))
-    await leave(tx, ending)
+    await write_ends(tx, ending)
     return {job.seq for job in jobs}

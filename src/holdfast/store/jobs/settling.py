@@ -22,11 +22,11 @@ from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_
 from holdfast.store import lanes, phase_rows
 from holdfast.store.chains import blockers, chain_ends, continuations
 from holdfast.store.chains.continuations import continued
-from holdfast.store.jobs.claiming import FENCE, ClaimState, Token, look, token_of
+from holdfast.store.jobs.claiming import FENCE, ClaimState, Token, claim_states, token_of
 from holdfast.store.log import events, fan_out
 from holdfast.store.rows import AGAIN_MS, LOCKED, LockedJob, leave_to_admission, to_locked
 
-NOBODY_WAITED_FOR: Mapping[UUID, UUID] = MappingProxyType({})
+NO_CHAINS: Mapping[UUID, UUID] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Settled:
     refused: dict[Token, HoldfastError] = field(default_factory=dict)
 
 
-HOLD = f"""
+LOCK_RUNNING = f"""
     SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(status, '') = 'running'
     ORDER BY seq $skip_locked"""
@@ -67,15 +67,15 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     others = [each for each in settlements if each.token.seq not in done] if done else settlements
     if not others:
         return Settled([each.token for each in settlements], {}, [])
-    rows = await tx.fetch_all(HOLD, seqs=[each.token.seq for each in others])
-    held = {token_of(each): each for each in await with_others(tx, [to_locked(row) for row in rows])}
+    rows = await tx.fetch_all(LOCK_RUNNING, seqs=[each.token.seq for each in others])
+    held = {token_of(each): each for each in await lock_other_rows(tx, [to_locked(row) for row in rows])}
     decided = [(held[each.token], decide(held[each.token], each)) for each in others if each.token in held]
     judged = await continuations.judge(tx, steps_of(decided))
     refused = {each.token: judged.mistakes[job.seq] for job, each in decided if job.seq in judged.mistakes}
     mine = [(job, each) for job, each in decided if each.token not in refused]
     missed = {each.token: each for each in others if each.token not in held}
-    await leave(tx, mine, judged.chains)
-    standing = await look(tx, list(missed))
+    await write_ends(tx, mine, judged.chains)
+    standing = await claim_states(tx, list(missed))
     busy = [
         each
         for token, each in missed.items()
@@ -135,14 +135,14 @@ FIRSTS = """
     WHERE id $any(ids: text) ORDER BY seq $skip_locked"""
 
 
-async def with_others(tx: Tx, held: Sequence[LockedJob]) -> list[LockedJob]:
+async def lock_other_rows(tx: Tx, held: Sequence[LockedJob]) -> list[LockedJob]:
     """Lock the other rows too where an end is written; leave out the jobs for which somebody has one of them locked.
 
     That of a continued chain is written on its first row, that of a delivery on the job that it is about.
     """
     continued = sorted({each.chain_id for each in held if each.chain_index > 0})
     firsts = {id_ for (id_,) in await tx.fetch_all(FIRSTS, ids=continued)} if continued else set()
-    busy = await fan_out.hold_targets(tx, [each.seq for each in held if each.task == DELIVER])
+    busy = await fan_out.lock_targets(tx, [each.seq for each in held if each.task == DELIVER])
     return [each for each in held if (each.chain_index == 0 or each.chain_id in firsts) and each.seq not in busy]
 
 
@@ -183,7 +183,7 @@ def as_requested(job: LockedJob, outcome: Outcome) -> Outcome:
     return replace(outcome, kind=Kind.PAUSE, reason=why) if pauses else outcome
 
 
-LEAVE = f"""
+WRITE_ENDS = f"""
     UPDATE holdfast_job
     SET status = given.status, gate = given.gate, head = given.head,
         place = CASE given.head WHEN 1 THEN place END,
@@ -206,8 +206,8 @@ LEAVE = f"""
     RETURNING holdfast_job.seq, holdfast_job.version"""
 
 
-async def leave(
-    tx: Tx, decided: Sequence[tuple[LockedJob, Settlement]], chains: Mapping[UUID, UUID] = NOBODY_WAITED_FOR
+async def write_ends(
+    tx: Tx, decided: Sequence[tuple[LockedJob, Settlement]], chains: Mapping[UUID, UUID] = NO_CHAINS
 ) -> None:
     """Move rows that we have locked out of `running`, as was decided, with all that follows from it.
 
@@ -219,7 +219,7 @@ async def leave(
     handing_on = {each.lane for each in steps if each.hands_on_its_place and each.lane is not None}
     passing = {job.lane for job, each in decided if job.lane is not None and not _keeps_lane(job, each)}
     mine = await lanes.lock(tx, passing)
-    versions: dict[int, int] = dict(await tx.fetch_all(LEAVE, given=[_values(job, each) for job, each in decided]))
+    versions: dict[int, int] = dict(await tx.fetch_all(WRITE_ENDS, given=[_values(job, each) for job, each in decided]))
     await phase_rows.end(tx, [end for job, each in decided if (end := _end_of_phases(job, each)) is not None])
     ends = [chain_ends.end_of(job, leads_to(each.outcome.kind)) for job, each in decided if _closes(each)]
     closed = await chain_ends.close(tx, ends)
@@ -230,7 +230,9 @@ async def leave(
     left |= {each.first for each in closed if each.chain_id in untold}
     await leave_to_admission(tx, sorted(left), AGAIN_MS)
     said = [fact for job, each in decided for fact in _facts(job, each, versions[job.seq])]
-    told = await fan_out.ended(tx, [_delivered(job, each) for job, each in decided if _ends_delivery(job, each)])
+    told = await fan_out.mark_targets(
+        tx, [_delivery_end(job, each) for job, each in decided if _ends_delivery(job, each)]
+    )
     await events.append(tx, said + enqueued + told)
     await blockers.move(tx, moved, announce_blocked=False)
 
@@ -242,7 +244,7 @@ def steps_of(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[continuati
 
 
 def _keeps_lane(job: LockedJob, settlement: Settlement) -> bool:
-    return job.head == 0 or lanes.holds_its_lane(leads_to(settlement.outcome.kind), settlement.halts_lane)
+    return job.head == 0 or lanes.keeps_its_lane(leads_to(settlement.outcome.kind), settlement.halts_lane)
 
 
 ENDS_PHASES = {
@@ -269,7 +271,7 @@ def _ends_delivery(job: LockedJob, settlement: Settlement) -> bool:
     return job.task == DELIVER and leads_to(settlement.outcome.kind) in TERMINAL
 
 
-def _delivered(job: LockedJob, settlement: Settlement) -> fan_out.DeliveryEnd:
+def _delivery_end(job: LockedJob, settlement: Settlement) -> fan_out.DeliveryEnd:
     outcome = settlement.outcome
     return fan_out.DeliveryEnd(job.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
 

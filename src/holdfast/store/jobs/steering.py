@@ -42,7 +42,7 @@ async def at_once(
 ) -> R:
     """Run *verb* and, in the same transaction, what it leaves to admission: for our own connections."""
     answer = await verb(tx, ids, *args, **kwargs)
-    await admission.admit_named(tx, [str(each.id) for each in await current(tx, ids)])
+    await admission.admit_named(tx, [str(each.id) for each in await current_jobs(tx, ids)])
     return answer
 
 
@@ -66,7 +66,7 @@ CURRENT = """
     WHERE asked.id $any(ids: text)"""
 
 
-async def current(tx: Tx, ids: Sequence[UUID]) -> list[CurrentJob]:
+async def current_jobs(tx: Tx, ids: Sequence[UUID]) -> list[CurrentJob]:
     """Find the current jobs of *ids*, in their order; raise `JobNotFound` for one that is not there."""
     rows = await tx.fetch_all(CURRENT, ids=[str(each) for each in ids])
     found = {UUID(asked): CurrentJob(UUID(id_), seq, first) for asked, id_, seq, first in rows}
@@ -89,7 +89,7 @@ async def lock(tx: Tx, ids: Sequence[UUID]) -> list[LockedJob]:
     """
     locked: dict[int, LockedJob] = {}
     for _ in range(TRIES):
-        standing = await current(tx, ids)
+        standing = await current_jobs(tx, ids)
         wanted = {seq for each in standing for seq in (each.seq, each.first)} - locked.keys()
         if not wanted:
             return list({each.seq: locked[each.seq] for each in standing}.values())
@@ -106,7 +106,7 @@ async def lock_again(tx: Tx, job: LockedJob) -> LockedJob:
 
 
 async def _in_order(tx: Tx, ids: Sequence[UUID], answers: dict[int, R]) -> list[R]:
-    return [answers[each.seq] for each in await current(tx, ids)]
+    return [answers[each.seq] for each in await current_jobs(tx, ids)]
 
 
 def _refuse(jobs: Sequence[LockedJob], change: Change, advice: str = "") -> None:
@@ -143,7 +143,7 @@ async def cancel(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[CancelAnswer
     """Cancel jobs: at once what does not run, by request what runs; what has ended is left as it is."""
     jobs = await lock(tx, ids)
     running = [job for job in jobs if job.status is Status.RUNNING]
-    await hold_targets(tx, jobs)
+    await lock_targets(tx, jobs)
     await _cancel_now(tx, [job for job in jobs if job.status in MOVES[Change.CANCEL].sources], asked)
     pausing = await _paused_instead(tx, running)
     await _request(tx, [job for job in running if job.task not in pausing], REQUEST_CANCEL, "job:cancelling", asked)
@@ -165,27 +165,27 @@ async def _cancel_now(tx: Tx, jobs: Sequence[LockedJob], asked: Asked) -> None:
     await phase_rows.cancel(tx, seqs)
     closed = await chain_ends.close(tx, [chain_ends.end_of(job, Status.CANCELLED) for job in jobs])
     await chain_ends.unmark(tx, [job.chain_id for job in jobs if job.stale_at is not None])
-    await chain_ends.leave_dependents(tx, closed)
+    await chain_ends.leave_dependents_to_admission(tx, closed)
     await _announce(tx, jobs, versions, "job:cancelled", Status.CANCELLED, asked)
-    await events.append(tx, _freed(jobs, asked) + await deliveries_ended(tx, jobs, Status.CANCELLED, asked))
+    await events.append(tx, _resumed_lanes(jobs, asked) + await end_deliveries(tx, jobs, Status.CANCELLED, asked))
 
 
-async def hold_targets(tx: Tx, jobs: Sequence[LockedJob]) -> None:
+async def lock_targets(tx: Tx, jobs: Sequence[LockedJob]) -> None:
     """Lock the jobs that deliveries among *jobs* are about; raise `Busy` before anything is written if one is locked.
 
     Here it is not waited for: whoever has it may be waiting for one of *jobs*.
     """
-    if await fan_out.hold_targets(tx, [job.seq for job in jobs if job.task == DELIVER]):
+    if await fan_out.lock_targets(tx, [job.seq for job in jobs if job.task == DELIVER]):
         raise Busy("somebody holds the job that this webhook is about; try again")
 
 
-async def deliveries_ended(tx: Tx, jobs: Sequence[LockedJob], status: Status, asked: Asked) -> list[events.NewEvent]:
+async def end_deliveries(tx: Tx, jobs: Sequence[LockedJob], status: Status, asked: Asked) -> list[events.NewEvent]:
     """Write down that the deliveries among *jobs* have ended by somebody's hand; give what is to be appended."""
     ends = [fan_out.DeliveryEnd(job.seq, job.id, job.lane, status, asked.why) for job in jobs if job.task == DELIVER]
-    return await fan_out.ended(tx, ends)
+    return await fan_out.mark_targets(tx, ends)
 
 
-def _freed(jobs: Iterable[LockedJob], asked: Asked) -> list[events.NewEvent]:
+def _resumed_lanes(jobs: Iterable[LockedJob], asked: Asked) -> list[events.NewEvent]:
     """Say which lanes are no longer halted."""
     return [lanes.resumed(job.halts, job.id, asked.said()) for job in jobs if job.halts]
 
@@ -290,7 +290,7 @@ async def _open_again(tx: Tx, jobs: Sequence[LockedJob], sql: str, asked: Asked)
     again = [
         events.NewEvent(seq, "job:resumed", status, version, attempts[seq], facts) for seq, version, status in rows
     ]
-    await events.append(tx, again + _freed(jobs, asked))
+    await events.append(tx, again + _resumed_lanes(jobs, asked))
 
 
 KEYS = """SELECT id, task, unique_key FROM holdfast_job WHERE id $any(ids: text) AND unique_key IS NOT NULL"""
@@ -306,15 +306,15 @@ async def take_keys(tx: Tx, chain_ids: Sequence[str], *, reopens: bool = True) -
     """
     rows = await tx.fetch_all(KEYS, ids=chain_ids) if reopens else []
     own = {(task, key): UUID(id_) for id_, task, key in reversed(rows)}
-    failed = await dependents.behind(tx, chain_ids)
-    before = await unique.holders(tx, [*own, *dependents.keys(failed)])
-    asked = own | dependents.put_back(chain_ids, failed, own | before)
+    failed = await dependents.failed_by(tx, chain_ids)
+    before = await unique.holders(tx, [*own, *dependents.keys_of(failed)])
+    asked = own | dependents.keys_put_back(chain_ids, failed, own | before)
     if not asked:
         return
     holders = await unique.take(tx, [unique.WantedKey(task, Unique(key), id_) for (task, key), id_ in asked.items()])
     lost = next(((UUID(id_), key, by) for id_, task, key in rows if str(by := holders[task, key]) != id_), None)
     # somebody may have been faster: who failed by one that stays failed does, too; a caller may go on after an error
-    kept = {} if lost else own | dependents.put_back(chain_ids, failed, before | holders)
+    kept = {} if lost else own | dependents.keys_put_back(chain_ids, failed, before | holders)
     taken = [key for key, id_ in asked.items() if holders[key] == id_ != before.get(key)]
     await unique.free(tx, [(*key, asked[key]) for key in taken if key not in kept])
     if lost:
@@ -342,6 +342,6 @@ async def reschedule(tx: Tx, ids: Sequence[UUID], run_at_ms: int, delay_ms: int,
 
 
 async def _read(tx: Tx, ids: Sequence[UUID]) -> list[Job]:
-    standing = await current(tx, ids)
+    standing = await current_jobs(tx, ids)
     jobs = {job.id: job for job in await reads.jobs_by_id(tx, [each.id for each in standing])}
     return [jobs[each.id] for each in standing]

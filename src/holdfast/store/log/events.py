@@ -53,7 +53,7 @@ async def _deliver(tx: Tx, facts: Sequence[NewEvent]) -> None:
 
 
 # what a row of `moved` says, once for each name; SQLite reads it from the rows themselves
-TELL = """
+APPEND_MOVED = """
     INSERT INTO holdfast_event (job, name, at, status, version, attempt, facts)
     SELECT moved.seq, told.name, $now, moved.status, moved.version, moved.attempt, CAST(:facts AS text)
     FROM {moved} AS moved, ({told}) AS told
@@ -91,17 +91,19 @@ async def _move(
 
 @cache
 def _with_events(sql: str, names: tuple[EventName, ...]) -> str:
-    tell = TELL.format(moved="moved", told=_told(names), condition="true", hint=_hint(set(names)))
+    tell = APPEND_MOVED.format(moved="moved", told=_names_table(names), condition="true", hint=_hint(set(names)))
     return f"WITH moved AS ({sql}), told AS ({tell}) SELECT * FROM moved"
 
 
 @cache
 def _events_of_jobs(names: tuple[EventName, ...]) -> str:
     condition = "moved.seq $any(jobs: bigint)"
-    return TELL.format(moved="holdfast_job", told=_told(names), condition=condition, hint=_hint(set(names)))
+    return APPEND_MOVED.format(
+        moved="holdfast_job", told=_names_table(names), condition=condition, hint=_hint(set(names))
+    )
 
 
-def _told(names: tuple[EventName, ...]) -> str:
+def _names_table(names: tuple[EventName, ...]) -> str:
     """Write *names* as a table; as a list of two they kept PostgreSQL from a plan that it can use again: 0.2 ms."""
     return " UNION ALL ".join(f"SELECT '{name}' AS name, {nr} AS nr" for nr, name in enumerate(names))
 

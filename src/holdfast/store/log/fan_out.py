@@ -103,7 +103,7 @@ async def fan_out(tx: Tx, facts: Sequence[NewEvent]) -> list[Inserted]:
     """Insert a delivery for everybody who is to be told of *facts*, all of them triggers; give the new jobs."""
     asked = [(nr, fact.job, fact.name) for nr, fact in enumerate(facts)]
     found = await tx.fetch_all(WANTED, given=asked) if asked else []
-    wishes = [wish for row in found if (wish := _wish(facts[row[0]], row)) is not None]
+    wishes = [wish for row in found if (wish := _target(facts[row[0]], row)) is not None]
     if not wishes:
         return []
     seqs = sorted({wish.fact.job for wish in wishes})
@@ -121,7 +121,7 @@ async def record(tx: Tx, given: Sequence[tuple[int, int, str, str | None]]) -> N
         await tx.execute(RECORD, given=given)
 
 
-def _wish(fact: NewEvent, row: Row) -> WebhookTarget | None:
+def _target(fact: NewEvent, row: Row) -> WebhookTarget | None:
     """Read a row of WANTED; None if it is not wanted after all."""
     _, now, task, own, subscription, url, events, tasks, secrets = row
     if own is not None:
@@ -145,7 +145,7 @@ LOCK_TARGETS = """SELECT seq FROM holdfast_job WHERE seq $any(seqs: bigint) ORDE
 EXIST = """SELECT seq FROM holdfast_job WHERE seq $any(seqs: bigint)"""
 
 
-async def hold_targets(tx: Tx, deliveries: Iterable[int]) -> set[int]:
+async def lock_targets(tx: Tx, deliveries: Iterable[int]) -> set[int]:
     """Lock the jobs that *deliveries* are about; answer those deliveries whose job somebody else has locked."""
     asked = sorted(deliveries)
     if not asked:
@@ -188,7 +188,7 @@ DISABLE = """
 ANSWERED_GONE = "its receiver has answered 410 Gone"
 
 
-async def ended(tx: Tx, ends: Sequence[DeliveryEnd]) -> list[NewEvent]:
+async def mark_targets(tx: Tx, ends: Sequence[DeliveryEnd]) -> list[NewEvent]:
     """Mark the jobs that ended deliveries were about, as far as they still exist; give what is to be appended for them.
 
     A subscription whose receiver is gone for good is disabled.
@@ -204,11 +204,13 @@ async def ended(tx: Tx, ends: Sequence[DeliveryEnd]) -> list[NewEvent]:
     marked = await tx.fetch_all(MARK, given=sorted(sent.items())) if sent else []
     targets: Mapping[int, Row] = {row[0]: row for row in marked}
     return [
-        _told(each, targets[about[each.seq][0]], about[each.seq]) for each in known if about[each.seq][0] in targets
+        _webhook_event(each, targets[about[each.seq][0]], about[each.seq])
+        for each in known
+        if about[each.seq][0] in targets
     ]
 
 
-def _told(end: DeliveryEnd, target: Row, about: Row) -> NewEvent:
+def _webhook_event(end: DeliveryEnd, target: Row, about: Row) -> NewEvent:
     seq, status, version, attempt = target
     _, event, subscription = about
     said = {"delivery": end.id, "event": event, "subscription": subscription, "reason": end.reason}

@@ -47,7 +47,7 @@ RECORD_BY = f"""
     RETURNING {SO_FAR}"""
 
 
-async def trim(tx: Tx, age_ms: int, most: int = MOST_EVENTS) -> int:
+async def prune(tx: Tx, age_ms: int, most: int = MOST_EVENTS) -> int:
     """Remove up to *most* entries that have been there for *age_ms* and belong to no job; answer how many.
 
     None are removed while somebody else does so.
@@ -78,7 +78,7 @@ JOBS = """
         FROM named WHERE named.job IS NOT NULL AND named.nr < :most)
     SELECT named.job, (SELECT 1 FROM holdfast_job WHERE holdfast_job.seq = named.job)
     FROM named WHERE named.job IS NOT NULL ORDER BY named.nr"""
-FORGET = """DELETE FROM holdfast_event WHERE job $any(jobs: bigint) RETURNING seq"""
+DELETE_EVENTS = """DELETE FROM holdfast_event WHERE job $any(jobs: bigint) RETURNING seq"""
 MOST_JOBS = 200
 
 
@@ -88,6 +88,6 @@ async def orphans(tx: Tx, after: int) -> tuple[list[int], int | None]:
     return [job for job, exists in rows if exists is None], rows[-1][0] if len(rows) == MOST_JOBS else None
 
 
-async def forget(tx: Tx, jobs: list[int]) -> int:
+async def delete_events(tx: Tx, jobs: list[int]) -> int:
     """Remove the events of *jobs*, which do not exist; answer how many."""
-    return len(await tx.fetch_all(FORGET, jobs=jobs)) if jobs else 0
+    return len(await tx.fetch_all(DELETE_EVENTS, jobs=jobs)) if jobs else 0

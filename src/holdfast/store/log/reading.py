@@ -114,25 +114,25 @@ class LogRow(NamedTuple):
         return Position(self.xid, self.seq)
 
 
-LINE = "seq, xid, job, name, at, status, version, attempt, facts"
-NEW_LINE = ", ".join(f"new.{column}" for column in LINE.split(", "))
+LOG_COLUMNS = "seq, xid, job, name, at, status, version, attempt, facts"
+NEW_LOG_COLUMNS = ", ".join(f"new.{column}" for column in LOG_COLUMNS.split(", "))
 # what came by a dump from a server that had counted further has numbers that are still to come here, and is not new
 IN_PAGE = f"xid < least(:end, {SO_FAR}) AND NOT xid $any(left_out: bigint) AND seq > :after"
 
 # two scans of the index on xid, which the planner keeps apart only if they are written so; then the order
 SINCE = {
     "postgres": f"""
-    SELECT {HEAD}, {NEW_LINE}
+    SELECT {HEAD}, {NEW_LOG_COLUMNS}
     FROM {HEADS["postgres"]} LEFT JOIN (
         SELECT * FROM (
-            SELECT {LINE} FROM holdfast_event WHERE xid >= :xmax AND {IN_PAGE}
+            SELECT {LOG_COLUMNS} FROM holdfast_event WHERE xid >= :xmax AND {IN_PAGE}
             UNION ALL
-            SELECT {LINE} FROM holdfast_event WHERE xid $any(in_progress: bigint) AND {IN_PAGE}) AS unseen
+            SELECT {LOG_COLUMNS} FROM holdfast_event WHERE xid $any(in_progress: bigint) AND {IN_PAGE}) AS unseen
         ORDER BY unseen.seq LIMIT :most) AS new ON true""",
     "sqlite": f"""
-    SELECT {HEAD}, {NEW_LINE}
+    SELECT {HEAD}, {NEW_LOG_COLUMNS}
     FROM {HEADS["sqlite"]} LEFT JOIN (
-        SELECT {LINE.replace("xid", "0 AS xid")} FROM holdfast_event WHERE seq > :after
+        SELECT {LOG_COLUMNS.replace("xid", "0 AS xid")} FROM holdfast_event WHERE seq > :after
         ORDER BY seq LIMIT :most) AS new ON true""",
 }
 
@@ -251,7 +251,7 @@ JOBS = f"""
         AND coalesce(holdfast_job.closed_as, '') <> 'deleted' AND holdfast_job.queue <> '{INTERNAL_QUEUE}'"""
 
 
-async def tell(tx: Tx, found: LogRows) -> list[LoggedEvent]:
+async def to_events(tx: Tx, found: LogRows) -> list[LoggedEvent]:
     """Make events of what was *found*, each with its job as it stands now."""
     jobs = await _jobs(tx, list({line.job: None for line in found.lines if line.job}))
     told = []
@@ -303,7 +303,7 @@ def _event(line: LogRow, job: Job | None, cursor: str) -> Event | None:
 HAS_HISTORY = """SELECT history FROM holdfast_job WHERE id = :id"""
 
 
-async def watched(tx: Tx, job_id: UUID) -> tuple[Job, bool]:
+async def job_and_history(tx: Tx, job_id: UUID) -> tuple[Job, bool]:
     """Read a job, and whether anything is told of it; or raise `JobNotFound`."""
     job = await get_job(tx, job_id)
     ((history,),) = await tx.fetch_all(HAS_HISTORY, id=str(job_id))
@@ -313,7 +313,7 @@ async def watched(tx: Tx, job_id: UUID) -> tuple[Job, bool]:
 TIMELINE = {
     database: f"""
     SELECT {columns} FROM holdfast_event WHERE job = :job AND seq > :after ORDER BY seq LIMIT :most"""
-    for database, columns in (("postgres", LINE), ("sqlite", LINE.replace("xid", "0")))
+    for database, columns in (("postgres", LOG_COLUMNS), ("sqlite", LOG_COLUMNS.replace("xid", "0")))
 }
 
 

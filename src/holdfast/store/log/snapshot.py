@@ -13,7 +13,7 @@ from holdfast.store.reads import Paging
 from holdfast.wire.cursors import Cursor
 
 
-async def current(tx: Tx, wanted: EventFilter, most: int) -> tuple[list[Job], Cursor]:
+async def read(tx: Tx, wanted: EventFilter, most: int) -> tuple[list[Job], Cursor]:
     """Read the newest jobs that *wanted* is about, up to *most*, newest first, and where the log stands.
 
     It is right only over one consistent view, as `Runner.read` gives it.

@@ -278,7 +278,7 @@ class Claimer:
         nonce, sent = self._nonce(), self._runtime.monotonic()
         slots.begin(most)
         try:
-            if not is_wanted and not (found := await self._store.read(polls.work, wants)).is_there:
+            if not is_wanted and not (found := await self._store.read(polls.waiting_work, wants)).is_there:
                 slots.note_look(found)
                 self._plan_beside(slots)
                 return

@@ -96,12 +96,12 @@ class Hearing:
         self._is_hinted = False
         self.plan(None)  # so that the worker's other loop does not look as well
         if self._rest.wants_to_sleep:
-            await self._store.run(workers.asleep, self._member)
+            await self._store.run(workers.mark_asleep, self._member)
             self._rest.has_marked()
         elif self._rest.wants_to_wake:
-            await self._store.run(workers.awake, self._member.id)
+            await self._store.run(workers.mark_awake, self._member.id)
             self._rest.has_unmarked()
-        found = await self._store.read(polls.work, wants or self._wants)  # without any there is no horizon
+        found = await self._store.read(polls.waiting_work, wants or self._wants)  # without any there is no horizon
         self._rest.has_looked(found.horizon)
         if not wants:
             return False

@@ -57,7 +57,9 @@ class Undelivered:
 
     async def look(self) -> None:
         """Look whether some have waited for a while, so that nobody else delivers them."""
-        if self._is_told or not await self._store.read(polls.waits, INTERNAL_QUEUE, DELIVER, self._milliseconds):
+        if self._is_told or not await self._store.read(
+            polls.is_left_waiting, INTERNAL_QUEUE, DELIVER, self._milliseconds
+        ):
             return
         self._is_told = True
         advice = "pip install 'holdfast[webhooks]', or run a worker that has it; webhooks=False says that one has"

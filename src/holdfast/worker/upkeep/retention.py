@@ -91,7 +91,7 @@ class RetentionPass:
     async def _due(self, stage: Stage, known: _Known, tally: _Tally, dry_run: bool) -> list[_Walk]:
         """Find the lines in which something is due."""
         walks = []
-        for line in await self._at.read(retention.lines, stage):
+        for line in await self._at.read(retention.groups, stage):
             age = getattr(known.times(line.task, line.outcome), stage)
             if age is not None and line.now_ms - line.oldest_ms >= age * 1000:
                 left_at = None if dry_run else self._left_at.pop((stage, line.task, line.outcome), None)
@@ -156,7 +156,7 @@ class RetentionPass:
         while is_whole and self._turn is not None:
             await self._sweep_keys()
         age_ms = round(ASTRAY_SECONDS * 1000)
-        if gone := await self._at.read(workers.astray, age_ms):
+        if gone := await self._at.read(workers.list_astray, age_ms):
             await self._at.run(workers.forget_astray, gone, age_ms)
         return trimmed
 
@@ -167,14 +167,14 @@ class RetentionPass:
         trimmed = 0
         if await self._at.read(pruning.has_old, age_ms):
             for _ in range(MOST_BATCHES):
-                trimmed += (removed := await self._at.run(pruning.trim, age_ms))
+                trimmed += (removed := await self._at.run(pruning.prune, age_ms))
                 if removed < pruning.MOST_EVENTS:
                     break
         return trimmed
 
     async def _forget_orphans(self) -> int:
         gone, self._job = await self._at.read(pruning.orphans, self._job or 0)
-        return await self._at.run(pruning.forget, gone) if gone else 0
+        return await self._at.run(pruning.delete_events, gone) if gone else 0
 
     async def _sweep_keys(self) -> None:
         walked = await self._at.read(unique.walk, self._turn or Turn())
