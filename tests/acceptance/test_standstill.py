@@ -25,7 +25,7 @@ from tests.acceptance.scene import Scene, WorkerProcess, seconds_until
 
 REAPER_SECONDS = 5.5
 NOISE = 10.0
-IN_USER_CODE, BEHIND_THE_UPDATE = "fenced.finish.statement 1", "fenced.finish.before_commit"
+IN_USER_CODE, BEHIND_THE_UPDATE = "block_ends.finish.statement 1", "block_ends.finish.before_commit"
 DROP = "DROP TABLE IF EXISTS shop_paid"
 CREATE = "CREATE TABLE shop_paid (attempt integer NOT NULL)"
 LEASED = "SELECT count(*) FROM holdfast_job WHERE id = :id AND lease_until > $now"

@@ -14,7 +14,7 @@ from holdfast.fault_points import CrashPoint, arm
 @pytest.fixture
 def error_behind_the_commit() -> Iterator[None]:
     """Have the first completion raise where nothing should."""
-    arm("fenced.finish.after_commit:1:raise")
+    arm("block_ends.finish.after_commit:1:raise")
     yield
     arm(None)
 
