@@ -23,7 +23,6 @@ from holdfast import Context, Holdfast, Tasks
 from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Pause, Reschedule, Retry
-from holdfast.runtime import Runtime
 from holdfast.store.jobs import claiming
 from holdfast.webhooks.answers import Answer
 from holdfast.worker.attempts.context import BlockingContext
