@@ -449,7 +449,7 @@ SCENARIOS: dict[str, Scenario] = {
         act=lambda hf: asyncio.run(_start_async(hf)), is_done=is_there(FIRST),
     ),
     "completing": replace(
-        BY_HAND, about=("completing.lock_current", "completing.finish", "completing.follow", "reads.get_blockers"),
+        BY_HAND, about=("completing.lock_of_task", "completing.finish", "completing.follow", "reads.get_blockers"),
         prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"), act=in_hand,
         is_done=all_ended,
     ),
@@ -459,7 +459,7 @@ SCENARIOS: dict[str, Scenario] = {
         prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"),
     ),
     "complete with others": replace(
-        BY_HAND, about=("completing.lock_current", "completing.finish", "reads.get_blockers"), act=complete_with_others,
+        BY_HAND, about=("completing.lock_of_task", "completing.finish", "reads.get_blockers"), act=complete_with_others,
         prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"), is_done=are_completed(FIRST),
     ),
     "claim": Scenario(

@@ -574,13 +574,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     changed = fan_out.WANTED.replace("holdfast_job.webhook IS NULL AND asking.disabled_at", "asking.disabled_at")
-    wish = fan_out._target
+    wish = fan_out._receiver
 
     def both(fact: Any, row: Any) -> Any:
         return wish(fact, row if row[4] is None else (*row[:3], None, *row[4:]))
 
     patch.setattr(fan_out, "WANTED", changed)
-    patch.setattr(fan_out, "_wish", both)
+    patch.setattr(fan_out, "_receiver", both)
 
 
 @race(

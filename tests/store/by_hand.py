@@ -16,7 +16,7 @@ async def complete(
     tx: Tx, job_id: UUID, output: str | None = "null", successor: Continuation | None = None, asked: Asked = NOBODY
 ) -> Job:
     """Complete the current job of a chain; what else follows is left to admission."""
-    found = await completing.current(tx, job_id)
+    found = await completing.lock_current(tx, job_id)
     await completing.finish(tx, found, output, successor, asked)
     return await reads.get_job(tx, found.job.id)
 

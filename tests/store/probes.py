@@ -280,7 +280,7 @@ def run_probes() -> Iterator[Probe]:
     yield on_borrowed("settling.COMPLETE_BLOCK", settling.COMPLETE_BLOCK, ended_in_block, JOB_PKEY, only="sqlite")
     complete = events._with_events(settling.COMPLETE_BLOCK, told)
     yield on_borrowed("settling.COMPLETE_BLOCK", complete, {**ended_in_block, **tell}, JOB_PKEY, only="postgres")
-    yield on_ours("events.TELL", events._events_of_jobs(told), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
+    yield on_ours("events.APPEND_MOVED", events._events_of_jobs(told), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
     yield on_ours("settling.LOCK_RUNNING", settling.LOCK_RUNNING, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
     yield on_borrowed("settling.WRITE_ENDS", settling.WRITE_ENDS, {"given": leaving}, JOB_PKEY)

@@ -332,7 +332,7 @@ def a_look_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let who looks for those that failed see them as they were before they were cancelled or retried."""
     status = "AND coalesce(waiting.status, '') = 'failed'"
     assert status in dependents.FAILED_BY
-    monkeypatch.setattr(dependents, "BEHIND", dependents.FAILED_BY.replace(status, ""))
+    monkeypatch.setattr(dependents, "FAILED_BY", dependents.FAILED_BY.replace(status, ""))
 
 
 @pytest.mark.usefixtures("a_look_too_early")

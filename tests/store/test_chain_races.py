@@ -269,7 +269,7 @@ async def test_a_person_who_comes_after_a_block_finds_the_next_job(way: Way, act
     person, worker = await actor(), await actor()
     step = then()
     await worker.do(block_ends.finish_block, Settlement(job.token, step))
-    await person.wait_for_others(completing.current, chain.id)
+    await person.wait_for_others(completing.lock_current, chain.id)
 
     await worker.commit()
 

@@ -37,7 +37,7 @@ async def test_a_step_that_is_put_back_as_soon_as_its_failure_was_seen_is_counte
     await settle(way, (first.token, Outcome(Kind.COMPLETE, successor=step)))
     await run(way, FAIL)
 
-    current = await way.call(completing.current, bad.id)
+    current = await way.call(completing.lock_current, bad.id)
     await way.call(completing.finish, current, '"Hello"', None, Asked("ada", None))
 
     assert await run(way) == step.start.id

@@ -120,7 +120,7 @@ async def test_looking_changes_nothing(way: Way) -> None:
     await admit(way)
     before = await whole_store(way)
 
-    found = await way.call(completing.current, chain.id)
+    found = await way.call(completing.lock_current, chain.id)
 
     assert (found.job.id, json.loads(found.job.input)) == (chain.id, {"name": "Ada"})
     assert await whole_store(way) == before
@@ -131,7 +131,7 @@ async def test_a_look_by_any_id_of_the_chain_finds_its_current_job(way: Way) -> 
     step = then()
     await go_on(way, chain.id, step)
 
-    found = [await way.call(completing.current, each) for each in (chain.id, step.start.id)]
+    found = [await way.call(completing.lock_current, each) for each in (chain.id, step.start.id)]
 
     assert [each.job.id for each in found] == [step.start.id, step.start.id]
 
@@ -363,7 +363,7 @@ async def test_several_steps_are_completed_in_one_transaction(way: Way) -> None:
 async def _three_steps(tx: Tx, chain_id: UUID) -> list[UUID]:
     done: list[Current] = []
     for number in (1, 2, 3):
-        found = await completing.current(tx, chain_id)
+        found = await completing.lock_current(tx, chain_id)
         await completing.finish(tx, found, str(number), then() if number < 3 else None, NOBODY)
         done.append(found)
     await completing.follow(tx, [each.job.id for each in done])
@@ -430,7 +430,7 @@ async def test_what_the_same_transaction_has_ended_since_the_look_is_refused_and
 async def _end_and_finish(
     tx: Tx, job_id: UUID, verb: str, successor: Continuation | None, error: type[Exception]
 ) -> None:
-    found = await completing.current(tx, job_id)
+    found = await completing.lock_current(tx, job_id)
     match verb:
         case "cancel":
             await steering.cancel(tx, [job_id], NOBODY)

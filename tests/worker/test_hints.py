@@ -85,7 +85,7 @@ OLDEST_HERE = """
 @pytest.fixture
 def own_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of the horizon what is open in other databases of the server, by tests that run beside this one."""
-    monkeypatch.setattr(glances, "WORK", glances.WAITING_WORK.replace("$oldest", OLDEST_HERE))
+    monkeypatch.setattr(glances, "WAITING_WORK", glances.WAITING_WORK.replace("$oldest", OLDEST_HERE))
 
 
 @contextmanager

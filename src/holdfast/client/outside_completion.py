@@ -99,7 +99,7 @@ class RowLockFence(Fence):
 
     async def look(self, task: Task[..., Any] | None, job_id: UUID, names: Sequence[str]) -> None:
         """Lock the current job of a chain, which has one of *names*."""
-        current = await self.runner.run(completing.lock_current, job_id, names)
+        current = await self.runner.run(completing.lock_of_task, job_id, names)
         blockers = await self.runner.read(reads.get_blockers, current.job.id)
         typed = self.starting.typed
         self.locked = task, current, typed.job(current.job), [typed.chain(each) for each in blockers]

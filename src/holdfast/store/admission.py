@@ -103,14 +103,22 @@ async def _take_up(tx: Tx, arrived: Sequence[Arrival]) -> None:
     await leave_to_admission(tx, sorted(later), AGAIN_MS)
 
 
+READY = f"""
+    UPDATE holdfast_job SET gate = 'ready', sort_key = $now - {PRIORITY_MS} * priority
+    WHERE seq $any(seqs: bigint)"""
+WAIT = """UPDATE holdfast_job SET wake_at = run_at WHERE seq $any(seqs: bigint)"""
+
+
 async def _admit(tx: Tx, arrived: Sequence[Arrival]) -> set[int]:
     """Let arrivals go where they belong; answer which must be looked at again."""
     due = [each for each in arrived if each.status == Status.PENDING and each.is_due]
-    await _make_ready(tx, [each for each in due if each.lane is None])
+    if ready := [each.seq for each in due if each.lane is None]:
+        await tx.execute(READY, seqs=ready)
     leaving = [each for each in arrived if each.may_have_left_its_lane]
     later = await _move_lanes(tx, [each for each in due if each.lane is not None], leaving)
-    waiting = [each for each in arrived if each.status == Status.PENDING and not each.is_due]
-    await _wait(tx, [each.seq for each in waiting if each.seq not in later])
+    waiting = [each.seq for each in arrived if each.status == Status.PENDING and not each.is_due]
+    if waiting := [seq for seq in waiting if seq not in later]:
+        await tx.execute(WAIT, seqs=waiting)
     blocked = [each for each in arrived if each.status == Status.BLOCKED]
     later |= await _count_blockers(tx, [each for each in blocked if each.seq not in later])
     ended = [each for each in arrived if each.status in ENDED]
@@ -132,25 +140,6 @@ async def _block_again(tx: Tx, opened: Sequence[Arrival]) -> set[int]:
         return set()
     more, locked = await blockers.block_again(tx, [each.id for each in opened])
     return {each.seq for each in opened if each.id in more or (each.id in locked and each.status in ENDED)}
-
-
-READY = f"""
-    UPDATE holdfast_job SET gate = 'ready', sort_key = $now - {PRIORITY_MS} * priority
-    WHERE seq $any(seqs: bigint)"""
-
-
-async def _make_ready(tx: Tx, due: Sequence[Arrival]) -> None:
-    if due:
-        await tx.execute(READY, seqs=[each.seq for each in due])
-
-
-WAIT = """UPDATE holdfast_job SET wake_at = run_at WHERE seq $any(seqs: bigint)"""
-
-
-async def _wait(tx: Tx, seqs: Sequence[int]) -> None:
-    """Look at jobs again when they are due."""
-    if seqs:
-        await tx.execute(WAIT, seqs=seqs)
 
 
 async def _count_blockers(tx: Tx, blocked: Sequence[Arrival]) -> set[int]:

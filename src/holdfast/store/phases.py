@@ -59,7 +59,7 @@ async def begin(
     await phase_rows.write(tx, [(each.token.seq, row) for each in begun for row in each.rows])
     await phase_rows.delete_from(tx, [(each.token.seq, each.total) for each in begun if each.total is not None])
     await events.append(tx, [_begun(each, versions[each.token.seq]) for each in begun])
-    return await _holds(tx, [each.token for each in beginnings], {each.token for each in begun})
+    return await _states(tx, [each.token for each in beginnings], {each.token for each in begun})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ async def complete(
     held = [each for each in free if each.token.seq in versions]
     done = await phase_rows.complete(tx, [(each.token.seq, each.position, each.result) for each in held])
     await events.append(tx, [_completed(each, versions[each.token.seq]) for each in held if each.token.seq in done])
-    return await _holds(tx, [each.token for each in completions], {each.token for each in held})
+    return await _states(tx, [each.token for each in completions], {each.token for each in held})
 
 
-async def _holds(tx: Tx, tokens: Sequence[Token], done: set[Token]) -> dict[Token, ClaimState]:
-    standing = await claiming.claim_states(tx, [each for each in tokens if each not in done])
-    missed = {token: ClaimState.LOCKED if hold is ClaimState.HELD else hold for token, hold in standing.items()}
+async def _states(tx: Tx, tokens: Sequence[Token], done: set[Token]) -> dict[Token, ClaimState]:
+    states = await claiming.claim_states(tx, [each for each in tokens if each not in done])
+    missed = {token: ClaimState.LOCKED if state is ClaimState.HELD else state for token, state in states.items()}
     return dict.fromkeys(done, ClaimState.HELD) | missed
 
 

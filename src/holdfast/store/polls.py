@@ -1,6 +1,6 @@
 """What those who sleep read when they are woken, and at every poll: one statement, no transaction, no lock.
 
-Each glance brings its horizon, of the same snapshot, by which a sleeper knows whether everybody has seen its mark.
+Each read brings its horizon, of the same snapshot, by which a sleeper knows whether everybody has seen its mark.
 """
 
 from __future__ import annotations

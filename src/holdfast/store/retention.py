@@ -86,13 +86,13 @@ class DueChain:
 
 @dataclass(frozen=True, slots=True)
 class WalkPosition:
-    """How far a walk along one line has come; *passed* were found at just that time, and left where they are."""
+    """How far a walk along one group has come; *passed* were found at just that time, and left where they are."""
 
     since_ms: int = 0
     passed: frozenset[int] = frozenset()
 
     def behind(self, batch: Sequence[DueChain], gone: Iterable[int]) -> WalkPosition:
-        """Go on behind *batch*, of which *gone* are no longer in this line."""
+        """Go on behind *batch*, of which *gone* are no longer in this group."""
         last = batch[-1].since_ms
         stayed = {each.seq for each in batch if each.since_ms == last} - set(gone)
         return WalkPosition(last, frozenset(stayed | (self.passed if last == self.since_ms else set())))
@@ -119,26 +119,26 @@ MOST_JOBS = 1_000
 
 
 async def find(
-    tx: Tx, stage: Stage, line: RetentionGroup, age_ms: int, place: WalkPosition
+    tx: Tx, stage: Stage, group: RetentionGroup, age_ms: int, position: WalkPosition
 ) -> tuple[list[DueChain], bool]:
-    """Give the next chains of *line* that have been there for *age_ms*, and tell whether more may follow.
+    """Give the next chains of *group* that have been there for *age_ms*, and tell whether more may follow.
 
     They have MOST_JOBS jobs in all, deliveries of their webhooks included, unless the first one alone has more.
     """
     rows = await tx.fetch_all(
         FIND[stage],
-        task=line.task,
-        outcome=str(line.outcome),
+        task=group.task,
+        outcome=str(group.outcome),
         age=age_ms,
-        since=place.since_ms,
-        passed=sorted(place.passed),
+        since=position.since_ms,
+        passed=sorted(position.passed),
         most=MOST_CHAINS,
     )
-    told = (await tx.fetch_all(SUBSCRIBERS))[0][0] if stage == "stale" and rows else 0
+    subscribers = (await tx.fetch_all(SUBSCRIBERS))[0][0] if stage == "stale" and rows else 0
     batch: list[DueChain] = []
     jobs = 0
     for seq, id_, since_ms, length in sorted(rows, key=lambda row: row[2]):
-        jobs += length * (1 + told)
+        jobs += length * (1 + subscribers)
         if batch and jobs > MOST_JOBS:
             return batch, True
         batch.append(DueChain(seq, UUID(id_), since_ms, length))
@@ -230,9 +230,9 @@ LOCK_LATER = f"""
     ORDER BY seq $skip_locked"""
 
 
-async def _lock(tx: Tx, stage: Stage, line: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[LockedJob]:
+async def _lock(tx: Tx, stage: Stage, group: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[LockedJob]:
     """Lock the whole chains whose first rows are *seqs*; leave out what is not due, still needed, or held by others."""
-    rows = await tx.fetch_all(LOCK_FIRSTS[stage], seqs=sorted(seqs), outcome=str(line.outcome), age=age_ms)
+    rows = await tx.fetch_all(LOCK_FIRSTS[stage], seqs=sorted(seqs), outcome=str(group.outcome), age=age_ms)
     firsts = [to_locked(row) for row in rows]
     if not firsts:
         return []
@@ -253,22 +253,20 @@ MARK = f"""
     RETURNING seq, status, version, attempt"""
 
 
-async def mark(tx: Tx, line: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[int]:
+async def mark(tx: Tx, group: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[int]:
     """Mark those of the chains *seqs*, by their first rows, that are due and needed by nobody; answer which."""
-    locked = await _lock(tx, "stale", line, age_ms, seqs)
+    locked = await _lock(tx, "stale", group, age_ms, seqs)
     if not locked:
         return []
     rows = await tx.fetch_all(MARK, seqs=[each.seq for each in locked])
-    told = [
-        events.NewEvent(seq, "job:stale", status, version, attempt) for seq, status, version, attempt in sorted(rows)
-    ]
-    await events.append(tx, told)
+    stale = [events.NewEvent(row[0], "job:stale", *row[1:]) for row in sorted(rows)]
+    await events.append(tx, stale)
     return [each.seq for each in locked if each.chain_index == 0]
 
 
-async def delete(tx: Tx, line: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[int]:
+async def delete(tx: Tx, group: RetentionGroup, age_ms: int, seqs: Sequence[int]) -> list[int]:
     """Delete those of the chains *seqs*, by their first rows, that have been stale for long enough; answer which."""
-    locked = await _lock(tx, "delete", line, age_ms, seqs)
+    locked = await _lock(tx, "delete", group, age_ms, seqs)
     held = await unique.held_elsewhere(tx, [key for each in locked if (key := deletes.key_of(each)) is not None])
     free = [each for each in locked if each.chain_id not in held]
     if free:

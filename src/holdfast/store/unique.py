@@ -78,18 +78,19 @@ async def holders(tx: Tx, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, st
     return {(task, key): UUID(chain_id) for task, key, chain_id in rows}
 
 
-async def take(tx: Tx, wishes: Sequence[WantedKey]) -> dict[tuple[str, str], UUID]:
-    """Take the keys of *wishes*, each a different one; tell for each which chain holds it now."""
-    return await retry_in_order(tx, lambda: try_to_take(tx, wishes), is_alone=len(wishes) == 1)
+async def take(tx: Tx, wanted: Sequence[WantedKey]) -> dict[tuple[str, str], UUID]:
+    """Take the keys of *wanted*, each a different one; tell for each which chain holds it now."""
+    return await retry_in_order(tx, lambda: try_to_take(tx, wanted), is_alone=len(wanted) == 1)
 
 
-async def try_to_take(tx: Tx, wishes: Sequence[WantedKey]) -> dict[tuple[str, str], UUID] | None:
+async def try_to_take(tx: Tx, wanted: Sequence[WantedKey]) -> dict[tuple[str, str], UUID] | None:
     """Take keys as `take` does; None if a holder has let go while we looked."""
-    taken = {(task, key) for task, key in await tx.fetch_all(TAKE, given=[_values(each) for each in wishes])}
-    taken_by = {each.key: each.chain_id for each in wishes if each.key in taken}
-    if len(taken_by) < len(wishes):
-        taken_by |= await holders(tx, [each.key for each in wishes if each.key not in taken_by])
-    return taken_by if len(taken_by) == len(wishes) else None
+    given = [(*each.key, str(each.chain_id), each.unique.scope, each.within_ms) for each in wanted]
+    taken = {(task, key) for task, key in await tx.fetch_all(TAKE, given=given)}
+    taken_by = {each.key: each.chain_id for each in wanted if each.key in taken}
+    if len(taken_by) < len(wanted):
+        taken_by |= await holders(tx, [each.key for each in wanted if each.key not in taken_by])
+    return taken_by if len(taken_by) == len(wanted) else None
 
 
 SAVE, UNDO, RELEASE = "SAVEPOINT holdfast_keys", "ROLLBACK TO holdfast_keys", "RELEASE holdfast_keys"
@@ -125,10 +126,6 @@ async def _tried(
     raise Busy("chains of this id or key come and go too fast; try again")
 
 
-def _values(wish: WantedKey) -> tuple[object, ...]:
-    return wish.task, wish.unique.key, str(wish.chain_id), wish.unique.scope, wish.within_ms
-
-
 HELD_BY = """
     SELECT held.task, held.key, held.chain_id, held.scope, held.until - $now
     FROM $list(given: task text, key text, chain_id text)
@@ -140,7 +137,7 @@ HELD_BY = """
 async def give_up(tx: Tx, keys: Sequence[tuple[str, str, UUID]]) -> list[WantedKey]:
     """Free those keys (task, key, chain) that the chains hold, so that a start in this transaction can take them over.
 
-    Answer what was held, as a wish: to have it again, should the start come to nothing. Until we commit, nobody else
+    Answer what was held, as what is wanted again, should the start come to nothing. Until we commit, nobody else
     gets a key that was given up.
     """
     given = [(task, key, str(chain_id)) for task, key, chain_id in keys]

@@ -34,18 +34,14 @@ async def resolve(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
     wanted = {blocker for each in starts for blocker in each.blockers}
     if not wanted:
         return {}
-    _refuse_own(starts)
+    for each in starts:
+        if each.id in each.blockers:
+            raise BlockerCycle(each.id)
     rows = await tx.fetch_all(CHAINS, ids=[str(each) for each in wanted])
     found = {UUID(id_): UUID(chain_id) for id_, chain_id in rows}
     if missing := wanted - found.keys():
         raise ChainNotFound(min(missing))
     return found
-
-
-def _refuse_own(starts: Iterable[Start]) -> None:
-    for each in starts:
-        if each.id in each.blockers:
-            raise BlockerCycle(each.id)
 
 
 @dataclass(frozen=True, slots=True)

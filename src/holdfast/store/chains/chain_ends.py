@@ -51,13 +51,13 @@ CLOSE = """
 async def close(tx: Tx, ends: Sequence[ChainEnd]) -> list[Watched]:
     """Close the chains of *ends* and free their keys; answer those whose dependents must be told."""
     held = [(each.task, each.unique_key, each.chain_id) for each in ends if each.unique_key is not None]
-    told = [Watched(each.seq, each.chain_id, each.closed_as, False) for each in ends if each.watched]
+    closed = [Watched(each.seq, each.chain_id, each.closed_as, False) for each in ends if each.watched]
     if later := [(each.chain_id, each.closed_as) for each in ends if each.chain_index > 0]:
         rows = await tx.fetch_all(CLOSE, given=later)
         held += [(task, key, id_) for _, id_, task, key, _, _ in rows if key is not None]
-        told += [Watched(seq, id_, Status(closed_as), True) for seq, id_, _, _, watched, closed_as in rows if watched]
+        closed += [Watched(seq, id_, Status(closed_as), True) for seq, id_, _, _, watched, closed_as in rows if watched]
     await unique.free(tx, [(task, key, UUID(chain_id)) for task, key, chain_id in held], scopes=("open",))
-    return told
+    return closed
 
 
 async def leave_dependents_to_admission(tx: Tx, closed: Sequence[Watched]) -> None:

@@ -42,7 +42,11 @@ async def start(tx: Tx, starts: Sequence[Start], from_chain: UUID | None = None)
     if blocking:
         await blockers.link(tx, [(each.seq, asked[each.id]) for each in made.inserted.values()], blocking)
     if not made.have_events:
-        await events.append(tx, [_enqueued(each, asked[each.id]) for each in made.inserted.values()])
+        enqueued = [
+            events.NewEvent(each.seq, "job:enqueued", each.status, version=1, attempt=0, facts=asked[each.id].facts)
+            for each in made.inserted.values()
+        ]
+        await events.append(tx, enqueued)
     return _answers(starts, made)
 
 
@@ -177,16 +181,16 @@ async def _existing(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
 
 async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, UUID] | None:
     """Take the keys of *starts*; give the holder for each that another has, or None if one let go meanwhile."""
-    wishes: dict[tuple[str, str], unique.WantedKey] = {}
+    wanted: dict[tuple[str, str], unique.WantedKey] = {}
     givers: list[tuple[str, str, UUID]] = []
     for each in starts:
-        if each.unique is not None and (each.task, each.unique.key) not in wishes:
-            wishes[each.task, each.unique.key] = unique.WantedKey(each.task, each.unique, each.id)
+        if each.unique is not None and (each.task, each.unique.key) not in wanted:
+            wanted[each.task, each.unique.key] = unique.WantedKey(each.task, each.unique, each.id)
             if each.from_chain is not None:
                 givers.append((each.task, each.unique.key, each.from_chain))
     if givers:
         made.handed_over += await unique.give_up(tx, givers)
-    holders = await unique.try_to_take(tx, list(wishes.values())) if wishes else {}
+    holders = await unique.try_to_take(tx, list(wanted.values())) if wanted else {}
     if holders is None:
         return None
     return {
@@ -194,10 +198,6 @@ async def _holders(tx: Tx, starts: Sequence[Start], made: _Made) -> dict[UUID, U
         for each in starts
         if each.unique is not None and (holder := holders[each.task, each.unique.key]) != each.id
     }
-
-
-def _enqueued(job: Inserted, start: Start) -> events.NewEvent:
-    return events.NewEvent(job.seq, "job:enqueued", status=job.status, version=1, attempt=0, facts=start.facts)
 
 
 def _answers(starts: Sequence[Start], made: _Made) -> list[StoredChain[Any]]:

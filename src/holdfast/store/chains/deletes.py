@@ -30,11 +30,6 @@ def key_of(job: LockedJob) -> tuple[str, str, UUID] | None:
     return None if job.unique_key is None else (job.task, job.unique_key, UUID(job.chain_id))
 
 
-def _is_logged(job: LockedJob) -> bool:
-    """Tell whether anybody hears of its end: what keeps no history, or is the engine's own, goes in silence."""
-    return bool(job.history) and job.queue != INTERNAL_QUEUE
-
-
 LOCK = f"""
     SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
@@ -141,11 +136,11 @@ async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
         await tx.execute(statement, seqs=seqs)
     await tx.execute(DELETE, seqs=seqs)
     await tx.execute(BURY, seqs=seqs)
+    # what keeps no history, or is the engine's own, goes in silence
+    logged = [each for each in locked if each.history and each.queue != INTERNAL_QUEUE]
     freed = [lanes.resumed(each.halts, each.id, {}) for each in locked if each.halts is not None]
     is_running = any(each.status == Status.RUNNING for each in locked)
-    await events.append(
-        tx, [_deleted(each.id, each.seq) for each in locked if _is_logged(each)] + freed, to_all=is_running
-    )
+    await events.append(tx, [_deleted(each.id, each.seq) for each in logged] + freed, to_all=is_running)
 
 
 def _deleted(job_id: str, seq: int) -> events.NewEvent:

@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from holdfast.database.tx import Row, Tx, one_write, repeatable
-from holdfast.models import RUN_PHASE, BlockerEnd, EventName, StoredChain
+from holdfast.models import RUN_PHASE, BlockerEnd, EventName
 from holdfast.outcomes import MOST_CRASHES
 from holdfast.states import Change, Status, guard
 from holdfast.store import admission, phase_rows, reads
@@ -175,33 +175,27 @@ async def _shares(tx: Tx, wants: Sequence[Want], most: int, floor: Place) -> dic
     return Counter((queue, task) for queue, task, *_ in rows[:most])
 
 
-def _claimed(row: Row, nonce: str) -> Claimed:
-    seq, _, _, attempt, _, *rest = row
-    return Claimed(Token(seq, attempt, nonce), *rest)
-
-
 UNTOUCHED = 2
 """The version of a job to which nothing had happened before its claim; one that waited for others has been moved."""
 
 
 async def _with_blockers(tx: Tx, rows: Sequence[Row], nonce: str) -> list[Claimed]:
     """Read what was claimed; for those that may have waited for others, how these ended, by two statements."""
-    claimed = [_claimed(row, nonce) for row in rows]
+    claimed = [Claimed(Token(seq, attempt, nonce), *rest) for seq, _, _, attempt, _, *rest in rows]
     if not (moved := [seq for seq, _, version, *_ in rows if version > UNTOUCHED]):
         return claimed
     links = sorted(await tx.fetch_all(blockers.LINKS, jobs=moved))
     if not links:
         return claimed
     chains = await reads.chains_by_id(tx, [UUID(chain_id) for chain_id in {chain_id for _, _, chain_id in links}])
-    ends = {str(each.id): _blocker_end(each) for each in chains}
+    ends = {
+        str(each.id): BlockerEnd(each.id, each.last_task, None if each.is_open else each.status, each.output)
+        for each in chains
+    }
     waited_for: dict[int, list[BlockerEnd]] = defaultdict(list)
     for seq, _, chain_id in links:
         waited_for[seq].append(ends.get(chain_id) or BlockerEnd(UUID(chain_id), "", Status.CANCELLED, None))
     return [each._replace(blockers=tuple(waited_for[each.token.seq])) for each in claimed]
-
-
-def _blocker_end(chain: StoredChain[Any]) -> BlockerEnd:
-    return BlockerEnd(chain.id, chain.last_task, None if chain.is_open else chain.status, chain.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,10 +333,10 @@ async def renew(tx: Tx, tokens: Sequence[Token]) -> dict[Token, ClaimState]:
     if not tokens:
         return {}
     renewed = {seq for (seq,) in await tx.fetch_all(RENEW, given=[each.values() for each in tokens])}
-    holds = await claim_states(tx, tokens)
+    states = await claim_states(tx, tokens)
     return {
-        each: ClaimState.LOCKED if hold is ClaimState.HELD and each.seq not in renewed else hold
-        for each, hold in holds.items()
+        each: ClaimState.LOCKED if state is ClaimState.HELD and each.seq not in renewed else state
+        for each, state in states.items()
     }
 
 
@@ -399,7 +393,7 @@ async def report(tx: Tx, reports: Sequence[ProgressReport]) -> set[Token]:
     written = await progress(tx, reports)
     missed = [each.token for each in reports if each.token not in written]
     held = (ClaimState.HELD, ClaimState.CANCEL, ClaimState.PAUSE)
-    return {token for token, hold in (await claim_states(tx, missed)).items() if hold in held}
+    return {token for token, state in (await claim_states(tx, missed)).items() if state in held}
 
 
 def _progressed(report: ProgressReport, version: int) -> events.NewEvent:

@@ -31,16 +31,16 @@ class Current:
     job: Job
 
 
-async def current(tx: Tx, job_id: UUID) -> Current:
+async def lock_current(tx: Tx, job_id: UUID) -> Current:
     """Find and lock the current job of the chain that *job_id* belongs to, or raise `JobNotFound`; change nothing."""
     (named,) = await steering.lock(tx, [job_id])
     (job,) = await reads.jobs_by_id(tx, [named.uuid])
     return Current(named, job)
 
 
-async def lock_current(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
+async def lock_of_task(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
     """Find and lock the current job of a chain; raise `WrongTask` unless its task has one of *names*."""
-    found = await current(tx, job_id)
+    found = await lock_current(tx, job_id)
     if found.named.task not in names:
         raise WrongTask(found.job.id, asked=names[0], found=found.named.task)
     return found
@@ -48,7 +48,7 @@ async def lock_current(tx: Tx, job_id: UUID, names: Sequence[str]) -> Current:
 
 async def complete(tx: Tx, job_id: UUID, names: Sequence[str], output: str, asked: Asked) -> Job:
     """Complete the current job of a chain in a caller's transaction."""
-    found = await lock_current(tx, job_id, names)
+    found = await lock_of_task(tx, job_id, names)
     await finish(tx, found, output, None, asked)
     return await reads.get_job(tx, found.job.id)
 
@@ -96,9 +96,9 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     await _close(tx, job, is_continued=bool(steps))
     await chain_ends.unmark(tx, [job.chain_id] if job.stale_at is not None else [])
     ((version,),) = rows
-    told = await steering.end_deliveries(tx, [job], Status.COMPLETED, asked)
-    said = [*_facts(job, version, successor, asked), *enqueued, *told]
-    await events.append(tx, said, to_all=job.status is Status.RUNNING)
+    delivered = await steering.end_deliveries(tx, [job], Status.COMPLETED, asked)
+    completed = [*_events(job, version, successor, asked), *enqueued, *delivered]
+    await events.append(tx, completed, to_all=job.status is Status.RUNNING)
 
 
 def _refuse(job: LockedJob) -> None:
@@ -118,7 +118,7 @@ async def _close(tx: Tx, job: LockedJob, *, is_continued: bool) -> None:
         await chain_ends.reopen(tx, [job.chain_id])
 
 
-def _facts(job: LockedJob, version: int, successor: Continuation | None, asked: Asked) -> list[events.NewEvent]:
+def _events(job: LockedJob, version: int, successor: Continuation | None, asked: Asked) -> list[events.NewEvent]:
     completed = Status.COMPLETED
     said = asked.facts(**continuations.continued(successor))
     facts = [events.NewEvent(job.seq, "job:completed", completed, version, job.attempt, said)]

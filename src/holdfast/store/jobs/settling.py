@@ -68,20 +68,20 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     if not others:
         return Settled([each.token for each in settlements], {}, [])
     rows = await tx.fetch_all(LOCK_RUNNING, seqs=[each.token.seq for each in others])
-    held = {token_of(each): each for each in await lock_other_rows(tx, [to_locked(row) for row in rows])}
-    decided = [(held[each.token], decide(held[each.token], each)) for each in others if each.token in held]
+    locked = {token_of(each): each for each in await lock_other_rows(tx, [to_locked(row) for row in rows])}
+    decided = [(locked[each.token], decide(locked[each.token], each)) for each in others if each.token in locked]
     judged = await continuations.judge(tx, steps_of(decided))
     refused = {each.token: judged.mistakes[job.seq] for job, each in decided if job.seq in judged.mistakes}
     mine = [(job, each) for job, each in decided if each.token not in refused]
-    missed = {each.token: each for each in others if each.token not in held}
+    missed = {each.token: each for each in others if each.token not in locked}
     await write_ends(tx, mine, judged.chains)
-    standing = await claim_states(tx, list(missed))
+    states = await claim_states(tx, list(missed))
     busy = [
         each
         for token, each in missed.items()
-        if standing[token] in (ClaimState.HELD, ClaimState.CANCEL, ClaimState.PAUSE)
+        if states[token] in (ClaimState.HELD, ClaimState.CANCEL, ClaimState.PAUSE)
     ]
-    lost = {token: hold for token, hold in standing.items() if missed[token] not in busy}
+    lost = {token: state for token, state in states.items() if missed[token] not in busy}
     done_now = [each.token for each in settlements if each.token not in missed and each.token not in refused]
     return Settled(done_now, lost, busy, refused)
 
@@ -225,15 +225,13 @@ async def write_ends(
     closed = await chain_ends.close(tx, ends)
     enqueued = await continuations.insert(tx, steps, chains, {key: not lane.is_paused for key, lane in mine.items()})
     stuck = await lanes.promote(tx, mine.keys() - handing_on, mine) | (passing - mine.keys() - handing_on)
-    moved, untold = await blockers.release(tx, {each.chain_id: each.closed_as for each in closed})
+    moved, unfinished = await blockers.release(tx, {each.chain_id: each.closed_as for each in closed})
     left = {job.seq for job, each in decided if job.lane in stuck and not _keeps_lane(job, each)}
-    left |= {each.first for each in closed if each.chain_id in untold}
+    left |= {each.first for each in closed if each.chain_id in unfinished}
     await leave_to_admission(tx, sorted(left), AGAIN_MS)
-    said = [fact for job, each in decided for fact in _facts(job, each, versions[job.seq])]
-    told = await fan_out.mark_targets(
-        tx, [_delivery_end(job, each) for job, each in decided if _ends_delivery(job, each)]
-    )
-    await events.append(tx, said + enqueued + told)
+    ended = [event for job, each in decided for event in _events(job, each, versions[job.seq])]
+    delivered = await fan_out.mark_targets(tx, _delivery_ends(decided))
+    await events.append(tx, ended + enqueued + delivered)
     await blockers.move(tx, moved, announce_blocked=False)
 
 
@@ -267,13 +265,13 @@ def _closes(settlement: Settlement) -> bool:
     return leads_to(settlement.outcome.kind) in TERMINAL and settlement.outcome.successor is None
 
 
-def _ends_delivery(job: LockedJob, settlement: Settlement) -> bool:
-    return job.task == DELIVER and leads_to(settlement.outcome.kind) in TERMINAL
-
-
-def _delivery_end(job: LockedJob, settlement: Settlement) -> fan_out.DeliveryEnd:
-    outcome = settlement.outcome
-    return fan_out.DeliveryEnd(job.seq, job.id, job.lane, leads_to(outcome.kind), outcome.reason)
+def _delivery_ends(decided: Sequence[tuple[LockedJob, Settlement]]) -> list[fan_out.DeliveryEnd]:
+    outcomes = [(job, each.outcome, leads_to(each.outcome.kind)) for job, each in decided if job.task == DELIVER]
+    return [
+        fan_out.DeliveryEnd(job.seq, job.id, job.lane, status, outcome.reason)
+        for job, outcome, status in outcomes
+        if status in TERMINAL
+    ]
 
 
 def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
@@ -303,7 +301,7 @@ def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
     )
 
 
-def _facts(job: LockedJob, settlement: Settlement, version: int) -> Iterator[events.NewEvent]:
+def _events(job: LockedJob, settlement: Settlement, version: int) -> Iterator[events.NewEvent]:
     """Say what became of the job, and of its chain and its lane."""
     outcome = settlement.outcome
     _, name = CHANGES[outcome.kind]

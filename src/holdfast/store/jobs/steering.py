@@ -89,10 +89,10 @@ async def lock(tx: Tx, ids: Sequence[UUID]) -> list[LockedJob]:
     """
     locked: dict[int, LockedJob] = {}
     for _ in range(TRIES):
-        standing = await current_jobs(tx, ids)
-        wanted = {seq for each in standing for seq in (each.seq, each.first)} - locked.keys()
+        found = await current_jobs(tx, ids)
+        wanted = {seq for each in found for seq in (each.seq, each.first)} - locked.keys()
         if not wanted:
-            return list({each.seq: locked[each.seq] for each in standing}.values())
+            return list({each.seq: locked[each.seq] for each in found}.values())
         locked |= {job.seq: job for job in map(to_locked, await tx.fetch_all(LOCK, seqs=sorted(wanted)))}
     raise Busy("the chains that were named go on too fast; try again")
 
@@ -342,6 +342,6 @@ async def reschedule(tx: Tx, ids: Sequence[UUID], run_at_ms: int, delay_ms: int,
 
 
 async def _read(tx: Tx, ids: Sequence[UUID]) -> list[Job]:
-    standing = await current_jobs(tx, ids)
-    jobs = {job.id: job for job in await reads.jobs_by_id(tx, [each.id for each in standing])}
-    return [jobs[each.id] for each in standing]
+    found = await current_jobs(tx, ids)
+    jobs = {job.id: job for job in await reads.jobs_by_id(tx, [each.id for each in found])}
+    return [jobs[each.id] for each in found]

@@ -71,22 +71,14 @@ async def move(
     are one statement, which for a start took 360 µs instead of 650 and for a batch of 100 claims saved a fifth of the
     client's time; SQLite has no such statement, and no round trip to save.
     """
-    moved = await _move(tx, sql, values, names, facts)
+    if tx.database == "postgres":
+        moved = await tx.fetch_all(_with_events(sql, tuple(names)), facts=facts, **values)
+    elif moved := await tx.fetch_all(sql, **values):
+        await tx.execute(_events_of_jobs(tuple(names)), facts=facts, jobs=[row[0] for row in moved])
     triggers = [name for name in names if name in TRIGGERS]
     wanted = [row for row in moved if row[-1]] if triggers else []
     await _deliver(tx, [NewEvent(row[0], name, row[1], row[2], row[3], facts) for row in wanted for name in triggers])
     return moved
-
-
-async def _move(
-    tx: Tx, sql: str, values: Mapping[str, object], names: Sequence[EventName], facts: str | None
-) -> list[Row]:
-    if tx.database == "postgres":
-        return await tx.fetch_all(_with_events(sql, tuple(names)), facts=facts, **values)
-    rows = await tx.fetch_all(sql, **values)
-    if rows:
-        await tx.execute(_events_of_jobs(tuple(names)), facts=facts, jobs=[row[0] for row in rows])
-    return rows
 
 
 @cache

@@ -103,15 +103,17 @@ async def fan_out(tx: Tx, facts: Sequence[NewEvent]) -> list[Inserted]:
     """Insert a delivery for everybody who is to be told of *facts*, all of them triggers; give the new jobs."""
     asked = [(nr, fact.job, fact.name) for nr, fact in enumerate(facts)]
     found = await tx.fetch_all(WANTED, given=asked) if asked else []
-    wishes = [wish for row in found if (wish := _target(facts[row[0]], row)) is not None]
-    if not wishes:
+    receivers = [receiver for row in found if (receiver := _receiver(facts[row[0]], row)) is not None]
+    if not receivers:
         return []
-    seqs = sorted({wish.fact.job for wish in wishes})
+    seqs = sorted({receiver.fact.job for receiver in receivers})
     targets = {job.seq: job for job in map(to_job, await tx.fetch_all(JOBS, seqs=seqs))}
-    starts = {each.id: (each, wish) for wish in wishes for each in [_start(wish, targets[wish.fact.job])]}
+    starts = {
+        each.id: (each, receiver) for receiver in receivers for each in [_start(receiver, targets[receiver.fact.job])]
+    }
     inserted = await rows.insert(tx, [start for start, _ in starts.values()])
     made = [(each.seq, starts[each.id][1]) for each in inserted]
-    await record(tx, [(seq, wish.fact.job, wish.fact.name, wish.subscription) for seq, wish in made])
+    await record(tx, [(seq, receiver.fact.job, receiver.fact.name, receiver.subscription) for seq, receiver in made])
     return inserted
 
 
@@ -121,7 +123,7 @@ async def record(tx: Tx, given: Sequence[tuple[int, int, str, str | None]]) -> N
         await tx.execute(RECORD, given=given)
 
 
-def _target(fact: NewEvent, row: Row) -> WebhookTarget | None:
+def _receiver(fact: NewEvent, row: Row) -> WebhookTarget | None:
     """Read a row of WANTED; None if it is not wanted after all."""
     _, now, task, own, subscription, url, events, tasks, secrets = row
     if own is not None:
@@ -131,13 +133,17 @@ def _target(fact: NewEvent, row: Row) -> WebhookTarget | None:
     return WebhookTarget(fact, now, url, subscription, json.loads(secrets) if secrets else ())
 
 
-def _start(wish: WebhookTarget, job: Job) -> Start:
-    fact = wish.fact
-    at = instant_text(instant(wish.at_ms)) or ""
+def _start(receiver: WebhookTarget, job: Job) -> Start:
+    fact = receiver.fact
+    at = instant_text(instant(receiver.at_ms)) or ""
     posted = body(fact.name, at, job, status=fact.status, attempt=fact.attempt, version=fact.version, facts=fact.facts)
-    parcel = DeliveryInput(wish.url, posted, fact.name, str(job.id), wish.subscription, wish.secrets, wish.at_ms)
-    new_id = id_that_follows(wish.at_ms, fact.job, str(job.id), fact.version, fact.name, fact.facts, wish.subscription)
-    return parcel.start(new_id)
+    delivery = DeliveryInput(
+        receiver.url, posted, fact.name, str(job.id), receiver.subscription, receiver.secrets, receiver.at_ms
+    )
+    new_id = id_that_follows(
+        receiver.at_ms, fact.job, str(job.id), fact.version, fact.name, fact.facts, receiver.subscription
+    )
+    return delivery.start(new_id)
 
 
 TARGETS = """SELECT job, target, event, subscription FROM holdfast_delivery WHERE job $any(jobs: bigint)"""

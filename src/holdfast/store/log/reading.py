@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
@@ -253,20 +252,15 @@ JOBS = f"""
 
 async def to_events(tx: Tx, found: LogRows) -> list[LoggedEvent]:
     """Make events of what was *found*, each with its job as it stands now."""
-    jobs = await _jobs(tx, list({line.job: None for line in found.lines if line.job}))
-    told = []
+    seqs = list({line.job: None for line in found.lines if line.job})
+    jobs = {job.seq: job for job in map(to_job, await tx.fetch_all(JOBS, seqs=seqs))} if seqs else {}
+    events = []
     for line in found.lines:
         cursor = found.cursor if line is found.lines[-1] else found.page.behind(line.position)
         event = _event(line, jobs.get(line.job), cursor.text)
         if event is not None:
-            told.append(LoggedEvent(event, line.position, cursor))
-    return told
-
-
-async def _jobs(tx: Tx, seqs: Sequence[int]) -> dict[int, Job]:
-    if not seqs:
-        return {}
-    return {job.seq: job for job in map(to_job, await tx.fetch_all(JOBS, seqs=list(seqs)))}
+            events.append(LoggedEvent(event, line.position, cursor))
+    return events
 
 
 def _event(line: LogRow, job: Job | None, cursor: str) -> Event | None:
