@@ -42,8 +42,7 @@ from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Posts
-from holdfast.worker.children.bootstrap import Launch
-from holdfast.worker.children.engine import ChildEngine
+from holdfast.worker.children.bootstrap import ChildEngine, Launch
 from holdfast.worker.leases import MARGIN_SECONDS, margin
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
 from holdfast.worker.upkeep.hooks import AsyncHooks

@@ -26,7 +26,7 @@ from holdfast.testing import (
     postgres,
     temporary_postgres,
 )
-from holdfast.testing.identity import Identity
+from holdfast.testing.host import Identity
 from tests.acceptance.processes import is_running, listening_addresses, owner_of, processes_naming, until
 from tests.support.databases.standby import temporary_standby
 

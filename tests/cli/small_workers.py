@@ -95,13 +95,13 @@ def supervise(directory: Path, processes: int, grace: float, terminal: str | Non
     """Be the supervisor, in a session of its own on *terminal*."""
     import ctypes
 
-    from holdfast.supervisor import health_file, supervisor, systemd
+    from holdfast.supervisor import reporting, supervisor
 
     ctypes.CDLL(None).prctl(TAKE_IN_ORPHANS, 1)  # as the first process of a container does
     if terminal is not None:
         os.setsid()
         os.dup2(os.open(terminal, os.O_RDWR), 0)  # the first one that is opened is that of the session
-    told = health_file.Reporting(directory / "health.json", systemd.Notifier.from_environment(os.environ))
+    told = reporting.Reporting(directory / "health.json", reporting.Notifier.from_environment(os.environ))
     return supervisor.supervise(processes, grace, told)
 
 

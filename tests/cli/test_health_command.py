@@ -14,8 +14,7 @@ from pydantic_core import to_json
 
 from holdfast.errors import Misuse
 from holdfast.supervisor.health import HealthReport, ProcessReport, is_stuck, problems, summary
-from holdfast.supervisor.health_file import HealthFile, Reporting
-from holdfast.supervisor.systemd import Notifier
+from holdfast.supervisor.reporting import HealthFile, Notifier, Reporting
 from holdfast.supervisor.worker_process import SupervisorPipe
 from holdfast.worker.health import Health
 from tests.cli.test_worker import holdfast

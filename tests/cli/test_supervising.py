@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast.supervisor.backoff import HEALTHY_SECONDS, MOST_SECONDS, Backoff
+from holdfast.supervisor.process_slot import HEALTHY_SECONDS, MOST_SECONDS, Backoff
 from holdfast.supervisor.supervisor import worst
 from holdfast.supervisor.worker_process import how_it_ended
 from tests.acceptance.processes import is_running, until

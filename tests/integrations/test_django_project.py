@@ -13,7 +13,7 @@ from holdfast import Holdfast, InvalidSettings, Misuse
 from holdfast.database.tx import Row, Tx
 from holdfast.integrations.django import holdfast
 from holdfast.integrations.django.addresses import address_of
-from holdfast.integrations.django.tables import table
+from holdfast.integrations.django.project import table
 from tests.integrations.django_site import forget, greet, on_postgres, on_sqlite
 from tests.support.databases import django_project
 

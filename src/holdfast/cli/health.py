@@ -37,8 +37,7 @@ def health(path: Path, liveness: bool, as_json: bool) -> None:
     import sys
 
     from holdfast.runtime import wall_ms
-    from holdfast.supervisor.health import problems
-    from holdfast.supervisor.health_file import instant
+    from holdfast.supervisor.health import instant, problems
 
     now = instant(wall_ms())
     report = read(path)

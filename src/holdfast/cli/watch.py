@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from holdfast.cli.database import of_database, opened
-from holdfast.supervisor.exit_alarm import allow_alarm, set_alarm
+from holdfast.supervisor.process_setup import allow_alarm, set_alarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from pydantic_core import to_jsonable_python
@@ -64,6 +64,11 @@ class Problem:
 
     text: str
     is_stuck: bool = False
+
+
+def instant(wall_ms: int) -> datetime:
+    """Make of milliseconds since 1970 the time that is written down."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC)
 
 
 def facts_of(health: Health) -> dict[str, Any]:

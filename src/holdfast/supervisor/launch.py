@@ -85,10 +85,9 @@ def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: in
     """Run the jobs of what *find* gives, in this process or as the supervisor of several; answer the exit code."""
     import os
 
-    from holdfast.supervisor.health_file import Reporting
+    from holdfast.supervisor.reporting import Notifier, Reporting
     from holdfast.supervisor.run import serve
     from holdfast.supervisor.supervisor import supervise
-    from holdfast.supervisor.systemd import Notifier
     from holdfast.supervisor.worker_process import SupervisorPipe
 
     line = SupervisorPipe.from_environment(os.environ)

@@ -1,4 +1,7 @@
-"""A place of the supervisor: a worker process runs in it, or will again when its time has come."""
+"""A process slot of the supervisor: a worker process runs in it, or will again when its time has come.
+
+A process that has ended is started again soon at first, then ever later, and never twice in a second.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 from holdfast.runtime import Runtime
-from holdfast.supervisor.backoff import Backoff
-from holdfast.supervisor.health import ProcessReport, ProcessState
-from holdfast.supervisor.health_file import instant
+from holdfast.supervisor.health import ProcessReport, ProcessState, instant
 from holdfast.supervisor.worker_process import WorkerProcess, how_it_ended
+
+FIRST_SECONDS, MOST_SECONDS = 1.0, 30.0
+HEALTHY_SECONDS = 60.0
+SHORTEST_SECONDS = 1.0
+JITTER = 0.25
 
 logger = logging.getLogger(__name__)
 
@@ -134,3 +141,34 @@ class ProcessSlot:
         if self.kill_at is not None or process.health.get("is_draining"):
             return "draining"
         return "working" if process.has_worked else "starting"
+
+
+class Backoff:
+    """The starts of one process after another in the same place; instants are of a monotonic clock."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self._started = float("-inf")
+        self._worked: float | None = None
+        self._failures = 0
+
+    def started(self, now: float) -> None:
+        """Note that a process was started."""
+        self._started, self._worked = now, None
+
+    def worked(self, now: float) -> None:
+        """Note that it has begun to work."""
+        self._worked = now
+
+    def soonest(self, now: float) -> float:
+        """Say when one may start in the place of a process that ended because it was told to."""
+        self._failures = 0
+        return max(now, self._started + SHORTEST_SECONDS)
+
+    def after_end(self, now: float) -> float:
+        """Say when one may start in the place of a process that ended by itself, or was ended by somebody."""
+        if self._worked is not None and now - self._worked >= HEALTHY_SECONDS:
+            self._failures = 0
+        seconds = min(FIRST_SECONDS * 2.0 ** min(self._failures, 10), MOST_SECONDS)
+        self._failures += 1
+        return now + seconds * (1 + JITTER * self._chance.random())  # so that all do not come at once

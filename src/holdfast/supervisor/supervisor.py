@@ -4,7 +4,7 @@ The supervisor imports no application and opens no database, so that nothing of 
 thread in one loop, which is woken by signals (also by the one that a process has ended), by what the processes write
 about themselves, and when something is due.
 
-A process that ends by itself is started again, see `restarts`. But if one cannot be used or breaks at its very first
+A process that ends by itself is started again, see `Backoff`. But if one cannot be used or breaks at its very first
 start, before it has ever worked, all end with its code: what is wrong there is in the call or in the application, and
 is not mended by trying.
 
@@ -25,10 +25,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from holdfast.runtime import Runtime
-from holdfast.supervisor.health import HealthReport, ProcessState, described
-from holdfast.supervisor.health_file import Reporting, instant
-from holdfast.supervisor.logs import log_to_stderr
+from holdfast.supervisor.health import HealthReport, ProcessState, described, instant
+from holdfast.supervisor.process_setup import log_to_stderr
 from holdfast.supervisor.process_slot import ProcessSlot
+from holdfast.supervisor.reporting import Reporting
 from holdfast.supervisor.run import BROKEN, LEAVE_SECONDS, NOT_WRITTEN, UNUSABLE
 
 ENDING = (signal.SIGTERM, signal.SIGINT)

@@ -15,10 +15,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
-from holdfast.testing.binaries import Binaries, copy_embedded, embedded_directory, find_on_machine, look_into
-from holdfast.testing.identity import Identity, find_identity
+from holdfast.testing.host import (
+    Binaries,
+    Identity,
+    copy_embedded,
+    embedded_directory,
+    find_identity,
+    find_on_machine,
+    hand_over,
+    look_into,
+    make_directory,
+    places,
+)
 from holdfast.testing.keeper import Keeper
-from holdfast.testing.place import hand_over, make_directory, places
 
 URL_VARIABLE = "HOLDFAST_TEST_DATABASE_URL"
 MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it safe

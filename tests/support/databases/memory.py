@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from holdfast.testing.place import NEEDED_BYTES
+from holdfast.testing.host import NEEDED_BYTES
 from holdfast.testing.postgres import MEMORY
 
 ROOT_VARIABLE = "PYTEST_DEBUG_TEMPROOT"

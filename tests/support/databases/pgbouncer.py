@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast.testing.identity import Identity, find_identity
+from holdfast.testing.host import Identity, find_identity, hand_over, make_directory
 from holdfast.testing.keeper import Keeper
-from holdfast.testing.place import hand_over, make_directory
 from tests.acceptance.processes import until
 from tests.support.processes.debian import Package, Program, ProgramUnavailable, find
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import psycopg
 
 from holdfast.testing import NotOurServer, PostgresFailed, PostgresServer
-from holdfast.testing.identity import Identity
+from holdfast.testing.host import Identity, hand_over
 from holdfast.testing.keeper import Keeper
-from holdfast.testing.place import hand_over
 from holdfast.testing.postgres import MEMORY, _find_identity, _kept_directory, _TemporaryPostgres
 
 PATIENCE_SECONDS = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.testing.place import hand_over
+from holdfast.testing.host import hand_over
 from holdfast.testing.postgres import (
     MEMORY,
     _find_binaries,

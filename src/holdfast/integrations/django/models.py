@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import models
 
-from holdfast.integrations.django.tables import table
+from holdfast.integrations.django.project import table
 from holdfast.states import Status
 
 

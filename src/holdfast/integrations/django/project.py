@@ -60,6 +60,14 @@ def schema_name() -> str:
     return str(options.get("schema_name") or Settings.from_environment().schema_name)
 
 
+def table(name: str) -> str:
+    """Name a table of ours as `db_table` takes it: Django puts quotes around it, so those inside end one name."""
+    schema = schema_name()
+    if schema == "public" or connection_of(alias()).vendor == "sqlite":
+        return f"holdfast_{name}"
+    return f'{schema}"."holdfast_{name}'
+
+
 def _options() -> dict[str, Any]:
     options = getattr(settings, "HOLDFAST", {})
     if not isinstance(options, dict):

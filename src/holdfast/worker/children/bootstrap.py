@@ -1,4 +1,4 @@
-"""What a child process must know to begin: where its application is, which database that has, and its middleware."""
+"""How a child process begins: what its worker tells it first, and what it takes of the application that it imports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Self
 
+from holdfast.client.providers import Opener
+from holdfast.client.starter import Starter
 from holdfast.database.sqlite import SqliteStore
 from holdfast.database.tx import Store
 from holdfast.errors import Misuse
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.tasks.task import Task
 from holdfast.worker.children.import_path import MAIN, Main, place_of
@@ -25,6 +28,9 @@ NOT_HERE = (
 
 _children: set[int] = set()
 """This process, if it is a child of a worker."""
+
+ENGINE = "__holdfast_engine__"
+"""The attribute of a Holdfast that has its `ChildEngine`."""
 
 
 def be_child() -> None:
@@ -79,6 +85,16 @@ class Launch:
         if main is not None and main.module is None and main.file is None:
             raise Misuse(f"a child process cannot import what is typed or given by -c; {HOW}")
         return cls(place, wrapping, main, mark_of(settings, store), tuple(each.name for each in tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEngine:
+    """The parts of one Holdfast."""
+
+    store: Store
+    opener: Opener
+    starting: Starter
+    runtime: Runtime
 
 
 def _place_of_middleware(function: object) -> str:

@@ -27,11 +27,9 @@ from holdfast.runtime import Runtime
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.attempt import Attempt, Middleware
 from holdfast.worker.attempts.blocks import make_desks
-from holdfast.worker.children.bootstrap import be_child, mark_of
-from holdfast.worker.children.engine import ENGINE, ChildEngine
-from holdfast.worker.children.fork_guard import HandlerThreads, end_copy
+from holdfast.worker.children.bootstrap import ENGINE, ChildEngine, be_child, mark_of
 from holdfast.worker.children.import_path import Main, find
-from holdfast.worker.children.limits import at_most, die_with, resident_megabytes
+from holdfast.worker.children.limits import HandlerThreads, at_most, die_with, end_copy, resident_megabytes
 from holdfast.worker.children.messages import CHUNK, JOB, OUTCOME, REPORT, Lines, Message, packed
 from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
 from holdfast.worker.children.remote_attempt import FENCED

@@ -1,22 +1,35 @@
-"""What the system knows of this process: how much memory it has, how much it may have, and whose child it is."""
+"""What keeps a child process within its bounds: its memory, the life of its worker, and the copies that handlers fork.
+
+A copy shares the line to the worker and the event loop's descriptors with the original: if it went on here it would
+speak in its name, and take down its loop when it ends. So it ends before that.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from holdfast.runtime import ThreadPool
 
 try:
     import resource
 except ImportError:  # there is none on Windows
     resource = None  # type: ignore[assignment]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 MEGABYTE = 1 << 20
 PR_SET_PDEATHSIG = 1
 HAS_LIMIT = sys.platform == "linux"
+CAME_BACK = "a handler has forked, and its copy came back from it; end a copy with os._exit()"
 
 
 def resident_megabytes() -> float:
@@ -64,3 +77,25 @@ def die_with(parent: int) -> None:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was gone before it could be asked for
         os._exit(0)
+
+
+def end_copy(process: int) -> None:
+    """End what is not the *process* that the handler was begun in."""
+    if os.getpid() != process:
+        print(CAME_BACK, file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+class HandlerThreads(ThreadPool):
+    """Threads for plain handlers, in which no copy stays behind."""
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run *fn* in one of them."""
+        return super().submit(_alone, os.getpid(), partial(fn, *args, **kwargs))
+
+
+def _alone(process: int, call: Callable[[], R]) -> R:
+    try:
+        return call()
+    finally:
+        end_copy(process)

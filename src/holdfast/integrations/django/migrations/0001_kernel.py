@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import migrations, models
 
 from holdfast.integrations.django.operations import TakeStep
-from holdfast.integrations.django.tables import table
+from holdfast.integrations.django.project import table
 from holdfast.states import Status
 
 STATUSES = [(str(each), str(each)) for each in Status]

@@ -1,16 +1,22 @@
-"""Where a worker command tells how it is: a file that `holdfast health` reads, and systemd."""
+"""Where a worker command reports its health: a file that `holdfast health` reads, and systemd's notification socket."""
 
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+import os
+import socket
+from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from pydantic_core import to_json
 
 from holdfast.errors import Misuse
 from holdfast.supervisor.health import BEAT_SECONDS, HealthReport, is_stuck, problems, summary
-from holdfast.supervisor.systemd import Notifier
+
+SEND_SECONDS = 0.5
+OWN_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +117,27 @@ class HealthFile:
         self._new.replace(self._path)
 
 
-def instant(wall_ms: int) -> datetime:
-    """Make of milliseconds since 1970 the time that is written down."""
-    return datetime.fromtimestamp(wall_ms / 1000, UTC)
+class Notifier:
+    """Sends to the socket at *address*; *watchdog* is how many seconds systemd waits for a sign of life, if it does."""
+
+    def __init__(self, address: str, watchdog: float | None = None) -> None:
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self.watchdog = watchdog
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str]) -> Self | None:
+        """Make one of what systemd has put there, and take it out: what we start is not to speak for us."""
+        address, microseconds, process = (environment.pop(name, "") for name in OWN_VARIABLES)
+        if not address:
+            return None
+        is_watched = microseconds.isdecimal() and process in ("", str(os.getpid()))
+        return cls(address, (int(microseconds) / 1e6 or None) if is_watched else None)  # 0: it does not watch
+
+    def send(self, **facts: str | int) -> bool:
+        """Tell *facts*; say whether they were taken. We work on whether they were or not."""
+        text = "\n".join(f"{name}={value}" for name, value in facts.items())
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.settimeout(SEND_SECONDS)  # its queue may be full for a moment
+            line.sendto(text.encode(), self._address)
+            return True
+        return False

@@ -1,9 +1,16 @@
-"""Log lines for a terminal or a service manager: the event's name first, then its facts."""
+"""What a command sets up in its own process: log lines on stderr, and an alarm that ends it if it does not end in time.
+
+At its very end the interpreter gives every signal back to the system, and then an alarm kills the process, whose exit
+code is lost. So the alarm is switched off by the last function that runs at exit.
+"""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import signal
 import sys
+from collections.abc import Callable
 
 USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -38,3 +45,18 @@ def log_to_stderr(**always: object) -> None:
 def _shown(value: object) -> str:
     text = str(value).replace("\n", " ")
     return f'"{text}"' if " " in text else text
+
+
+def allow_alarm() -> None:
+    """Switch the alarm off at exit; call this first, since functions that are registered later run earlier."""
+    atexit.register(_switch_off)
+
+
+def set_alarm(seconds: float, leave: Callable[[], None]) -> None:
+    """Call *leave* in *seconds*, unless the process has ended by then."""
+    signal.signal(signal.SIGALRM, lambda *_: leave())
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _switch_off() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
