@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.runtime import Runtime, Threads
+from holdfast.runtime import Runtime
+from holdfast.threads import Threads
 
 R = TypeVar("R")
 
@@ -48,4 +49,4 @@ class NoThreads(Threads):
 
 def one_thread() -> Runtime:
     """Make a runtime in which nothing starts a thread."""
-    return Runtime(shell=LoopShell, threads=NoThreads(), has_file_alarms=False)
+    return Runtime(stepper=LoopShell, threads=NoThreads(), has_file_alarms=False)

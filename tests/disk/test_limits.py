@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.runtime import ThreadPool, Threads
+from holdfast.threads import ThreadPool, Threads
 from tests.acceptance.jobs_of_tests import gated_thread, in_blocks, quick
 from tests.acceptance.scene import Scene, scene
 from tests.disk.running import ROOT

@@ -68,7 +68,7 @@ async def hf(database: str, new_holdfast: NewHoldfast) -> AsyncIterator[Holdfast
 @pytest.fixture
 async def feed(hf: Holdfast) -> AsyncIterator[Feed]:
     """A feed that stands still, and is followed by somebody."""
-    feed = Feed(hf.store, Runtime(shell=StillShell))
+    feed = Feed(hf.store, Runtime(stepper=StillShell))
     first = feed.follow()
     await first.join(hf.store)
     yield feed
@@ -114,7 +114,7 @@ async def test_what_happens_while_one_joins_from_now_on_is_not_missed(hf: Holdfa
 
 
 async def test_what_happens_while_the_first_one_joins_is_not_missed(hf: Holdfast) -> None:
-    feed = Feed(hf.store, Runtime(shell=StillShell))
+    feed = Feed(hf.store, Runtime(stepper=StillShell))
     cursor = await hf.cursor()
     started: list[str] = []
 
@@ -147,7 +147,7 @@ async def test_what_one_has_read_by_itself_does_not_come_again_from_the_feed(hf:
 async def test_a_cursor_from_the_feed_resumes_behind_what_was_read_by_itself(new_holdfast: NewHoldfast) -> None:
     """One that was written first commits last: its number is below that of one that has been seen."""
     hf = new_holdfast("postgres", tasks=[TASKS])
-    feed = Feed(hf.store, Runtime(shell=StillShell))
+    feed = Feed(hf.store, Runtime(stepper=StillShell))
     async with hf, await psycopg.AsyncConnection.connect(hf.settings.database) as connection:
         first = feed.follow()
         await first.join(hf.store)
@@ -200,7 +200,7 @@ async def test_who_has_much_to_catch_up_on_sorts_it_once(
         return await since(tx, cursor, most)
 
     hf = new_holdfast("postgres", tasks=[TASKS])
-    feed = Feed(hf.store, Runtime(shell=StillShell))
+    feed = Feed(hf.store, Runtime(stepper=StillShell))
     async with hf:
         cursor = await hf.cursor()
         await hf.start_many([greet(name="Ada")] * 40)
@@ -236,7 +236,7 @@ class Clock:
 async def crowded(hf: Holdfast, *, is_awaited: bool) -> tuple[Feed, Follower, Clock]:
     """Have one follow, and more happen than its buffer holds."""
     clock = Clock()
-    feed = Feed(hf.store, Runtime(shell=StillShell, monotonic=clock))
+    feed = Feed(hf.store, Runtime(stepper=StillShell, monotonic=clock))
     follower = feed.follow(is_awaited=is_awaited)
     await follower.join(hf.store)
     await hf.start_many([greet(name="Ada")] * 30)

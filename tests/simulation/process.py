@@ -13,12 +13,13 @@ from holdfast.database.sqlite import SqliteStore
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import ListOperation, Operation, P, R, T
 from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome
-from holdfast.runtime import Runtime, Stepper, Threads
+from holdfast.runtime import Runtime, Stepper
 from holdfast.settings import Settings
 from holdfast.store import lanes
 from holdfast.store.chains import creation
 from holdfast.store.jobs import completing, steering
 from holdfast.tasks.registry import Tasks
+from holdfast.threads import Threads
 from holdfast.worker.worker import Worker
 from tests.simulation.disk import Disk, VirtualFile, VirtualFileLock
 from tests.simulation.post import PostOffice, VirtualPoster
@@ -172,7 +173,7 @@ class Process:
             chance=Random(machine.chance.getrandbits(64)),
             sleep=asyncio.sleep,
             sleep_blocking=disk.pause,
-            shell=self._shell,
+            stepper=self._shell,
             file_mark=lambda path: disk.commits,
             signal=lambda: VirtualEvent(machine),
             threads=cast("Threads", VirtualThreads(self.loop, disk.latency, never_waits=lambda: True)),

@@ -16,8 +16,9 @@ import pytest
 from holdfast.database.postgres import PostgresStore
 from holdfast.database.tx import OpenTx, Tx, drive
 from holdfast.errors import Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
-from holdfast.runtime import Runtime, Stepper, StepThread
+from holdfast.runtime import Runtime, Stepper
 from holdfast.settings import Settings
+from holdfast.threads import StepThread
 from tests.store.conftest import MakeStore
 from tests.store.open_blocks import LEASE, begin, on_connection
 from tests.store.samples import SCHEMA, Stranger, add, count
@@ -491,7 +492,7 @@ async def test_a_statement_that_was_broken_off_right_before_the_store_closed_doe
     def shell(step: Callable[[], float | None], name: str) -> Stepper:
         return Asleep() if name == "holdfast-cancels" else StepThread(step, name)
 
-    store = make_store(runtime=Runtime(shell=shell))
+    store = make_store(runtime=Runtime(stepper=shell))
     block = await store.begin(LEASE)
     task = asyncio.create_task(block.query("SELECT pg_sleep(60)", {}))
     await until(lambda: stranger.ask(SLEEPING) == 1, "it runs")

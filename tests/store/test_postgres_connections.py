@@ -27,8 +27,9 @@ from holdfast.database.postgres.address import Address
 from holdfast.database.postgres.tx import OwnPostgresTx
 from holdfast.database.tx import Tx, drive
 from holdfast.errors import Unavailable
-from holdfast.runtime import Runtime, Stepper, StepThread
+from holdfast.runtime import Runtime, Stepper
 from holdfast.settings import Settings
+from holdfast.threads import StepThread
 from tests.store.conftest import MakeStore
 from tests.store.samples import SCHEMA, Caller, Item, Stranger, add, add_items, add_once, ask, count, until
 from tests.support.faults.fault_proxy import TERMINATE, FaultProxy
@@ -387,7 +388,7 @@ def test_if_no_thread_can_be_made_nothing_is_lost_by_it(make_store: MakeStore, s
             raise RuntimeError("can't start new thread")
         return StepThread(step, name)
 
-    store = make_store(runtime=Runtime(shell=shell), pool_size=1, deadline_seconds=0.5)
+    store = make_store(runtime=Runtime(stepper=shell), pool_size=1, deadline_seconds=0.5)
     with pytest.raises(RuntimeError, match="new thread"):
         store.run_sync(add, "first")
 

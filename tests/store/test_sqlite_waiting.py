@@ -328,7 +328,7 @@ def test_a_write_for_which_no_thread_can_be_made_never_happens(tmp_path: Path) -
     def no_thread(step: object, name: str) -> NoReturn:
         raise RuntimeError("can't start new thread")
 
-    store = SqliteStore(tmp_path / "notes.db", runtime=Runtime(shell=no_thread))
+    store = SqliteStore(tmp_path / "notes.db", runtime=Runtime(stepper=no_thread))
     store.run_sync(create)
     with held(store), pytest.raises(Unavailable, match="no thread can be started"):
         store.run_sync(add, 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import ThreadPool, Threads
+from holdfast.threads import ThreadPool, Threads
 from tests.support.processes import forked
 
 CALLS = 3_000
@@ -158,7 +158,7 @@ def test_a_pool_that_nobody_refers_to_takes_its_threads_along() -> None:
 
 AT_EXIT = """
 import sys, threading, time
-from holdfast.runtime import ThreadPool
+from holdfast.threads import ThreadPool
 
 pool, begun = ThreadPool(1, "at-exit"), threading.Event()
 
@@ -187,7 +187,7 @@ def test_python_waits_at_its_exit_for_what_was_submitted_and_for_no_idle_thread(
 
 AFTER_FORK = """
 import asyncio, os, sys, warnings
-from holdfast.runtime import Threads
+from holdfast.threads import Threads
 
 warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, on a fork beside threads
 threads = Threads()

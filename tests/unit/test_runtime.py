@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from holdfast import runtime
-from holdfast.runtime import StepThread
+from holdfast import threads
+from holdfast.threads import StepThread
 
 
 def test_a_step_that_raises_is_called_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(runtime, "AFTER_FAILURE_SECONDS", 0.01)
+    monkeypatch.setattr(threads, "AFTER_FAILURE_SECONDS", 0.01)
     called = threading.Semaphore(0)
 
     def step() -> float | None:
@@ -28,7 +28,7 @@ def test_a_step_that_raises_is_called_again(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_an_application_whose_logging_fails_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "AFTER_FAILURE_SECONDS", 0.01)
+    monkeypatch.setattr(threads, "AFTER_FAILURE_SECONDS", 0.01)
     called = threading.Semaphore(0)
 
     def step() -> float | None:
@@ -38,7 +38,7 @@ def test_an_application_whose_logging_fails_does_not_end_the_thread(monkeypatch:
     def refuse(record: logging.LogRecord) -> bool:
         raise OSError(record.name)
 
-    runtime.logger.addFilter(refuse)
+    threads.logger.addFilter(refuse)
     shell = StepThread(step, "holdfast-test")
     shell.wake()
 
@@ -46,4 +46,4 @@ def test_an_application_whose_logging_fails_does_not_end_the_thread(monkeypatch:
         assert all(called.acquire(timeout=5) for _ in range(3))
     finally:
         shell.stop()
-        runtime.logger.removeFilter(refuse)
+        threads.logger.removeFilter(refuse)

@@ -48,7 +48,7 @@ class Bench:
 
     def __init__(self, store: SqliteStore) -> None:
         self.now = 1_000.0
-        self.leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: self.now, shell=CountingShell), Deaf())
+        self.leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: self.now, stepper=CountingShell), Deaf())
         self._seq = 0
 
     def claim(self, lease: float = LEASE) -> None:

@@ -133,7 +133,7 @@ async def store(tmp_path: Path, time: Time) -> AsyncIterator[FaultyStore]:
 
 @pytest.fixture
 def world(time: Time) -> Runtime:
-    return replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell)
+    return replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell)
 
 
 async def claim(store: Any, count: int = 1, worker: str = "worker-aa", lease_ms: int = LEASE_MS) -> list[Claimed]:

@@ -58,7 +58,7 @@ async def store(tmp_path: Path, time: Time, database: str) -> AsyncIterator[Sile
 def keep(store: SilentStore, time: Time, job: Claimed, seconds: float = LEASE) -> tuple[LeaseKeeper, Witness]:
     """Keep the lease of *job*; both threads stand still until the test calls their steps."""
     witness = Witness()
-    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell), witness)  # type: ignore[arg-type]
+    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell), witness)  # type: ignore[arg-type]
     leases.add({job.token: seconds}, time.machine)
     leases.fence()
     return leases, witness
@@ -142,7 +142,7 @@ async def test_whoever_stood_still_and_has_no_answer_gives_them_up(store: Silent
 async def test_a_claim_that_has_waited_long_is_renewed_first(store: SilentStore, time: Time) -> None:
     (job,) = await claim(store)
     witness = Witness()
-    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell), witness)  # type: ignore[arg-type]
+    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell), witness)  # type: ignore[arg-type]
 
     leases.add({job.token: LEASE}, time.machine - LATE)
     left = leases.fence()

@@ -19,17 +19,9 @@ import pytest
 
 from holdfast import Event, Holdfast, Tasks
 from holdfast.retention import Stage
-from holdfast.runtime import (
-    BLOCKED,
-    SLICE_SECONDS,
-    Runtime,
-    SlicedEvent,
-    StepThread,
-    Threads,
-    in_slices,
-    program_signals,
-    with_signals_blocked,
-)
+from holdfast.runtime import Runtime
+from holdfast.signals import BLOCKED, program_signals, with_signals_blocked
+from holdfast.threads import SLICE_SECONDS, SlicedEvent, StepThread, Threads, in_slices
 from holdfast.worker.upkeep.hooks import BlockingHooks, ChainHooks
 from tests.support.conditions import until
 

@@ -146,7 +146,7 @@ def _view() -> Iterator[_View]:
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn
 
-    from holdfast.runtime import with_signals_blocked
+    from holdfast.signals import with_signals_blocked
 
     columns = (_text("name"), BarColumn(), TaskProgressColumn(), _text("state"), _text("message"))
     progress = Progress(*columns, console=console)

@@ -18,9 +18,10 @@ from holdfast.database.hints import Horizon
 from holdfast.database.tx import Store
 from holdfast.errors import ChainNotFound, HoldfastError, Misuse, WaitTimeout
 from holdfast.events.poller import Poller
-from holdfast.runtime import Runtime, tell
+from holdfast.runtime import Runtime
 from holdfast.store import polls
 from holdfast.store.polls import ChainResult
+from holdfast.threads import resolve
 
 Until: TypeAlias = Literal["all", "any"]
 
@@ -97,7 +98,7 @@ class Waiter:
     async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, ChainResult]:
         """Wait in an event loop, as `Waits` says."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wait = Wait(chain_ids, until, partial(tell, told))
+        wait = Wait(chain_ids, until, partial(resolve, told))
         self.add(wait)
         try:
             async with asyncio.timeout(seconds):

@@ -16,7 +16,8 @@ from typing import Generic, Self, TypeAlias, TypeVar
 
 from holdfast.database.tx import Blocking, Runner, Store, drive
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.runtime import Runtime, tell
+from holdfast.runtime import Runtime
+from holdfast.threads import resolve
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -91,7 +92,7 @@ class Stream(ABC, Generic[T_co]):
         loop = asyncio.get_running_loop()
         while True:
             told: asyncio.Future[None] = loop.create_future()
-            self.listen(partial(tell, told))
+            self.listen(partial(resolve, told))
             seconds = self.poll_seconds
             try:
                 if (found := await self.take(self.store)) is not None:

@@ -23,7 +23,9 @@ from holdfast.events.feed import Feed, Follower
 from holdfast.events.filters import check_names
 from holdfast.events.follower import TROUBLE_SECONDS
 from holdfast.models import Event, EventFilter, EventName, JobEvent, JobEventName
-from holdfast.runtime import Runtime, SlicedEvent, Stepper, program_signals
+from holdfast.runtime import Runtime, Stepper
+from holdfast.signals import program_signals
+from holdfast.threads import SlicedEvent
 
 GRACE_SECONDS = 5.0  # for calls that are under way when hf closes, all together
 CANCEL_SECONDS = 1.0  # for one that is cancelled then
@@ -258,7 +260,7 @@ class CallingInThread(_Calling):
 
     def begin(self) -> None:
         """Make the thread."""
-        self._shell = self._runtime.shell(self._step, "holdfast-listener")
+        self._shell = self._runtime.stepper(self._step, "holdfast-listener")
         self._listen()
         self._shell.wake()
 

@@ -62,7 +62,7 @@ class Poller:
         """Look soon."""
         with self._change:
             if self._shell is None:
-                self._shell = self._runtime.shell(self._step, f"holdfast-{self._kind}")
+                self._shell = self._runtime.stepper(self._step, f"holdfast-{self._kind}")
             self._shell.wake()
 
     def release(self) -> None:

@@ -176,7 +176,7 @@ class Heartbeat:
         if self._line is None and not self._reporting.has_readers:
             yield
             return
-        shell = self._runtime.shell(lambda: self._beat(worker), "holdfast-beats")
+        shell = self._runtime.stepper(lambda: self._beat(worker), "holdfast-beats")
         shell.wake()
         try:
             yield

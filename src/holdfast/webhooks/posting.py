@@ -21,7 +21,7 @@ from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 
 from holdfast.codec import clean_text
 from holdfast.errors import InvalidAddress
-from holdfast.runtime import Threads
+from holdfast.threads import Threads
 from holdfast.webhooks.addresses import Address, AddressRules, Target
 from holdfast.webhooks.answers import Answer, NotPosted
 

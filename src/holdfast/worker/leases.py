@@ -122,8 +122,8 @@ class LeaseKeeper:
         """When the first thread will look, without being woken."""
         self._fences_at: float | None = None
         """When the second thread will look, without being woken."""
-        self._shell: Stepper = runtime.shell(self.step, "holdfast-leases")
-        self._fence_shell: Stepper = runtime.shell(self.fence, "holdfast-fence")
+        self._shell: Stepper = runtime.stepper(self.step, "holdfast-leases")
+        self._fence_shell: Stepper = runtime.stepper(self.fence, "holdfast-fence")
 
     def add(self, tokens: dict[Token, float], sent: float) -> None:
         """Keep the leases of jobs that were claimed by a call that was sent at *sent*; seconds by token."""

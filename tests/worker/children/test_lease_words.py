@@ -24,7 +24,7 @@ class Keeper:
         self.store = store
         self.time = time
         self.told: list[tuple[float, float]] = []
-        world = replace(Runtime(), monotonic=lambda: time.machine, shell=NoShell)
+        world = replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell)
         self.leases = LeaseKeeper(store, world, Witness(), self._kept)  # type: ignore[arg-type]
 
     async def begin(self) -> None:

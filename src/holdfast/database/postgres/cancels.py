@@ -32,7 +32,7 @@ class Cancels:
     """The requests, each of which has *seconds*; the thread is made when there is a first one."""
 
     def __init__(self, runtime: Runtime, seconds: float) -> None:
-        self._make_shell = runtime.shell
+        self._make_shell = runtime.stepper
         self._monotonic = runtime.monotonic
         self._seconds = seconds
         self._shell: Stepper | None = None

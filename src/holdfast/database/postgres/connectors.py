@@ -16,7 +16,7 @@ from holdfast.database.postgres.deadline import Deadline
 from holdfast.database.postgres.pool import PooledConnection
 from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 from holdfast.errors import StoreError
-from holdfast.runtime import in_slices
+from holdfast.threads import in_slices
 
 OLDEST_SERVER = 140000
 ANY_TEXT = ("UTF8", "SQL_ASCII")  # the second takes whatever bytes it is given

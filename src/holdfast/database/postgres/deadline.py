@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from holdfast.runtime import Runtime, Stepper, in_slices
+from holdfast.runtime import Runtime, Stepper
+from holdfast.threads import in_slices
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
@@ -110,7 +111,7 @@ class AlarmThread:
 
     def __init__(self, runtime: Runtime) -> None:
         self._monotonic = runtime.monotonic
-        self._make_shell = runtime.shell
+        self._make_shell = runtime.stepper
         self._shell: Stepper | None = None
         self._changed = threading.Condition()
         self._armed: dict[Alarm, float] = {}

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeAlias
 from holdfast.database.postgres.deadline import Deadline
 from holdfast.database.tx import R, T, drive
 from holdfast.errors import StoreError, Unavailable, UnknownOutcome
-from holdfast.runtime import SlicedEvent
+from holdfast.threads import SlicedEvent
 
 MOST_ITEMS = 1000
 MOST_FLIGHTS = 2  # one is planned while the other waits for its COMMIT

@@ -163,7 +163,7 @@ class HintSource:
         self._is_stopping = False
         self._failures = 0
         self._bell = Bell()
-        self._shell = self._runtime.shell(partial(self._step, self._bell), "holdfast-hints")
+        self._shell = self._runtime.stepper(partial(self._step, self._bell), "holdfast-hints")
         self._shell.wake()
 
     def stop(self) -> None:

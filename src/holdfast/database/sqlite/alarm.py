@@ -35,7 +35,7 @@ class FileAlarm:
         self._poll.register(self._goodbye, select.POLLIN)
         self._is_waiting = False
         try:
-            self._shell: Stepper = runtime.shell(self._wait, "holdfast-alarm")
+            self._shell: Stepper = runtime.stepper(self._wait, "holdfast-alarm")
         except RuntimeError as error:
             self._close_files()
             raise OSError("no thread can be started") from error

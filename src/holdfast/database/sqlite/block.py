@@ -23,7 +23,7 @@ from holdfast.database.statements import Record, in_sqlite, records
 from holdfast.database.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, drive, no_session
 from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout
 from holdfast.fault_points import after_commit, before_commit
-from holdfast.runtime import Threads
+from holdfast.threads import Threads
 
 INTERRUPT_SECONDS = 0.05
 V = TypeVar("V")

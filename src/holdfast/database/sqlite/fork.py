@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Protocol
 from weakref import WeakSet
 
-from holdfast.runtime import in_slices
+from holdfast.threads import in_slices
 
 
 class Forkable(Protocol):

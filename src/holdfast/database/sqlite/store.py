@@ -26,8 +26,9 @@ from holdfast.database.sqlite.write_queue import ListWork, Work
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx, bound
 from holdfast.errors import Busy, Misuse, NotMigrated
-from holdfast.runtime import Runtime, in_slices
+from holdfast.runtime import Runtime
 from holdfast.settings import Settings
+from holdfast.threads import in_slices
 
 logger = logging.getLogger(__name__)
 

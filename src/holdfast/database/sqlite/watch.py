@@ -45,7 +45,7 @@ class LogWatch:
     def start(self) -> None:
         """Begin to look."""
         self._seen = self._runtime.file_mark(self._path)
-        self._shell = self._runtime.shell(self._look, "holdfast-hints")
+        self._shell = self._runtime.stepper(self._look, "holdfast-hints")
         self._alarm = make_alarm(self._path, self._runtime, self._shell.wake)
         self._shell.wake()
 

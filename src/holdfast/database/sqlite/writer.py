@@ -36,7 +36,8 @@ from holdfast.database.sqlite.write_queue import (
 )
 from holdfast.database.tx import First, R, Tx
 from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
-from holdfast.runtime import NO_THREAD, Runtime, Stepper, in_slices
+from holdfast.runtime import Runtime, Stepper
+from holdfast.threads import NO_THREAD, in_slices
 
 MOST_TOGETHER = 500  # bounds how long the first caller of a group waits for the last
 GRACE_SECONDS = 30.0  # for what has begun by its deadline; after that nobody knows its outcome
@@ -333,7 +334,7 @@ class Writer:
     def _wake_shell(self) -> None:
         with self._shell_change:
             if self._shell is None:
-                self._shell = self._runtime.shell(self._step, "holdfast-writer")
+                self._shell = self._runtime.stepper(self._step, "holdfast-writer")
             shell = self._shell
         shell.wake()
 

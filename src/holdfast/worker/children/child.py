@@ -94,7 +94,7 @@ class Child:
 
     async def run(self) -> None:
         """Begin, and run what comes, until the worker says that it is enough."""
-        self._runtime.shell(self._listen, "holdfast-line").wake()
+        self._runtime.stepper(self._listen, "holdfast-line").wake()
         self._threads.make_ready()  # a thread that is there already counts not towards a limit of memory
         engine = await self._begin(await self._messages.get())
         while engine is not None and (message := await self._messages.get())["say"] == "run":

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from holdfast.runtime import ThreadPool
+from holdfast.threads import ThreadPool
 
 try:
     import resource

@@ -12,11 +12,12 @@ from holdfast.database.tx import Store
 from holdfast.errors import StoreError
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Outcome
-from holdfast.runtime import Runtime, ThreadPool
+from holdfast.runtime import Runtime
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.store.jobs.settling import Settlement
 from holdfast.tasks.registry import Tasks
+from holdfast.threads import ThreadPool
 from holdfast.worker.attempts.active import Run, Running
 from holdfast.worker.attempts.attempt import Attempt
 from holdfast.worker.attempts.blocks import make_desks

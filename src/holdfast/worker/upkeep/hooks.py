@@ -19,7 +19,9 @@ from typing import Any, cast
 
 from holdfast.models import Job
 from holdfast.retention import Hook, Stage
-from holdfast.runtime import Runtime, program_signals, tell
+from holdfast.runtime import Runtime
+from holdfast.signals import program_signals
+from holdfast.threads import resolve
 
 HOOK_SECONDS = 30.0
 AT_ONCE = 8
@@ -92,7 +94,7 @@ class Hooks(ABC):
             shell.stop()
             then()
 
-        shell = self._runtime.shell(step, "holdfast-hook")
+        shell = self._runtime.stepper(step, "holdfast-hook")
         shell.wake()
         return call
 
@@ -134,7 +136,7 @@ class AsyncHooks(Hooks):
 
     async def _call_beside(self, hook: Hook, job: Job) -> _Call:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        call = self._call_in_thread(hook, job, partial(tell, over))
+        call = self._call_in_thread(hook, job, partial(resolve, over))
         await self._wait(over)
         return call
 
