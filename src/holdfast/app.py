@@ -46,7 +46,7 @@ from holdfast.worker.children.bootstrap import ChildEngine, Launch
 from holdfast.worker.leases import MARGIN_SECONDS, margin
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
 from holdfast.worker.upkeep.hooks import AsyncHooks
-from holdfast.worker.upkeep.liveness_lock import make_proof
+from holdfast.worker.upkeep.liveness_lock import make_liveness_locks
 from holdfast.worker.upkeep.retention import RetentionPass, usual_times
 from holdfast.worker.webhook_task import has_extra, make_delivery
 from holdfast.worker.worker import Worker
@@ -176,7 +176,7 @@ class Holdfast:
         chosen = WorkerOptions(**options)
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
         lease_store = make_lease_store(self.store, self.settings, self._runtime, seconds)
-        prove = partial(make_proof, self.store)
+        make_locks = partial(make_liveness_locks, self.store)
         in_children = [task for task in self.tasks if task.policy.is_in_child]
         return Worker(
             self.store,
@@ -185,7 +185,7 @@ class Holdfast:
             self._starter,
             self._runtime,
             chosen,
-            prove,
+            make_locks,
             self._make_retention() if self.settings.retention else None,
             self._make_delivery() if chosen.webhooks and has_extra() else None,
             Launch.of(self, chosen.app, self.settings, self.store, in_children, chosen.middleware)

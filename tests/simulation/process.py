@@ -211,9 +211,9 @@ class Process:
             VirtualFileLock(self.disk, self.loop).release()
 
     def _free_life_lock(self) -> None:
-        proof = self.worker._proof if self.worker is not None else None
-        if proof is not None:
-            for lock in (proof._own, *proof._dead.values()):
+        locks = self.worker._liveness_locks if self.worker is not None else None
+        if locks is not None:
+            for lock in (locks._own, *locks._dead.values()):
                 if lock is not None:
                     lock.close()
 

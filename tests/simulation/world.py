@@ -436,10 +436,10 @@ class World:
         """Remove the file by whose lock a worker is known to live: that proves nothing."""
         if self.processes:
             process = self.chance.choice(self.processes)
-            proof = process.worker._proof if process.worker is not None else None
-            if proof is not None and proof._own is not None:
+            locks = process.worker._liveness_locks if process.worker is not None else None
+            if locks is not None and locks._own is not None:
                 self.note(f"the life lock of {process.name} is removed")
-                Path(proof._own.path).unlink(missing_ok=True)
+                Path(locks._own.path).unlink(missing_ok=True)
 
     async def _clock_step(self) -> None:
         self.step_clock(self.chance.choice((-30_000, -3_000, 2_000, 15_000, 60_000)))

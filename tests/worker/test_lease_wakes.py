@@ -33,13 +33,13 @@ class CountingShell:
 class Deaf:
     """A watcher that heeds nothing."""
 
-    def holds(self, holds: dict[Token, ClaimState]) -> None:
+    def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
         """Do nothing."""
 
-    def fenced(self, tokens: list[Token]) -> None:
+    def on_fenced(self, tokens: list[Token]) -> None:
         """Do nothing."""
 
-    def looked(self) -> None:
+    def on_step(self) -> None:
         """Do nothing."""
 
 
@@ -58,7 +58,7 @@ class Bench:
 
     def take_wakes(self) -> int:
         """Say how often the thread was woken since this was asked last."""
-        shell = self.leases._shell
+        shell = self.leases._stepper
         assert isinstance(shell, CountingShell)
         wakes, shell.wakes = shell.wakes, 0
         return wakes

@@ -399,7 +399,7 @@ async def test_a_handler_that_goes_on_after_its_block_is_not_told_that_its_job_i
         await until(witness.reached.is_set, "the block is closed")
         (attempt,) = worker._running
         is_kept = attempt.job.token in worker._leases
-        worker.holds({attempt.job.token: ClaimState.COMPLETED})  # as the leases' thread does that has looked just now
+        worker.on_claim_states({attempt.job.token: ClaimState.COMPLETED})  # as the leases' thread does
         await let_others_run()
         witness.gate.set()
         await until(lambda: bool(reasons), "the handler has ended")

@@ -105,15 +105,15 @@ class Witness:
         self.told: dict[Token, ClaimState] = {}
         self.given_up: list[Token] = []
 
-    def holds(self, holds: dict[Token, ClaimState]) -> None:
+    def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
         """Remember how they stand."""
-        self.told = holds
+        self.told = states
 
-    def fenced(self, tokens: list[Token]) -> None:
+    def on_fenced(self, tokens: list[Token]) -> None:
         """Remember what was given up."""
         self.given_up += tokens
 
-    def looked(self) -> None:
+    def on_step(self) -> None:
         """Nothing blocks here."""
 
 

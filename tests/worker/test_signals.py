@@ -164,9 +164,9 @@ def test_a_process_that_a_retention_hook_starts_heeds_signals(new_holdfast: Call
     job = hf.get_job(hf.start(in_loop()))
     codes: list[list[int]] = []
     stage: Stage = "stale"
-    errand = ChainHooks(1, stage, [(lambda job: codes.append(subprocesses()), job)])
+    chain = ChainHooks(1, stage, [(lambda job: codes.append(subprocesses()), job)])
 
-    running = BlockingHooks(Runtime(), 30).run([errand])
+    running = BlockingHooks(Runtime(), 30).run([chain])
     with pytest.raises(StopIteration):
         running.send(None)
 

@@ -47,15 +47,9 @@ class ChildrenHealth:
     """Since when none could be started; None if they can."""
 
 
-class Instants:
-    """Tells when something was, by this machine's clock, from when it was by the monotonic one."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    def at(self, then: float | None) -> datetime | None:
-        """Tell the time that was *then*."""
-        if then is None:
-            return None
-        now = datetime.fromtimestamp(self._runtime.wall_ms() / 1000, UTC)
-        return now - timedelta(seconds=self._runtime.monotonic() - then)
+def wall_time(runtime: Runtime, then: float | None) -> datetime | None:
+    """Convert *then*, an instant of the monotonic clock, to the time of this machine's clock."""
+    if then is None:
+        return None
+    now = datetime.fromtimestamp(runtime.wall_ms() / 1000, UTC)
+    return now - timedelta(seconds=runtime.monotonic() - then)

@@ -42,13 +42,13 @@ logger = logging.getLogger(__name__)
 class ClaimStateReceiver(Protocol):
     """Who is told what became of the leases; called in the threads of the leases."""
 
-    def holds(self, holds: dict[Token, ClaimState]) -> None:
+    def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
         """Take in how the claims stand."""
 
-    def fenced(self, tokens: list[Token]) -> None:
+    def on_fenced(self, tokens: list[Token]) -> None:
         """Stop these handlers: their leases may be over soon."""
 
-    def looked(self) -> None:
+    def on_step(self) -> None:
         """Take note that the thread is alive; called at each of its steps."""
 
 
@@ -85,7 +85,7 @@ def _due_at(leases: Iterable[Lease]) -> float:
     return min(lease.sent + lease.seconds / 3 for lease in leases)
 
 
-def _begun(seconds: float, sent: float, now: float) -> Lease:
+def _new_lease(seconds: float, sent: float, now: float) -> Lease:
     """Make a lease that is spared, though it may be late at first sight."""
     return Lease(seconds, sent, spared_until=now + margin(seconds))
 
@@ -103,53 +103,53 @@ class LeaseKeeper:
         self,
         store: Store,
         runtime: Runtime,
-        watcher: ClaimStateReceiver,
-        kept: Callable[[], None] | None = None,
+        receiver: ClaimStateReceiver,
+        on_extended: Callable[[], None] | None = None,
     ) -> None:
-        """Keep leases, and tell *watcher*; *kept* is called whenever `good_until` may say more than before."""
+        """Keep leases, and tell *receiver*; *on_extended* is called whenever `good_until` may say more than before."""
         self._store = store
-        self._kept = kept
+        self._on_extended = on_extended
         self._monotonic = runtime.monotonic
-        self._watcher = watcher
-        self._held: dict[Token, Lease] = {}
+        self._receiver = receiver
+        self._leases: dict[Token, Lease] = {}
         self._locked: set[Token] = set()
-        self._looked = self._monotonic() - HINTED_SECONDS
+        self._looked_at = self._monotonic() - HINTED_SECONDS
         self._is_failing = False
         self._is_queueing = False
         self._is_renewing = False
-        self._fencing = threading.Lock()
-        self._looks_at: float | None = None
+        self._lock = threading.Lock()
+        self._next_look_at: float | None = None
         """When the first thread will look, without being woken."""
-        self._fences_at: float | None = None
+        self._next_fence_at: float | None = None
         """When the second thread will look, without being woken."""
-        self._shell: Stepper = runtime.stepper(self.step, "holdfast-leases")
-        self._fence_shell: Stepper = runtime.stepper(self.fence, "holdfast-fence")
+        self._stepper: Stepper = runtime.stepper(self.step, "holdfast-leases")
+        self._fence_stepper: Stepper = runtime.stepper(self.fence, "holdfast-fence")
 
     def add(self, tokens: dict[Token, float], sent: float) -> None:
         """Keep the leases of jobs that were claimed by a call that was sent at *sent*; seconds by token."""
         if not tokens:
             return
         now = self._monotonic()
-        self._held |= {token: _begun(seconds, sent, now) for token, seconds in tokens.items()}
-        shortest = [_begun(min(tokens.values()), sent, now)]  # of those that begin together it is late and due first
+        self._leases |= {token: _new_lease(seconds, sent, now) for token, seconds in tokens.items()}
+        shortest = [_new_lease(min(tokens.values()), sent, now)]  # of those that begin now it is late and due first
         self._fence_in_time(shortest)
         self._look_by(min(now + LOOK_SECONDS, _due_at(shortest)))
 
     def hint(self) -> None:
         """Look soon: something may be asked of a handler that runs here."""
-        if self._held:
-            self._look_by(max(self._monotonic(), self._looked + HINTED_SECONDS) + SHORTEST_SECONDS)
+        if self._leases:
+            self._look_by(max(self._monotonic(), self._looked_at + HINTED_SECONDS) + SHORTEST_SECONDS)
 
     def drop(self, token: Token) -> None:
         """Keep a lease no longer."""
-        self._held.pop(token, None)
+        self._leases.pop(token, None)
 
     def __contains__(self, token: Token) -> bool:
-        return token in self._held
+        return token in self._leases
 
     def may_complete(self, token: Token) -> bool:
         """Tell whether a lease is surely still ours, by our own clock; a renewal that succeeds makes it so again."""
-        lease = self._held.get(token)
+        lease = self._leases.get(token)
         return lease is not None and (self._waits_to_write or not lease.is_late(self._monotonic()))
 
     def good_until(self, token: Token) -> tuple[float, float] | None:
@@ -157,7 +157,7 @@ class LeaseKeeper:
 
         First when `may_complete` would say no, then when the handler is to stop; None if it is not kept here.
         """
-        lease = self._held.get(token)
+        lease = self._leases.get(token)
         if lease is None:
             return None
         spare = margin(lease.seconds)
@@ -166,73 +166,73 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         """End the threads."""
-        self._shell.stop()
-        self._fence_shell.stop()
+        self._stepper.stop()
+        self._fence_stepper.stop()
 
     def step(self) -> float | None:
         """Renew what is due, read what is asked, stop what is late; answer when to look again."""
-        with self._fencing:
-            self._looks_at = None  # what comes from now on may be too late for this look: it wakes us for the next
+        with self._lock:
+            self._next_look_at = None  # what comes from now on may be too late for this look: it wakes us for the next
         seconds = self._step()
         if seconds is not None:
-            with self._fencing:
-                self._looks_at = self._monotonic() + seconds
+            with self._lock:
+                self._next_look_at = self._monotonic() + seconds
         return seconds
 
     def _look_by(self, at: float) -> None:
         """Have the first thread look by *at*; while jobs come and go it mostly will, and to wake it costs a switch."""
-        with self._fencing:
-            is_known = self._looks_at is not None and self._looks_at <= at
+        with self._lock:
+            is_known = self._next_look_at is not None and self._next_look_at <= at
         if not is_known:
-            self._shell.wake()
+            self._stepper.wake()
 
     def _step(self) -> float | None:
-        held = dict(self._held)
-        self._watcher.looked()
-        if not held:
+        leases = dict(self._leases)
+        self._receiver.on_step()
+        if not leases:
             return None
         now = self._monotonic()
-        third = min(lease.seconds for lease in held.values()) / 3
-        due_at = _due_at(held.values())
-        early = min(self._looked + HINTED_SECONDS, due_at) - now
+        third = min(lease.seconds for lease in leases.values()) / 3
+        due_at = _due_at(leases.values())
+        early = min(self._looked_at + HINTED_SECONDS, due_at) - now
         if early > 0 and not self._is_failing:
             return early
-        self._looked = now
+        self._looked_at = now
         try:
-            self._watcher.holds(self._ask(held, now, is_due=now >= due_at or self._is_failing))
+            self._receiver.on_claim_states(self._ask(leases, now, is_due=now >= due_at or self._is_failing))
         except Exception as error:  # noqa: BLE001 - no error ends the renewal
             is_first = not self._is_failing
             self._failing(error)
             if is_first:  # a process that was stopped for long finds its call too late, and learns the truth by another
                 return 0.0
         self._give_up_late(self._monotonic())
-        until_due = third if self._is_failing else _due_at(held.values()) - self._monotonic()
+        until_due = third if self._is_failing else _due_at(leases.values()) - self._monotonic()
         return min(LOOK_SECONDS, max(until_due, SHORTEST_SECONDS))
 
-    def _ask(self, held: dict[Token, Lease], now: float, *, is_due: bool) -> dict[Token, ClaimState]:
-        due = held if is_due else {token: held[token] for token in self._locked if token in held}
+    def _ask(self, leases: dict[Token, Lease], now: float, *, is_due: bool) -> dict[Token, ClaimState]:
+        due = leases if is_due else {token: leases[token] for token in self._locked if token in leases}
         if not due:
-            return self._store.read_sync(claiming.claim_states, list(held))
+            return self._store.read_sync(claiming.claim_states, list(leases))
         reach("renew.before")
         self._is_renewing = True
         try:
-            holds = self._store.run_sync(claiming.renew, list(due))
+            states = self._store.run_sync(claiming.renew, list(due))
         finally:
             self._is_renewing = False
         reach("renew.after")
-        self._locked = {token for token, hold in holds.items() if hold is ClaimState.LOCKED}
+        self._locked = {token for token, state in states.items() if state is ClaimState.LOCKED}
         answered = self._monotonic()
         for lease in due.values():
             lease.sent, lease.is_fenced = max(lease.sent, now), False
             lease.spare(answered)
         self._fence_in_time(due.values())
-        if self._kept is not None:
-            self._kept()
+        if self._on_extended is not None:
+            self._on_extended()
         if is_due:
             self._succeeded()
-            return holds
-        rest = [token for token in held if token not in due]
-        return holds | (self._store.read_sync(claiming.claim_states, rest) if rest else {})
+            return states
+        rest = [token for token in leases if token not in due]
+        return states | (self._store.read_sync(claiming.claim_states, rest) if rest else {})
 
     def _succeeded(self) -> None:
         self._is_queueing = False
@@ -249,28 +249,30 @@ class LeaseKeeper:
     def fence(self) -> float | None:
         """Stop what is late, whatever a renewal waits for; answer when to look again."""
         now = self._monotonic()
-        with self._fencing:
-            if self._fences_at is not None and now - self._fences_at > STANDSTILL_SECONDS:
-                for lease in list(self._held.values()):
+        with self._lock:
+            if self._next_fence_at is not None and now - self._next_fence_at > STANDSTILL_SECONDS:
+                for lease in list(self._leases.values()):
                     lease.spare(now)
         self._give_up_late(now)
-        with self._fencing:  # what is late and was not given up, `step` looks at, as soon as it has its answer
-            ahead = [lease.fenced_at for lease in list(self._held.values()) if lease.fenced_at > now]
-            if self._kept is not None and self._held and self._waits_to_write:
-                ahead.append(now + min(QUEUEING_SECONDS, *(margin(lease.seconds) / 4 for lease in self._held.values())))
-            self._fences_at = min(ahead, default=None)
-            seconds = None if self._fences_at is None else self._fences_at - now
-        if self._kept is not None and self._waits_to_write:
-            self._kept()
+        with self._lock:  # what is late and was not given up, `step` looks at, as soon as it has its answer
+            ahead = [lease.fenced_at for lease in list(self._leases.values()) if lease.fenced_at > now]
+            if self._on_extended is not None and self._leases and self._waits_to_write:
+                ahead.append(
+                    now + min(QUEUEING_SECONDS, *(margin(lease.seconds) / 4 for lease in self._leases.values()))
+                )
+            self._next_fence_at = min(ahead, default=None)
+            seconds = None if self._next_fence_at is None else self._next_fence_at - now
+        if self._on_extended is not None and self._waits_to_write:
+            self._on_extended()
         return seconds
 
     def _fence_in_time(self, leases: Iterable[Lease]) -> None:
         """Have the second thread look when the first of *leases* is to be given up; mostly it will look before that."""
         fenced_at = min(lease.fenced_at for lease in leases)
-        with self._fencing:
-            is_known = self._fences_at is not None and self._fences_at <= fenced_at
+        with self._lock:
+            is_known = self._next_fence_at is not None and self._next_fence_at <= fenced_at
         if not is_known:
-            self._fence_shell.wake()
+            self._fence_stepper.wake()
 
     @property
     def _waits_to_write(self) -> bool:
@@ -280,11 +282,11 @@ class LeaseKeeper:
     def _give_up_late(self, now: float) -> None:
         if self._waits_to_write:
             return
-        with self._fencing:
-            late = {token: lease for token, lease in list(self._held.items()) if now >= lease.fenced_at}
+        with self._lock:
+            late = {token: lease for token, lease in list(self._leases.items()) if now >= lease.fenced_at}
             given_up = [token for token, lease in late.items() if not lease.is_fenced]
             for lease in late.values():
                 lease.is_fenced = True
         if given_up:
             logger.warning("leases_given_up", extra={"jobs": len(given_up)})
-            self._watcher.fenced(given_up)
+            self._receiver.on_fenced(given_up)

@@ -1,12 +1,13 @@
 """The worker: runs the jobs of the tasks it knows; here its parts are put together, and its life is led.
 
-`claimer` has two loops that settle what has ended and claim for the free slots, from its `floor`; `doubts` are its lost
-answers. `intake` begins what was claimed, or gives it back; suspects run alone. `handlers` runs each `attempt`, and
-`running` knows them all. A handler sees its `context` and opens `blocks`, each of them `fenced`. `settle` keeps what
-has ended until it is written down. `leases` are kept by a thread of their own, which also hears what is asked of
-running jobs. `hearing` says when to look, `progress` what handlers report, `upkeep` and `proof` what others have left;
-`retention` takes away what ended long ago. `beside` the slots of handlers are those of `deliveries`, for webhooks, and
-of `children`, the processes that run handlers which can be killed.
+`claiming` settles what has ended and claims for the free slots, in two loops: `claimer` from its `scan_position`,
+`unknown_claims` for lost answers, `wakeups` for when to look. `dispatcher` begins what was claimed, or gives it back;
+suspects run alone. `executor` runs each attempt, and `unsettled` keeps what has ended until it is written down. A
+`slot_group` beside the slots of handlers has those of webhooks, or of child processes.
+
+`attempts` has one attempt: its `context`, its blocks, its phases, what it reports; `active` knows all that run.
+`leases` are kept by a thread of their own, which also learns what is asked of running jobs. `upkeep` takes over what
+other workers have left, and removes what ended long ago. `children` are processes whose handlers can be killed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,7 +43,7 @@ from holdfast.worker.claiming.slot_group import Beside
 from holdfast.worker.claiming.unsettled import Ended
 from holdfast.worker.claiming.wakeups import Hearing
 from holdfast.worker.claiming.webhook_slots import Deliveries
-from holdfast.worker.health import ChildrenHealth, Health, HintMode, Instants
+from holdfast.worker.health import ChildrenHealth, Health, HintMode, wall_time
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions, new_worker_id, wants_of
 from holdfast.worker.shutdown import Shutdown
@@ -61,10 +62,10 @@ class Worker:
         store: Store,
         lease_store: Store,
         opener: Opener,
-        starting: Starter,
+        starter: Starter,
         runtime: Runtime,
         options: WorkerOptions,
-        make_proof: Callable[[str], LivenessLocks | None] = lambda _: None,
+        make_liveness_locks: Callable[[str], LivenessLocks | None] = lambda _: None,
         retention: RetentionPass | None = None,
         delivery: Task[..., Any] | None = None,
         launch: Launch | None = None,
@@ -72,12 +73,12 @@ class Worker:
         self._store = store
         self._lease_store = lease_store
         self._opener = opener
-        self._starter = starting
+        self._starter = starter
         self._runtime = runtime
         self._options = options
         self.id = new_worker_id(options.name, runtime)
-        wants = wants_of(starting.tasks, options.queues)
-        for_children = {name for each in starting.tasks if each.policy.is_in_child for name in each.names}
+        wants = wants_of(starter.tasks, options.queues)
+        for_children = {name for each in starter.tasks if each.policy.is_in_child for name in each.names}
         self._wants = [each for each in wants if each.task not in for_children]
         self._launch = launch
         self._children: Children | None = None
@@ -89,14 +90,14 @@ class Worker:
         )
         self._retention = None if retention is None else RetentionUpkeep(retention, runtime)
         self._tasks = Tasks()
-        self._tasks.merge(starting.tasks)
+        self._tasks.merge(starter.tasks)
         if delivery is not None:
             self._tasks.add(delivery)
         self._deliveries = Deliveries(delivery, options.concurrency, runtime.monotonic)
         self._undelivered = Undelivered(store) if options.webhooks and delivery is None else None
         self._running = Running()
         self._ended = Ended()
-        self._ending = Shutdown(runtime.monotonic)
+        self._shutdown = Shutdown(runtime.monotonic)
         self._woken = asyncio.Event()
         self._is_waking = False
         self._all_written = asyncio.Event()
@@ -104,7 +105,7 @@ class Worker:
         self._main: asyncio.Task[None] | None = None
         self._claimer: Claimer | None = None
         self._since: float | None = None
-        self._proof = make_proof(self.id)
+        self._liveness_locks = make_liveness_locks(self.id)
 
     async def run(self) -> None:
         """Work until `stop` is called, or this is cancelled; give back what is not done in the grace time."""
@@ -116,10 +117,10 @@ class Worker:
         self._since = self._runtime.monotonic()
         self._loop_watch = LoopWatch(self._runtime)
         self._progress = Progress(self._store, self._runtime)
-        kept = self._tell_children if self._launch is not None else None
-        self._leases = LeaseKeeper(self._lease_store, self._runtime, self, kept)
+        on_extended = self._send_leases if self._launch is not None else None
+        self._leases = LeaseKeeper(self._lease_store, self._runtime, self, on_extended)
         self._hearing = Hearing(
-            self._store, self._runtime, self._member(), self._all_wants, self._options.poll, self._hear
+            self._store, self._runtime, self._member(), self._all_wants, self._options.poll, self._on_hint
         )
         if self._launch is not None and self._child_slots.wants:
             self._children = Children(
@@ -145,7 +146,7 @@ class Worker:
             children=self._children,
         )
         try:
-            await self._begin_proof()
+            await self._begin_liveness_locks()
             async with asyncio.TaskGroup() as group:
                 await self._work(group)
         finally:
@@ -154,16 +155,16 @@ class Worker:
     async def _work(self, group: asyncio.TaskGroup) -> None:
         self._claimer = claimer = self._make_claimer(group)
         upkeep = self._upkeep = Upkeep(
-            self._store, self._runtime, self._all_wants, self._proof, claimer.wake, self._undelivered
+            self._store, self._runtime, self._all_wants, self._liveness_locks, claimer.wake, self._undelivered
         )
         loops = [upkeep.run(), self._progress.run(), self._hearing.run()]
         loops += [] if self._retention is None else [self._retention.run()]
-        beside = [group.create_task(each) for each in loops]
+        background = [group.create_task(each) for each in loops]
         await asyncio.wait([group.create_task(claimer.run()) for _ in range(LOOPS)])
         if self._ended:  # their leases will end
             logger.error("jobs_not_settled", extra={"jobs": len(self._ended)})
         self._all_written.set()
-        for each in beside:
+        for each in background:
             each.cancel()
 
     def _make_claimer(self, group: asyncio.TaskGroup) -> Claimer:
@@ -175,7 +176,7 @@ class Worker:
             self._runtime.monotonic,
             running=self._running,
             ended=self._ended,
-            ending=self._ending,
+            ending=self._shutdown,
         )
         return Claimer(
             self._store,
@@ -187,7 +188,7 @@ class Worker:
             intake=intake,
             running=self._running,
             ended=self._ended,
-            ending=self._ending,
+            ending=self._shutdown,
             leases=self._leases,
             progress=self._progress,
             hearing=self._hearing,
@@ -204,20 +205,20 @@ class Worker:
         self._child_slots.has_room()
         self._woken.set()
 
-    def _tell_children(self) -> None:
+    def _send_leases(self) -> None:
         """Tell child processes how long their leases are good for; called in either of the leases' threads."""
         if self._children is not None:
-            self._children.tell_leases()
+            self._children.send_leases()
 
-    async def _begin_proof(self) -> None:
-        if self._proof is None:
+    async def _begin_liveness_locks(self) -> None:
+        if self._liveness_locks is None:
             return
         try:
-            await self._proof.begin()
+            await self._liveness_locks.begin()
         except (HoldfastError, OSError) as error:  # without it the leases decide, as on PostgreSQL
             logger.warning("no_proof_of_life", extra={"reason": str(error)})
-            self._proof.drop()
-            self._proof = None
+            self._liveness_locks.drop()
+            self._liveness_locks = None
 
     def _member(self) -> Member:
         served = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
@@ -231,17 +232,17 @@ class Worker:
         await self._runtime.threads.call(self._leases.stop)
         if self._lease_store is not self._store:
             await self._runtime.threads.call(self._lease_store.close_sync)
-        await self._end_proof()
+        await self._end_liveness_locks()
 
-    async def _end_proof(self) -> None:
-        if self._proof is None or self._running:  # a handler that still runs is alive, and so are we
+    async def _end_liveness_locks(self) -> None:
+        if self._liveness_locks is None or self._running:  # a handler that still runs is alive, and so are we
             return
         try:
-            await self._proof.end()
+            await self._liveness_locks.end()
         except HoldfastError:
-            self._proof.drop()
+            self._liveness_locks.drop()
 
-    def _hear(self) -> None:
+    def _on_hint(self) -> None:
         """Take a hint; called in any thread."""
         self._leases.hint()
         if self._upkeep is not None:
@@ -267,15 +268,15 @@ class Worker:
 
     def drain(self) -> None:
         """Claim nothing more and give back what has not begun; what runs goes on."""
-        if self._ending.is_draining:
+        if self._shutdown.is_draining:
             return
-        self._ending.is_draining = True
+        self._shutdown.is_draining = True
         if self._claimer is not None:
             self._claimer.drain()
 
     def interrupt(self) -> None:
         """Tell every handler to stop; what they come to is written down, unless the store cannot for some seconds."""
-        self._ending.begin_last_moment()
+        self._shutdown.begin_last_moment()
         self._running.abort_all(AbortReason.SHUTDOWN)
         self._woken.set()
 
@@ -299,7 +300,7 @@ class Worker:
                 await self._all_written.wait()
         except TimeoutError:
             return False
-        await self._end_proof()
+        await self._end_liveness_locks()
         return not self._ended
 
     @property
@@ -320,27 +321,30 @@ class Worker:
 
     def health(self) -> Health:
         """Tell how it is at this moment; asks nobody, so it may be called as often as you like, in any thread."""
-        claimer, at = self._claimer, Instants(self._runtime).at
+        claimer, wall = self._claimer, partial(wall_time, self._runtime)
         return Health(
             id=self.id,
-            since=at(self._since),
-            claimed_at=at(claimer.claimed) if claimer is not None else None,
+            since=wall(self._since),
+            claimed_at=wall(claimer.claimed) if claimer is not None else None,
             hints=self._hints,
             loop_lag=self._loop_watch.lag if claimer is not None else 0.0,
             running=len(self._running),
             stubborn=tuple(self.stubborn),
-            trouble_since=at(claimer.trouble_since) if claimer is not None else None,
+            trouble_since=wall(claimer.trouble_since) if claimer is not None else None,
             trouble=claimer.trouble if claimer is not None else None,
-            is_draining=self._ending.is_draining,
-            children=self._children_health(at),
+            is_draining=self._shutdown.is_draining,
+            children=self._children_health(),
         )
 
-    def _children_health(self, at: Callable[[float | None], datetime | None]) -> ChildrenHealth | None:
+    def _children_health(self) -> ChildrenHealth | None:
         if self._children is None:
             return None
         counts = self._children.counts
         return ChildrenHealth(
-            idle=counts.idle, busy=counts.busy, starting=counts.starting, failing_since=at(counts.failing_since)
+            idle=counts.idle,
+            busy=counts.busy,
+            starting=counts.starting,
+            failing_since=wall_time(self._runtime, counts.failing_since),
         )
 
     @property
@@ -349,19 +353,19 @@ class Worker:
             return "watching"
         return "listening" if self._claimer is not None and self._hearing.is_listening else "polling"
 
-    def holds(self, holds: dict[Token, ClaimState]) -> None:
+    def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
         """Take in how the claims stand; called in the leases' thread."""
-        urgent = {token: ABORTS[hold] for token, hold in holds.items() if hold in ABORTS}
+        urgent = {token: ABORTS[state] for token, state in states.items() if state in ABORTS}
         if urgent:
             self._loop.call_soon_threadsafe(self._running.abort, urgent)
         if self._ended:
             self._loop.call_soon_threadsafe(self._woken.set)
 
-    def fenced(self, tokens: list[Token]) -> None:
+    def on_fenced(self, tokens: list[Token]) -> None:
         """Stop handlers whose leases may be over soon; called in either of the leases' threads."""
         self._loop.call_soon_threadsafe(self._running.abort, dict.fromkeys(tokens, AbortReason.ERROR))
 
-    def looked(self) -> None:
+    def on_step(self) -> None:
         """See whether the event loop answers; called in the leases' thread."""
         self._loop_watch.look()
 

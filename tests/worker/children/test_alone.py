@@ -18,7 +18,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.runtime import spawn
 from holdfast.store.jobs.claiming import Claimed, Token
-from holdfast.worker.children.messages import JOB, Lines, Message, packed
+from holdfast.worker.children.messages import JOB, Message, MessageReader, encode
 from holdfast.worker.children.process import MODULE
 from holdfast.worker.children.remote_attempt import FENCED
 from tests.support.conditions import until
@@ -35,7 +35,7 @@ class Bare:
         self._line, theirs = socket.socketpair()
         with theirs:
             self.process = spawn(MODULE, theirs.fileno())
-        self._lines = Lines()
+        self._lines = MessageReader()
         self._heard: list[Message] = []
         self._line.settimeout(60)
         self.say("begin", **BEGIN, parent=os.getpid())
@@ -43,12 +43,12 @@ class Bare:
 
     def say(self, message: str, **facts: object) -> None:
         """Send a message."""
-        self._line.sendall(packed(message, **facts))
+        self._line.sendall(encode(message, **facts))
 
     def hear(self) -> Message:
         """Wait for one message."""
         while not self._heard:
-            self._heard += self._lines.take(self._line.recv(65_536))
+            self._heard += self._lines.feed(self._line.recv(65_536))
         return self._heard.pop(0)
 
     def run(self, task: Any, arguments: str) -> None:

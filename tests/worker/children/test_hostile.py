@@ -45,14 +45,14 @@ async def test_a_child_has_crashed_also_if_all_that_it_said_arrives_at_once(
     hf: Holdfast, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That the child had begun the job was lost with what it said later, and the job was given back instead."""
-    say = ChildProcess.say
+    send = ChildProcess.send
 
-    def say_and_wait(child: ChildProcess, message: str, **facts: object) -> None:
-        say(child, message, **facts)
+    def send_and_wait(child: ChildProcess, message: str, **facts: object) -> None:
+        send(child, message, **facts)
         if message == "run" and not note.exists():
             _wait_for_all_it_says(child)
 
-    monkeypatch.setattr(ChildProcess, "say", say_and_wait)
+    monkeypatch.setattr(ChildProcess, "send", send_and_wait)
     async with hf.worker(children=1):
         chain = await hf.start(hostile.write_to_every_socket(note=str(note)))
         assert await chain.result(timeout=PATIENCE) == "not again"
@@ -66,9 +66,9 @@ def _wait_for_all_it_says(child: ChildProcess) -> None:
     deadline, said = time.monotonic() + PATIENCE, b""
     while b"what nobody hears" not in said:
         assert time.monotonic() < deadline, f"the child has said only {said!r}"
-        select.select([child._line], [], [], 1)
+        select.select([child._socket], [], [], 1)
         with suppress(BlockingIOError):
-            said = child._line.recv(CHUNK, socket.MSG_PEEK)
+            said = child._socket.recv(CHUNK, socket.MSG_PEEK)
 
 
 @pytest.mark.parametrize("task", [hostile.fork, pytest.param(hostile.fork_in_the_loop, marks=pytest.mark.long)])

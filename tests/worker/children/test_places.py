@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Misuse
-from holdfast.worker.children.import_path import find, place_of
+from holdfast.worker.children.import_path import import_object, import_path_of
 from tests.worker.children import application
 
 SCRIPT = """
@@ -39,27 +39,27 @@ if __name__ == "__main__":
 
 
 def test_an_object_is_found_by_the_name_that_it_has_at_the_top_of_a_module() -> None:
-    assert place_of(application.hf, [application.__name__]) == f"{application.__name__}:hf"
-    assert find(f"{application.__name__}:hf") is application.hf
+    assert import_path_of(application.hf, [application.__name__]) == f"{application.__name__}:hf"
+    assert import_object(f"{application.__name__}:hf") is application.hf
 
 
 def test_it_is_found_wherever_it_is() -> None:
-    assert place_of(application.in_child) == f"{application.__name__}:in_child"
+    assert import_path_of(application.in_child) == f"{application.__name__}:in_child"
 
 
 def test_what_has_no_name_has_no_place() -> None:
-    assert place_of(object()) is None
+    assert import_path_of(object()) is None
 
 
 def test_a_script_that_has_it_from_elsewhere_is_not_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "imported", application.in_child, raising=False)
 
-    assert place_of(application.in_child) == f"{application.__name__}:in_child"
+    assert import_path_of(application.in_child) == f"{application.__name__}:in_child"
 
 
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(Misuse, match=r"there is no tests\.worker\.children\.application:nothing"):
-        find(f"{application.__name__}:nothing")
+        import_object(f"{application.__name__}:nothing")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from holdfast.models import BlockerEnd, Continuation, Start
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Status
 from holdfast.store.jobs.claiming import Claimed, ProgressReport, Token
-from holdfast.worker.children.messages import JOB, OUTCOME, REPORT, Lines, packed
+from holdfast.worker.children.messages import JOB, OUTCOME, REPORT, MessageReader, encode
 
 TOKEN = Token(7, 2, "nonce")
 ID = UUID("01890000-0000-7000-8000-000000000001")
@@ -23,10 +23,10 @@ SOURCES = sorted(Path(holdfast.worker.children.__file__).parent.glob("*.py"))
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_messages_are_whole_however_they_arrive(size: int) -> None:
-    sent = packed("run", text="a\nb", number=1) + packed("end") + packed("abort", reason="ü")
-    lines = Lines()
+    sent = encode("run", text="a\nb", number=1) + encode("end") + encode("abort", reason="ü")
+    lines = MessageReader()
 
-    heard = [message for start in range(0, len(sent), size) for message in lines.take(sent[start : start + size])]
+    heard = [message for start in range(0, len(sent), size) for message in lines.feed(sent[start : start + size])]
 
     assert heard == [
         {"say": "run", "text": "a\nb", "number": 1},
@@ -72,7 +72,7 @@ def test_nothing_that_is_sent_can_be_run(path: Path) -> None:
 
 
 def test_messages_before_one_that_cannot_be_understood_are_heard() -> None:
-    heard = Lines().take(packed("taken") + b"what is this\n" + packed("ended"))
+    heard = MessageReader().feed(encode("taken") + b"what is this\n" + encode("ended"))
 
     assert next(heard) == {"say": "taken"}
     with pytest.raises(ValueError, match="Expecting value"):

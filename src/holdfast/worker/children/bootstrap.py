@@ -17,11 +17,11 @@ from holdfast.errors import Misuse
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.tasks.task import Task
-from holdfast.worker.children.import_path import MAIN, Main, place_of
+from holdfast.worker.children.import_path import MAIN, Main, import_path_of
 
-HOW = 'write hf.worker(app="module:name"), where importing that module makes the same Holdfast'
+NAME_THE_APP = 'write hf.worker(app="module:name"), where importing that module makes the same Holdfast'
 
-NOT_HERE = (
+IN_CHILD = (
     "this is a child process of a worker, and has no worker of its own; if a module begins one when it is imported, "
     'put that below `if __name__ == "__main__":`'
 )
@@ -33,8 +33,8 @@ ENGINE = "__holdfast_engine__"
 """The attribute of a Holdfast that has its `ChildEngine`."""
 
 
-def be_child() -> None:
-    """Take note that this process is a child itself: a worker in it would have children that have workers, for ever."""
+def mark_as_child() -> None:
+    """Mark this process as a child: a worker in it would have children that have workers, for ever."""
     _children.add(os.getpid())
 
 
@@ -48,7 +48,7 @@ class Launch:
     database: str
     tasks: tuple[str, ...]
 
-    def begin(self, worker: str) -> dict[str, Any]:
+    def first_message(self, worker: str) -> dict[str, Any]:
         """Give the first message to a child of *worker*."""
         return {
             "app": self.app,
@@ -72,19 +72,21 @@ class Launch:
     ) -> Self:
         """Say how children of a worker of *application*, which may be told to be at *app*, begin; or raise `Misuse`."""
         if os.getpid() in _children:
-            raise Misuse(NOT_HERE)
-        place = app or place_of(application, [each.function.__module__ for each in tasks if each.function is not None])
-        if place is None:
+            raise Misuse(IN_CHILD)
+        modules = [each.function.__module__ for each in tasks if each.function is not None]
+        path = app or import_path_of(application, modules)
+        if path is None:
             raise Misuse(
                 f'task {tasks[0].name} runs in child processes (run_in="process"), which import the application, but '
-                f"no module has this Holdfast as a name of its own; {HOW}"
+                f"no module has this Holdfast as a name of its own; {NAME_THE_APP}"
             )
-        wrapping = tuple(_place_of_middleware(each) for each in middleware)
-        is_main = any(each.startswith(f"{MAIN}:") for each in (place, *wrapping))
+        middleware_paths = tuple(_middleware_path(each) for each in middleware)
+        is_main = any(each.startswith(f"{MAIN}:") for each in (path, *middleware_paths))
         main = Main.here() if is_main else None
         if main is not None and main.module is None and main.file is None:
-            raise Misuse(f"a child process cannot import what is typed or given by -c; {HOW}")
-        return cls(place, wrapping, main, mark_of(settings, store), tuple(each.name for each in tasks))
+            raise Misuse(f"a child process cannot import what is typed or given by -c; {NAME_THE_APP}")
+        names = tuple(each.name for each in tasks)
+        return cls(path, middleware_paths, main, database_digest(settings, store), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +95,21 @@ class ChildEngine:
 
     store: Store
     opener: Opener
-    starting: Starter
+    starter: Starter
     runtime: Runtime
 
 
-def _place_of_middleware(function: object) -> str:
-    place = place_of(function, [str(getattr(function, "__module__", MAIN))])
-    if place is None:
+def _middleware_path(function: object) -> str:
+    path = import_path_of(function, [str(getattr(function, "__module__", MAIN))])
+    if path is None:
         raise Misuse(
             f"middleware {getattr(function, '__qualname__', function)} cannot be imported by a child process, and "
             'there are tasks with run_in="process"; define it at the top of a module, or give it to these tasks'
         )
-    return place
+    return path
 
 
-def mark_of(settings: Settings, store: Store) -> str:
+def database_digest(settings: Settings, store: Store) -> str:
     """Give what is equal for the same database, and tells nobody where it is.
 
     A file is where the store has it: the directory that its name began in may not be that of this process any more.

@@ -1,7 +1,7 @@
 """The program of a child process: imports the application, and runs the jobs that its worker gives it, one at a time.
 
 The very `Attempt` of the worker runs here, over the application's own store, which is opened when it is first needed.
-A thread does nothing but listen to the worker. When the line ends the worker is gone, and so is this process, whatever
+A thread does nothing but listen to the worker. When the pipe ends the worker is gone, and so is this process, whatever
 its handler does. When the lease of its job is not renewed, as if the worker stood still, it stops the handler itself,
 and if that does not stop, the process.
 """
@@ -27,10 +27,10 @@ from holdfast.runtime import Runtime
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.attempt import Attempt, Middleware
 from holdfast.worker.attempts.blocks import make_desks
-from holdfast.worker.children.bootstrap import ENGINE, ChildEngine, be_child, mark_of
-from holdfast.worker.children.import_path import Main, find
+from holdfast.worker.children.bootstrap import ENGINE, ChildEngine, database_digest, mark_as_child
+from holdfast.worker.children.import_path import Main, import_object
 from holdfast.worker.children.limits import HandlerThreads, at_most, die_with, end_copy, resident_megabytes
-from holdfast.worker.children.messages import CHUNK, JOB, OUTCOME, REPORT, Lines, Message, packed
+from holdfast.worker.children.messages import CHUNK, JOB, OUTCOME, REPORT, Message, MessageReader, encode
 from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
 from holdfast.worker.children.remote_attempt import FENCED
 
@@ -44,22 +44,22 @@ LONGEST_SECONDS = 3_600.0
 
 
 class ParentPipe:
-    """The child's end of the line to its worker."""
+    """The child's end of the pipe to its worker."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)  # what a handler starts has no business with it
         self._poll = select.poll()  # a time-out of the socket itself would be one of what is sent, too
         self._poll.register(self._socket, select.POLLIN)
-        self._lines = Lines()
+        self._reader = MessageReader()
         self._sending = threading.Lock()
 
-    def say(self, message: str, **facts: object) -> None:
+    def send(self, message: str, **facts: object) -> None:
         """Send a message; in any thread."""
         with self._sending:
-            self._socket.sendall(packed(message, **facts))
+            self._socket.sendall(encode(message, **facts))
 
-    def hear(self, seconds: float | None) -> list[Message]:
+    def receive(self, seconds: float | None) -> list[Message]:
         """Wait for messages, *seconds* at most; end the process if there will be none."""
         if not self._poll.poll(None if seconds is None else min(max(seconds, 0), LONGEST_SECONDS) * 1000):
             return []
@@ -69,26 +69,26 @@ class ParentPipe:
             piece = b""
         if not piece:
             os._exit(0)
-        return list(self._lines.take(piece))
+        return list(self._reader.feed(piece))
 
 
 class Child:
     """What runs in this process."""
 
-    def __init__(self, line: ParentPipe, runtime: Runtime) -> None:
-        self._line = line
+    def __init__(self, pipe: ParentPipe, runtime: Runtime) -> None:
+        self._pipe = pipe
         self._runtime = runtime
         self._monotonic = runtime.monotonic
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._lease = LeaseOfChild(line.say, runtime.monotonic)
-        self._progress = ProgressOfChild(line.say, self._later)
+        self._lease = LeaseOfChild(pipe.send, runtime.monotonic)
+        self._progress = ProgressOfChild(pipe.send, self._later)
         self._threads = HandlerThreads(THREADS, "holdfast-handler")
         self._attempt: Attempt | None = None
         self._number = 0
         """The job that runs, or ran last: the first, the second, …"""
         self._aborted: tuple[int, AbortReason] | None = None
-        self._leaves: tuple[int, float] | None = None
+        self._exit_at: tuple[int, float] | None = None
         """The job that is to be over by now, and when the process ends if it is not."""
         self._middleware: list[Middleware] = []
 
@@ -112,7 +112,8 @@ class Child:
             engine, mistake = None, f"{type(error).__name__}: {error}"[:500]
             if message["main"] is not None:
                 mistake += f"; {GUARD}"
-        self._line.say("hello", mistake=mistake, database=engine and mark_of(engine.starting.settings, engine.store))
+        database = engine and database_digest(engine.starter.settings, engine.store)
+        self._pipe.send("hello", mistake=mistake, database=database)
         return engine
 
     def _import(self, message: Message) -> ChildEngine:
@@ -120,8 +121,8 @@ class Child:
         sys.argv[:] = message["arguments"]
         if message["main"] is not None:
             Main(**message["main"]).run()
-        app = find(message["app"])
-        self._middleware = [find(each) for each in message["middleware"]]  # type: ignore[misc]
+        app = import_object(message["app"])
+        self._middleware = [import_object(each) for each in message["middleware"]]  # type: ignore[misc]
         engine = getattr(app, ENGINE, None)
         if not isinstance(engine, ChildEngine):
             raise Misuse(f"{message['app']} is of type {type(app).__name__}, and not a Holdfast")
@@ -129,7 +130,7 @@ class Child:
             engine.store,
             engine.opener,
             engine.runtime,
-            engine.starting,
+            engine.starter,
             self._lease,
             self._progress,
             message["worker"],
@@ -138,10 +139,10 @@ class Child:
 
     async def _run(self, engine: ChildEngine, message: Message) -> None:
         job = JOB.validate_python(message["job"])
-        if job.task not in engine.starting.tasks or engine.starting.tasks.get(job.task).is_declared:
+        if job.task not in engine.starter.tasks or engine.starter.tasks.get(job.task).is_declared:
             self._end(None, is_unknown=True)
             return
-        task = engine.starting.tasks.get(job.task)
+        task = engine.starter.tasks.get(job.task)
         attempt = Attempt(
             job,
             task,
@@ -151,24 +152,25 @@ class Child:
             engine.runtime.chance,
             self._progress.teller(job.token),
         )
-        self._begin_attempt(attempt, message["number"])
+        self._attempt, self._number = attempt, message["number"]
+        if self._aborted is not None and self._aborted[0] == self._number:  # before it began
+            attempt.abort(self._aborted[1])
         with at_most(task.policy.memory_megabytes):
-            outcome = await self._loop.create_task(_to_its_end(attempt))
+            outcome = await self._loop.create_task(_run_attempt(attempt))
         self._attempt = None
         self._progress.end()
         self._progress.forget([job.token])
         self._end(outcome, attempt.warning)
 
-    def _begin_attempt(self, attempt: Attempt, number: int) -> None:
-        self._attempt, self._number = attempt, number
-        if self._aborted is not None and self._aborted[0] == number:  # before it began
-            attempt.abort(self._aborted[1])
-
     def _end(self, outcome: Outcome | None, warning: str | None = None, *, is_unknown: bool = False) -> None:
         self._lease.end()
-        said = OUTCOME.dump_python(outcome, mode="json")
-        size = resident_megabytes()
-        self._line.say("ended", outcome=said, warning=warning, is_unknown=is_unknown, megabytes=size)
+        self._pipe.send(
+            "ended",
+            outcome=OUTCOME.dump_python(outcome, mode="json"),
+            warning=warning,
+            is_unknown=is_unknown,
+            megabytes=resident_megabytes(),
+        )
         reach("child.after_outcome")
 
     def _later(self, call: Callable[[], None]) -> None:
@@ -180,28 +182,28 @@ class Child:
 
     def _listen(self) -> float:
         """Wait for what the worker says, and see to it that nothing runs on without its lease."""
-        for message in self._line.hear(self._patience):
-            self._heard(message)
+        for message in self._pipe.receive(self._wait_seconds):
+            self._on_message(message)
         self._fence()
         return 0.0
 
     @property
-    def _patience(self) -> float | None:
-        return self._lease.seconds if self._leaves is None else self._leaves[1] - self._monotonic()
+    def _wait_seconds(self) -> float | None:
+        return self._lease.seconds if self._exit_at is None else self._exit_at[1] - self._monotonic()
 
-    def _heard(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         match message["say"]:
             case "lease":
                 self._lease.renew(message["number"], message["until"])
             case "abort":
-                self._tell(message["number"], AbortReason(message["reason"]))
+                self._abort_soon(message["number"], AbortReason(message["reason"]))
             case "written":
                 self._progress.written(REPORT.validate_python(message["report"]))
             case "answer":
                 self._progress.answered(message["number"], message["answer"])
             case "run":
                 self._lease.begin(message["number"], message["lease"])
-                self._line.say("taken")
+                self._pipe.send("taken")
                 self._soon(self._messages.put_nowait, message)
             case _:
                 self._soon(self._messages.put_nowait, message)
@@ -210,7 +212,7 @@ class Child:
         with suppress(RuntimeError):  # the loop is closed: the program cannot be used, and is about to end
             self._loop.call_soon_threadsafe(call, *given)
 
-    def _tell(self, number: int, reason: AbortReason) -> None:
+    def _abort_soon(self, number: int, reason: AbortReason) -> None:
         self._soon(self._abort, number, reason)
 
     def _abort(self, number: int, reason: AbortReason) -> None:
@@ -222,19 +224,19 @@ class Child:
     def _fence(self) -> None:
         """Stop the handler if its lease may be over, and the process if it does not stop."""
         number, seconds, now = self._lease.number, self._lease.seconds, self._monotonic()
-        if self._leaves is not None:
-            if number != self._leaves[0]:  # it has stopped
-                self._leaves = None
-            elif now >= self._leaves[1]:
+        if self._exit_at is not None:
+            if number != self._exit_at[0]:  # it has stopped
+                self._exit_at = None
+            elif now >= self._exit_at[1]:
                 os._exit(FENCED)
         elif number is not None and seconds is not None and seconds <= 0:
             if seconds < -STANDSTILL_SECONDS and self._lease.spare(SPARE_SECONDS):
                 return
-            self._leaves = number, now + STOP_SECONDS
-            self._tell(number, AbortReason.ERROR)
+            self._exit_at = number, now + STOP_SECONDS
+            self._abort_soon(number, AbortReason.ERROR)
 
 
-async def _to_its_end(attempt: Attempt) -> Outcome | None:
+async def _run_attempt(attempt: Attempt) -> Outcome | None:
     process = os.getpid()
     outcome = await attempt.run()
     end_copy(process)
@@ -249,7 +251,7 @@ def main(arguments: list[str]) -> None:
     """Run until the worker says that it is enough."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they are for the worker, which drains; a terminal tells us as well
         signal.signal(number, _ignore)
-    be_child()
+    mark_as_child()
     asyncio.run(_main(int(arguments[1])))
 
 

@@ -1,4 +1,4 @@
-"""Where an object is, so that another process finds it again: `module:name`.
+"""Import paths, `module:name`, by which another process finds an object again.
 
 A program that was started as a script, or with -m, is the module `__main__` only in its own process. A child runs it
 once more under another name, so that what stands below `if __name__ == "__main__"` is left out.
@@ -23,7 +23,7 @@ SECOND_MAIN = "__mp_main__"
 """What a script is called where it is imported by a child; the name that the standard library gives it too."""
 
 
-def place_of(wanted: object, modules: Iterable[str] = ()) -> str | None:
+def import_path_of(wanted: object, modules: Iterable[str] = ()) -> str | None:
     """Find a name at the top of a module that is *wanted*, in *modules* first; None if there is none.
 
     A script that has it from elsewhere comes last: it would be run whole.
@@ -39,13 +39,13 @@ def place_of(wanted: object, modules: Iterable[str] = ()) -> str | None:
     return None
 
 
-def find(place: str) -> object:
-    """Import what is at *place*."""
-    module, _, names = place.partition(":")
+def import_object(path: str) -> object:
+    """Import what the import path *path* names."""
+    module, _, names = path.partition(":")
     found: object = sys.modules[MAIN] if module == MAIN else importlib.import_module(module)
     for name in names.split("."):
         if not hasattr(found, name):
-            raise Misuse(f"there is no {place} in a child process, which imports its modules anew; define it there")
+            raise Misuse(f"there is no {path} in a child process, which imports its modules anew; define it there")
         found = getattr(found, name)
     return found
 

@@ -35,18 +35,18 @@ OUTCOME = TypeAdapter(Outcome | None)
 REPORT = TypeAdapter(ProgressReport)
 
 
-def packed(say: str, **facts: object) -> bytes:
+def encode(say: str, **facts: object) -> bytes:
     """Write a message as a line."""
     return json.dumps({"say": say, **facts}).encode() + b"\n"
 
 
-class Lines:
+class MessageReader:
     """Puts messages together from the pieces in which they arrive."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def take(self, piece: bytes) -> Iterator[Message]:
+    def feed(self, piece: bytes) -> Iterator[Message]:
         """Take in *piece*; give the messages that are whole by now, those before one that is no JSON as well."""
         *whole, rest = piece.split(b"\n")
         if not whole:

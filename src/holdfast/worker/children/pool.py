@@ -42,7 +42,7 @@ class ChildCounts:
 
 
 class Children:
-    """The children of the worker *worker*, by its id; *changed* is called when there is room for another job."""
+    """The children of the worker *worker*, by its id; *on_free* is called when there is room for another job."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class Children:
         runtime: Runtime,
         options: WorkerOptions,
         worker: str,
-        ledgers: ParentServices,
-        changed: Callable[[], None],
+        services: ParentServices,
+        on_free: Callable[[], None],
     ) -> None:
         self._launch = launch
         self._runtime = runtime
         self._options = options
         self._most = options.children or usable_cores()
         self._worker = worker
-        self._ledgers = ledgers
-        self._changed = changed
-        self._starter: dict[ChildProcess, asyncio.TimerHandle] = {}
+        self._services = services
+        self._on_free = on_free
+        self._starting: dict[ChildProcess, asyncio.TimerHandle] = {}
         self._idle: list[ChildProcess] = []
         self._busy: dict[ChildProcess, RemoteAttempt] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -80,12 +80,12 @@ class Children:
     @property
     def counts(self) -> ChildCounts:
         """How many there are of each kind."""
-        return ChildCounts(len(self._starter), len(self._idle), len(self._busy), self._failing_since)
+        return ChildCounts(len(self._starting), len(self._idle), len(self._busy), self._failing_since)
 
     def attempt(self, job: Claimed, task: Task[..., Any]) -> RemoteAttempt:
         """Make an attempt of *job*, which takes a child at once."""
         judge = Judge(job, task, self._worker, self._runtime.chance)
-        return RemoteAttempt(job, task, judge, self, self._ledgers)
+        return RemoteAttempt(job, task, judge, self, self._services)
 
     def take(self, attempt: RemoteAttempt) -> ChildProcess | None:
         """Give *attempt* a child that is idle, if there is one."""
@@ -126,23 +126,23 @@ class Children:
             self._unknown.add(task)
             logger.error("child_lacks_task", extra={"task": task, "app": self._launch.app})
 
-    def tell_leases(self) -> None:
+    def send_leases(self) -> None:
         """Tell the children how long their leases are good for; in any thread."""
         for attempt in list(self._busy.values()):
-            attempt.tell_lease()
+            attempt.send_lease()
 
     # what is heard of them
 
-    def heard(self, child: ChildProcess, message: Message) -> None:
+    def on_message(self, child: ChildProcess, message: Message) -> None:
         """Take in a message."""
         if message["say"] == "hello":
-            self._greet(child, message)
+            self._on_hello(child, message)
         elif (attempt := self._busy.get(child)) is not None:
-            attempt.heard(message)
+            attempt.on_message(message)
 
-    def died(self, child: ChildProcess, code: int) -> None:
+    def on_death(self, child: ChildProcess, code: int) -> None:
         """Take in a death: of a child that works it concerns its job, of one that was starting those to come."""
-        if (timer := self._starter.pop(child, None)) is not None:
+        if (timer := self._starting.pop(child, None)) is not None:
             timer.cancel()
             self._fail(child, how_it_died(code))
         elif child in self._idle:
@@ -151,11 +151,11 @@ class Children:
             if not child.jobs:  # what its modules have begun takes it down, and would the next one at once
                 self._fail(child, how_it_died(code))
         elif (attempt := self._busy.pop(child, None)) is not None:
-            attempt.died(code)
+            attempt.on_death(code)
         self._keep_spare()
 
-    def _greet(self, child: ChildProcess, message: Message) -> None:
-        timer = self._starter.pop(child, None)
+    def _on_hello(self, child: ChildProcess, message: Message) -> None:
+        timer = self._starting.pop(child, None)
         if timer is None:
             return
         timer.cancel()
@@ -184,11 +184,11 @@ class Children:
             attempt, future = self._waiting.popleft()
             if not future.done() and (taken := self.take(attempt)) is not None:
                 future.set_result(taken)
-        self._changed()
+        self._on_free()
 
     def _keep_spare(self) -> None:
         """Start a child if none is idle and none is about to be, and there is room."""
-        if self._is_closed or self._idle or self._starter or self._retry is not None:
+        if self._is_closed or self._idle or self._starting or self._retry is not None:
             return
         if len(self._busy) < self._most:
             self._start()
@@ -202,11 +202,11 @@ class Children:
         except OSError as error:
             self._fail(None, str(error))
             return
-        child.say("begin", **self._launch.begin(self._worker))
-        timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._lose_patience, child)
-        self._starter[child] = timer
+        child.send("begin", **self._launch.first_message(self._worker))
+        timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._on_hello_timeout, child)
+        self._starting[child] = timer
 
-    def _lose_patience(self, child: ChildProcess) -> None:
+    def _on_hello_timeout(self, child: ChildProcess) -> None:
         logger.error("child_says_nothing", extra={"pid": child.pid, "seconds": HELLO_SECONDS})
         child.kill()
 
@@ -232,14 +232,14 @@ class Children:
         self._is_closed = True
         if self._retry is not None:
             self._retry.cancel()
-        for child, timer in self._starter.items():
+        for child, timer in self._starting.items():
             timer.cancel()
             child.kill()
         for child in self._busy:
             child.kill()
-        for child in (*self._starter, *self._busy, *self._idle):
+        for child in (*self._starting, *self._busy, *self._idle):
             self._let_go(child)
-        self._starter, self._idle, self._busy = {}, [], {}
+        self._starting, self._idle, self._busy = {}, [], {}
         if self._leaving:
             await asyncio.wait(self._leaving)
 

@@ -18,7 +18,7 @@ from subprocess import TimeoutExpired
 from typing import Protocol
 
 from holdfast.runtime import Process, Runtime
-from holdfast.worker.children.messages import CHUNK, Lines, Message, packed
+from holdfast.worker.children.messages import CHUNK, Message, MessageReader, encode
 
 MODULE = "holdfast.worker.children.child"
 LEAVE_SECONDS = 2.0
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 class Owner(Protocol):
     """Who is told what a child says, and that it is dead; in the loop."""
 
-    def heard(self, child: ChildProcess, message: Message) -> None:
+    def on_message(self, child: ChildProcess, message: Message) -> None:
         """Take in a message."""
 
-    def died(self, child: ChildProcess, code: int) -> None:
+    def on_death(self, child: ChildProcess, code: int) -> None:
         """Take in its death; *code* is its exit code, or minus the signal that ended it."""
 
 
@@ -44,8 +44,8 @@ class ChildProcess:
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         # in this thread, which lives as long as the worker: the system ends a child with the *thread* that began it
-        self._process, self._line = _spawned(runtime)
-        self._lines = Lines()
+        self._process, self._socket = _spawn(runtime)
+        self._reader = MessageReader()
         self._unsent = bytearray()
         self._sending = threading.Lock()
         self._is_open = True
@@ -54,16 +54,16 @@ class ChildProcess:
         """How many it was given."""
         self._pidfd = _pidfd(self.pid)
         if self._pidfd is not None:
-            self._loop.add_reader(self._pidfd, self._look)
-        self._loop.add_reader(self._line, self._read)
+            self._loop.add_reader(self._pidfd, self._check_death)
+        self._loop.add_reader(self._socket, self._read)
 
-    def say(self, message: str, **facts: object) -> None:
+    def send(self, message: str, **facts: object) -> None:
         """Send a message; in any thread."""
         with self._sending:
             if not self._is_open:
                 return
             had_unsent = bool(self._unsent)
-            self._unsent += packed(message, **facts)
+            self._unsent += encode(message, **facts)
             if not had_unsent and self._send():
                 with suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._send_later)
@@ -72,7 +72,7 @@ class ChildProcess:
         """Send what can be sent; tell whether something is left."""
         try:
             while self._unsent:
-                del self._unsent[: self._line.send(self._unsent[:CHUNK])]
+                del self._unsent[: self._socket.send(self._unsent[:CHUNK])]
         except BlockingIOError:
             return True
         except OSError:  # it is dying, as we shall hear
@@ -82,72 +82,72 @@ class ChildProcess:
     def _send_later(self) -> None:
         with self._sending:
             if self._is_open:
-                self._loop.add_writer(self._line, self._send_rest)
+                self._loop.add_writer(self._socket, self._send_rest)
 
     def _send_rest(self) -> None:
         with self._sending:
             if self._is_open and not self._send():
-                self._loop.remove_writer(self._line)
+                self._loop.remove_writer(self._socket)
 
     def _read(self) -> None:
         try:
-            piece = self._line.recv(CHUNK)
+            piece = self._socket.recv(CHUNK)
         except BlockingIOError:
             return
         except OSError:
             piece = b""
         if not piece:
-            self._loop.remove_reader(self._line)
-            self._await_death()
+            self._loop.remove_reader(self._socket)
+            self._on_closed()
             return
-        self._hear(piece)
+        self._on_bytes(piece)
 
-    def _hear(self, piece: bytes) -> None:
+    def _on_bytes(self, piece: bytes) -> None:
         """Take in *piece*; what cannot be understood, as when a handler writes to every file, ends the child.
 
         Its answer may have been lost with it, and its job would run for ever.
         """
         try:
-            for message in self._lines.take(piece):
-                self._owner.heard(self, message)
+            for message in self._reader.feed(piece):
+                self._owner.on_message(self, message)
         except Exception:
             logger.exception("child_not_understood", extra={"pid": self.pid})
             self.kill()
 
-    def _await_death(self) -> None:
+    def _on_closed(self) -> None:
         """See whether it is dead; what has closed its line and lives on is of no use to anybody."""
         if self._is_open and self._process.poll() is None:
-            self._loop.call_later(LOOK_SECONDS, self._end_speechless)
-        self._look()
+            self._loop.call_later(LOOK_SECONDS, self._kill_mute)
+        self._check_death()
 
-    def _end_speechless(self) -> None:
+    def _kill_mute(self) -> None:
         self.kill()
-        self._look()
+        self._check_death()
         if self._is_open:
-            self._loop.call_later(LOOK_SECONDS, self._look)
+            self._loop.call_later(LOOK_SECONDS, self._check_death)
 
-    def _look(self) -> None:
+    def _check_death(self) -> None:
         code = self._process.poll()
         if code is None or not self._is_open:
             return
         self._read_last()
         self._close()
-        self._owner.died(self, code)
+        self._owner.on_death(self, code)
 
     def _read_last(self) -> None:
         """Take in what it said before it died."""
         with suppress(OSError):
-            while piece := self._line.recv(CHUNK):
-                self._hear(piece)
+            while piece := self._socket.recv(CHUNK):
+                self._on_bytes(piece)
 
     def _close(self) -> None:
         self._let_be()
-        self._line.close()
+        self._socket.close()
 
     def _let_be(self) -> None:
         """Hear and say nothing any more."""
-        self._loop.remove_reader(self._line)
-        self._loop.remove_writer(self._line)
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -163,7 +163,7 @@ class ChildProcess:
 
     def leave(self) -> Callable[[], None]:
         """Let it go, without telling its owner any more; gives what waits for its end, in a thread."""
-        self.say("end")
+        self.send("end")
         if self._is_open:
             self._let_be()
         return self._wait
@@ -174,10 +174,10 @@ class ChildProcess:
         except TimeoutExpired:
             self.kill()
             self._process.wait()
-        self._line.close()  # not before: it would take that for our death
+        self._socket.close()  # not before: it would take that for our death
 
 
-def _spawned(runtime: Runtime) -> tuple[Process, socket.socket]:
+def _spawn(runtime: Runtime) -> tuple[Process, socket.socket]:
     """Start a child; give it and our end of the line to it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

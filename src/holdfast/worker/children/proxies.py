@@ -12,7 +12,7 @@ from holdfast.store.jobs.claiming import ProgressReport, Token
 from holdfast.worker.children.messages import REPORT
 
 
-class Say(Protocol):
+class Send(Protocol):
     """Sends a message to the worker; in any thread."""
 
     def __call__(self, message: str, **facts: object) -> None: ...
@@ -28,11 +28,11 @@ class LeaseOfChild:
     asks, and is late, waits a moment for that.
     """
 
-    def __init__(self, say: Say, monotonic: Callable[[], float], patience: float = CATCH_UP_SECONDS) -> None:
-        self._say = say
+    def __init__(self, send: Send, monotonic: Callable[[], float], patience: float = CATCH_UP_SECONDS) -> None:
+        self._send_message = send
         self._monotonic = monotonic
         self._patience = patience
-        self._told = threading.Condition()
+        self._renewed = threading.Condition()
         self.number: int | None = None
         """The job that runs, and has not completed itself: the first, the second, …"""
         self._is_spared = False
@@ -48,11 +48,11 @@ class LeaseOfChild:
 
     def renew(self, number: int, until: tuple[float, float]) -> None:
         """Take in how long it is good for by now."""
-        with self._told:
+        with self._renewed:
             if number == self.number:
                 self._late_at, self._fenced_at = until
                 self._is_spared = False
-            self._told.notify_all()
+            self._renewed.notify_all()
 
     def spare(self, seconds: float) -> bool:
         """Leave the worker *seconds* to say something, once: whoever stood still has not heard it yet, maybe."""
@@ -75,8 +75,8 @@ class LeaseOfChild:
         """Tell whether the lease is surely still ours, by the clock that all processes of a machine share."""
         if self._is_good():
             return True
-        with self._told:
-            return self._told.wait_for(self._is_good, self._patience)
+        with self._renewed:
+            return self._renewed.wait_for(self._is_good, self._patience)
 
     def _is_good(self) -> bool:
         return self._monotonic() < self._late_at
@@ -84,7 +84,7 @@ class LeaseOfChild:
     def drop(self, token: Token) -> None:
         """Tell the worker that a block has completed the job."""
         self.end()
-        self._say("completed")
+        self._send_message("completed")
 
 
 class ProgressOfChild:
@@ -94,8 +94,8 @@ class ProgressOfChild:
     was said last is said again when the rest is over, by what *later* calls then.
     """
 
-    def __init__(self, say: Say, later: Callable[[Callable[[], None]], None]) -> None:
-        self._say = say
+    def __init__(self, send: Send, later: Callable[[Callable[[], None]], None]) -> None:
+        self._send_message = send
         self._later = later
         self._numbers = count()
         self._lock = threading.Lock()
@@ -113,7 +113,7 @@ class ProgressOfChild:
         with self._lock:
             self._token, self._last, self._is_written, self._is_sent = token, None, True, True
 
-        def tell(report: ProgressReport, at_once: bool) -> Future[bool] | None:
+        def report_progress(report: ProgressReport, at_once: bool) -> Future[bool] | None:
             written: Future[bool] | None = Future() if at_once else None
             with self._lock:
                 if self._token != token:
@@ -125,33 +125,33 @@ class ProgressOfChild:
                     self._send(report, written)
             return written
 
-        return tell
+        return report_progress
 
     def _send(self, report: ProgressReport, written: Future[bool] | None = None) -> None:
         """Tell the worker what was said last; under the lock, or an older report may come after it."""
         number = next(self._numbers)
         if written is not None:
             self._flushing[number] = written
-        said = REPORT.dump_python(report, mode="json")
-        self._say("report", number=number, report=said, at_once=written is not None)
+        dumped = REPORT.dump_python(report, mode="json")
+        self._send_message("report", number=number, report=dumped, at_once=written is not None)
         self._is_sent = True
         if not self._is_resting:
             self._is_resting = True
-            self._later(self._rested)
+            self._later(self._on_rest_over)
 
-    def _rested(self) -> None:
+    def _on_rest_over(self) -> None:
         with self._lock:
             self._is_resting = False
-            self._send_rest()
+            self._send_last()
 
-    def _send_rest(self) -> None:
+    def _send_last(self) -> None:
         if self._token is not None and self._last is not None and not self._is_sent:
             self._send(self._last)
 
     def end(self) -> None:
         """Tell what has not been told, for the worker to write with the end of the job; it is over."""
         with self._lock:
-            self._send_rest()
+            self._send_last()
             self._token = None
 
     def unwritten(self, token: Token) -> list[ProgressReport]:
@@ -165,7 +165,7 @@ class ProgressOfChild:
         number = next(self._numbers)
         with self._lock:
             self._holding[number] = resting
-        self._say("hold", number=number)
+        self._send_message("hold", number=number)
         return resting
 
     def release(self, token: Token, *, is_written: bool) -> None:
@@ -173,14 +173,14 @@ class ProgressOfChild:
         if is_written:
             with self._lock:
                 self._is_written = self._is_sent = True
-        self._say("release", is_written=is_written)
+        self._send_message("release", is_written=is_written)
 
     def give_up(self, token: Token) -> None:
         """Have nobody wait any longer for a report of an attempt that is to stop."""
         with self._lock:
             waiting, self._flushing = self._flushing, {}
         for future in waiting.values():
-            _tell(future, False)
+            _resolve(future, False)
 
     def forget(self, tokens: Iterable[Token]) -> None:
         """Forget the attempt, whose end is written down or is about to be."""
@@ -200,9 +200,9 @@ class ProgressOfChild:
         with self._lock:
             future = self._flushing.pop(number, None) or self._holding.pop(number, None)
         if future is not None:
-            _tell(future, answer)
+            _resolve(future, answer)
 
 
-def _tell(future: Future[bool], answer: bool) -> None:
+def _resolve(future: Future[bool], answer: bool) -> None:
     if future.set_running_or_notify_cancel():
         future.set_result(answer)

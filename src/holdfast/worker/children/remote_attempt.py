@@ -73,7 +73,7 @@ class RemoteAttempt:
     """An attempt of *job* in one of *children*."""
 
     def __init__(
-        self, job: Claimed, task: Task[..., Any], judge: Judge, children: ChildSource, ledgers: ParentServices
+        self, job: Claimed, task: Task[..., Any], judge: Judge, children: ChildSource, services: ParentServices
     ) -> None:
         self.job = job
         self.task = task
@@ -84,8 +84,8 @@ class RemoteAttempt:
         """Whether a block in the child has completed the job."""
         self._judge = judge
         self._children = children
-        self._ledgers = ledgers
-        self._tell = ledgers.progress.teller(job.token, self._written)
+        self._services = services
+        self._report_progress = services.progress.teller(job.token, self._written)
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Message | int] = self._loop.create_future()
         """What the child said at the end, or how it died."""
@@ -93,7 +93,7 @@ class RemoteAttempt:
         """Whether the child has heard of it."""
         self._is_over = False
         self._killing: asyncio.TimerHandle | None = None
-        self._told_lease: tuple[float, float] | None = None
+        self._sent_lease: tuple[float, float] | None = None
         self._number: int | None = None
         """Which of the child's jobs it is, once it has begun there."""
         self._child: ChildProcess | None = children.take(self)
@@ -117,31 +117,31 @@ class RemoteAttempt:
             self._child = await self._children.wait_for_one(self, FIND_SECONDS)
         if self._child is None:
             return Outcome(Kind.GIVE_BACK, reason="no child process was ready", delay_ms=GIVEN_BACK_MS)
-        may_begin = not self.job.is_suspect or await self._begins()
+        may_begin = not self.job.is_suspect or await self._mark_begun()
         if self.abort_reason is not None or not may_begin:
             self._children.give_back(self._child)
             return Outcome(Kind.GIVE_BACK) if self.abort_reason is None else self.aborted(self.abort_reason)
         timer = self._limit_time()
         try:
-            return await self._in(self._child)
+            return await self._run_in(self._child)
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def _begins(self) -> bool:
+    async def _mark_begun(self) -> bool:
         """Write down that the handler of a suspect begins: only from then on a crash is its own."""
         try:
-            return await self._ledgers.store.run(claiming.begin, self.token)
+            return await self._services.store.run(claiming.begin, self.token)
         except Exception:  # noqa: BLE001 - whatever it is, it is given back, and the worker lives on
             return False
 
-    async def _in(self, child: ChildProcess) -> Outcome | None:
+    async def _run_in(self, child: ChildProcess) -> Outcome | None:
         self._number = child.jobs
-        self._told_lease = self._ledgers.leases.good_until(self.token)
-        child.say("run", number=self._number, job=JOB.dump_python(self.job, mode="json"), lease=self._told_lease)
+        self._sent_lease = self._services.leases.good_until(self.token)
+        child.send("run", number=self._number, job=JOB.dump_python(self.job, mode="json"), lease=self._sent_lease)
         ended = await self._ended
         if isinstance(ended, int):
-            return self._without_answer(ended)
+            return self._judge_death(ended)
         self._children.give_back(child, ended["megabytes"])
         self.warning = ended["warning"]
         if ended["is_unknown"]:
@@ -154,7 +154,7 @@ class RemoteAttempt:
         seconds = self.task.policy.timeout
         return None if seconds is None else self._loop.call_later(seconds, self.abort, AbortReason.TIMEOUT)
 
-    def _without_answer(self, code: int) -> Outcome | None:
+    def _judge_death(self, code: int) -> Outcome | None:
         """Say what the attempt came to whose child is dead."""
         facts = {"job": self.job.id, "task": self.job.task, "code": code, "reason": self.abort_reason}
         logger.warning("child_died", extra=facts)
@@ -177,7 +177,7 @@ class RemoteAttempt:
         if self.abort_reason is None:
             self.abort_reason = reason
             if self._child is not None and self._number is not None:
-                self._child.say("abort", number=self._number, reason=reason)
+                self._child.send("abort", number=self._number, reason=reason)
         elif reason is not AbortReason.SHUTDOWN:
             return
         self._kill_in(KILL_SECONDS.get(reason, STUBBORN_SECONDS))
@@ -207,18 +207,18 @@ class RemoteAttempt:
         """Say what the attempt comes to that ends in *error*."""
         return self._judge.raised(error)
 
-    def tell_lease(self) -> None:
+    def send_lease(self) -> None:
         """Tell the child how long its lease is good for, if that is new; in any thread."""
-        until = self._ledgers.leases.good_until(self.token)
-        if self._number is not None and self._child is not None and until is not None and until != self._told_lease:
-            self._told_lease = until
-            self._child.say("lease", number=self._number, until=until)
+        until = self._services.leases.good_until(self.token)
+        if self._number is not None and self._child is not None and until is not None and until != self._sent_lease:
+            self._sent_lease = until
+            self._child.send("lease", number=self._number, until=until)
 
     # what the child says
 
-    def heard(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """Take in what the child says of this attempt."""
-        progress = self._ledgers.progress
+        progress = self._services.progress
         match message["say"]:
             case "taken":
                 self._is_taken = True
@@ -233,7 +233,7 @@ class RemoteAttempt:
             case "completed":
                 self._complete()
 
-    def died(self, code: int) -> None:
+    def on_death(self, code: int) -> None:
         """Take in that the child is dead."""
         self._end(code)
 
@@ -244,23 +244,23 @@ class RemoteAttempt:
     def _report(self, message: Message, report: ProgressReport) -> None:
         """Take in how far the handler is; what one before it has left behind may just have reported, too."""
         if report.token == self.token:
-            self._answer(message, self._tell(report, message["at_once"]))
+            self._answer(message, self._report_progress(report, message["at_once"]))
 
     def _answer(self, message: Message, future: Future[bool] | None) -> None:
         """Have the child hear what *future* comes to, under the number of what it asked."""
         child, number = self._child, message["number"]
         if future is not None and child is not None:
-            future.add_done_callback(lambda done: child.say("answer", number=number, answer=done.result()))
+            future.add_done_callback(lambda done: child.send("answer", number=number, answer=done.result()))
 
     def _written(self, report: ProgressReport) -> None:
         if self._child is not None:
-            self._child.say("written", report=REPORT.dump_python(report, mode="json"))
+            self._child.send("written", report=REPORT.dump_python(report, mode="json"))
 
     def _complete(self) -> None:
         """Take in that a block has completed the job: nothing is to be settled, renewed, or stopped for that."""
         self.is_completed = True
-        self._ledgers.leases.drop(self.token)
-        self._ledgers.progress.forget([self.token])
+        self._services.leases.drop(self.token)
+        self._services.progress.forget([self.token])
         if self.abort_reason in NO_LONGER_OURS:
             self.abort_reason = None
             if self._killing is not None:

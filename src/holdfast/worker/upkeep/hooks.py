@@ -63,24 +63,24 @@ class Hooks(ABC):
         self._hanging: dict[tuple[int, Stage], tuple[str, _Call]] = {}
 
     @abstractmethod
-    async def run(self, errands: Sequence[ChainHooks]) -> set[int]:
+    async def run(self, chains: Sequence[ChainHooks]) -> set[int]:
         """Call the hooks of each chain, its jobs in their order; answer the chains whose hooks all came back well."""
 
-    def _may_call(self, errand: ChainHooks, job: Job) -> bool:
+    def _may_call(self, chain: ChainHooks, job: Job) -> bool:
         self._hanging = {key: each for key, each in self._hanging.items() if not each[1].is_over}
         of_task = Counter(task for task, _ in self._hanging.values())
-        return errand.key not in self._hanging and of_task[job.task] < MOST_HANGING
+        return chain.key not in self._hanging and of_task[job.task] < MOST_HANGING
 
-    def _has_come_well(self, errand: ChainHooks, job: Job, call: _Call) -> bool:
-        facts = {"job": str(job.id), "task": job.task, "stage": errand.stage}
+    def _has_succeeded(self, chain: ChainHooks, job: Job, call: _Call) -> bool:
+        facts = {"job": str(job.id), "task": job.task, "stage": chain.stage}
         if not call.is_over:
-            self._hanging[errand.key] = (job.task, call)
+            self._hanging[chain.key] = (job.task, call)
             logger.warning("retention_hook_hangs", extra={**facts, "seconds": self._seconds})
         elif call.error is not None:
             logger.warning("retention_hook_failed", extra=facts, exc_info=call.error)
         return call.is_over and call.error is None
 
-    def _call_in_thread(self, hook: Hook, job: Job, then: Callable[[], None]) -> _Call:
+    def _call_in_thread(self, hook: Hook, job: Job, on_done: Callable[[], None]) -> _Call:
         """Have *hook* called in a thread of its own that nobody waits for at the end of the process."""
         call = _Call()
 
@@ -91,31 +91,31 @@ class Hooks(ABC):
             except BaseException as error:  # noqa: BLE001 - user code ends its own call only
                 call.error = error
             call.is_over = True
-            shell.stop()
-            then()
+            stepper.stop()
+            on_done()
 
-        shell = self._runtime.stepper(step, "holdfast-hook")
-        shell.wake()
+        stepper = self._runtime.stepper(step, "holdfast-hook")
+        stepper.wake()
         return call
 
 
 class AsyncHooks(Hooks):
     """Calls async hooks in the running event loop, and plain ones in threads."""
 
-    async def run(self, errands: Sequence[ChainHooks]) -> set[int]:
+    async def run(self, chains: Sequence[ChainHooks]) -> set[int]:
         """Call the hooks of each chain, its jobs in their order; answer the chains whose hooks all came back well."""
         slots = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
-            tasks = {each.seq: group.create_task(self._run(each, slots)) for each in errands}
+            tasks = {each.seq: group.create_task(self._run(each, slots)) for each in chains}
         return {seq for seq, task in tasks.items() if task.result()}
 
-    async def _run(self, errand: ChainHooks, slots: asyncio.Semaphore) -> bool:
+    async def _run(self, chain: ChainHooks, slots: asyncio.Semaphore) -> bool:
         async with slots:
-            for hook, job in errand.calls:
-                if not self._may_call(errand, job):
+            for hook, job in chain.calls:
+                if not self._may_call(chain, job):
                     return False
-                call = await (self._await(hook, job) if is_async(hook) else self._call_beside(hook, job))
-                if not self._has_come_well(errand, job, call):
+                call = await (self._await(hook, job) if is_async(hook) else self._call_and_wait(hook, job))
+                if not self._has_succeeded(chain, job, call):
                     return False
         return True
 
@@ -134,7 +134,7 @@ class AsyncHooks(Hooks):
         await self._wait(task)
         return call
 
-    async def _call_beside(self, hook: Hook, job: Job) -> _Call:
+    async def _call_and_wait(self, hook: Hook, job: Job) -> _Call:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         call = self._call_in_thread(hook, job, partial(resolve, over))
         await self._wait(over)
@@ -150,32 +150,32 @@ class AsyncHooks(Hooks):
 class BlockingHooks(Hooks):
     """Calls all hooks in threads, async ones each in an event loop of its own; nothing that is awaited suspends."""
 
-    async def run(self, errands: Sequence[ChainHooks]) -> set[int]:
+    async def run(self, chains: Sequence[ChainHooks]) -> set[int]:
         """Call the hooks of each chain, its jobs in their order; answer the chains whose hooks all came back well."""
-        well = set()
-        waiting = list(errands)
+        succeeded = set()
+        waiting = list(chains)
         while waiting:
             now, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
-            well |= self._run_some(now)
-        return well
+            succeeded |= self._run_some(now)
+        return succeeded
 
-    def _run_some(self, errands: Sequence[ChainHooks]) -> set[int]:
+    def _run_some(self, chains: Sequence[ChainHooks]) -> set[int]:
         """Call the first hooks of some chains at once, then the second ones, and so on."""
-        well = {each.seq for each in errands}
-        for nr in range(max(len(each.calls) for each in errands)):
-            left = [each for each in errands if each.seq in well and nr < len(each.calls)]
+        succeeded = {each.seq for each in chains}
+        for nr in range(max(len(each.calls) for each in chains)):
+            left = [each for each in chains if each.seq in succeeded and nr < len(each.calls)]
             begun = [(each, self._begin(each, *each.calls[nr])) for each in left]
             until = self._runtime.monotonic() + self._seconds
-            for errand, (signal, call) in begun:
+            for chain, (signal, call) in begun:
                 if call is not None:
                     signal.wait(max(0.0, until - self._runtime.monotonic()))
-                if call is None or not self._has_come_well(errand, errand.calls[nr][1], call):
-                    well.discard(errand.seq)
-        return well
+                if call is None or not self._has_succeeded(chain, chain.calls[nr][1], call):
+                    succeeded.discard(chain.seq)
+        return succeeded
 
-    def _begin(self, errand: ChainHooks, hook: Hook, job: Job) -> tuple[Any, _Call | None]:
+    def _begin(self, chain: ChainHooks, hook: Hook, job: Job) -> tuple[Any, _Call | None]:
         signal = self._runtime.signal()
-        return signal, self._call_in_thread(hook, job, signal.set) if self._may_call(errand, job) else None
+        return signal, self._call_in_thread(hook, job, signal.set) if self._may_call(chain, job) else None
 
 
 def is_async(hook: Hook) -> bool:

@@ -82,6 +82,6 @@ class LivenessLocks:
                     self._dead[each.worker] = lock
 
 
-def make_proof(store: Store, worker: str) -> LivenessLocks | None:
-    """Make the proof for a worker on *store*; only SQLite, whose workers share a machine, has one."""
+def make_liveness_locks(store: Store, worker: str) -> LivenessLocks | None:
+    """Make the locks of a worker on *store*; only SQLite has them, since its workers share a machine."""
     return LivenessLocks(store, worker) if isinstance(store, SqliteStore) else None

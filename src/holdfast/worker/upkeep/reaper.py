@@ -24,7 +24,7 @@ from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 
 PERIOD_SECONDS = 4.0
 MARGIN_SECONDS = 5.0
-PROOF_SECONDS = 1.0
+DEATH_LOOK_SECONDS = 1.0
 UNDELIVERED_SECONDS = 10.0
 JUMP_SECONDS = 60.0  # by which the database's clock goes wrong before it is worth a word
 UNSERVED_ROUNDS = 2
@@ -53,15 +53,15 @@ class Undelivered:
     def __init__(self, store: Store, seconds: float = UNDELIVERED_SECONDS) -> None:
         self._store = store
         self._milliseconds = round(seconds * 1000)
-        self._is_told = False
+        self._is_logged = False
 
     async def look(self) -> None:
         """Look whether some have waited for a while, so that nobody else delivers them."""
-        if self._is_told or not await self._store.read(
+        if self._is_logged or not await self._store.read(
             polls.is_left_waiting, INTERNAL_QUEUE, DELIVER, self._milliseconds
         ):
             return
-        self._is_told = True
+        self._is_logged = True
         advice = "pip install 'holdfast[webhooks]', or run a worker that has it; webhooks=False says that one has"
         logger.warning("webhooks_not_delivered", extra={"reason": "the extra is not installed", "advice": advice})
 
@@ -74,17 +74,17 @@ class Upkeep:
         store: Store,
         runtime: Runtime,
         wants: Sequence[Want],
-        proof: LivenessLocks | None = None,
+        liveness_locks: LivenessLocks | None = None,
         wake: Callable[[], None] = lambda: None,
         undelivered: Undelivered | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
         self._served = {each.queue for each in wants}
-        self._proof = proof
+        self._liveness_locks = liveness_locks
         self._wake = wake
         self._undelivered = undelivered
-        self._worked: tuple[float, int] | None = None
+        self._last_success: tuple[float, int] | None = None
         self._failing_since: float | None = None
         self._quiet_since: float | None = None
         self._spared: dict[int, _Spared] = {}
@@ -130,20 +130,23 @@ class Upkeep:
 
     async def _reap(self) -> Reaped:
         now = self._runtime.monotonic()
-        was_out = self._failing_since is not None and (self._worked is None or now - self._worked[0] > MARGIN_SECONDS)
+        last = self._last_success
+        was_out = self._failing_since is not None and (last is None or now - last[0] > MARGIN_SECONDS)
         if was_out:
             self._quiet_since = now
         expected_ms = self._expected_ms(now)
         reaped = await self._store.read(reaping.peek, expected_ms)
         if reaped is None:
-            quiet_ms, spared = self._quiet_ms(now), self._sparing(now)
+            self._spared = {seq: each for seq, each in self._spared.items() if now < each.until}
+            quiet_ms, spared = self._quiet_ms(now), list(self._spared)
             reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
-        self._tell_jump(now, reaped.now_ms)
+        self._log_clock_jump(now, reaped.now_ms)
         if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
             self._quiet_since = self._runtime.monotonic()
-        self._worked, self._failing_since = (self._runtime.monotonic(), reaped.now_ms), None
-        self._spared |= {seq: _Spared(lease_ms / 1000, self._worked[0]) for seq, lease_ms in reaped.locked.items()}
-        self._tell_taken(reaped.count)
+        answered = self._runtime.monotonic()
+        self._last_success, self._failing_since = (answered, reaped.now_ms), None
+        self._spared |= {seq: _Spared(lease_ms / 1000, answered) for seq, lease_ms in reaped.locked.items()}
+        self._note_taken_back(reaped.count)
         return reaped
 
     async def _spare_the_locked(self) -> None:
@@ -154,48 +157,44 @@ class Upkeep:
                 self._spared[seq].seen = now
 
     async def _take_over_the_dead(self) -> None:
-        if self._proof is None:
+        if self._liveness_locks is None:
             return
-        if self._is_hinted or self._proof.sees_a_death() or self._rounds % NEIGHBOUR_ROUNDS == 0:
+        if self._is_hinted or self._liveness_locks.sees_a_death() or self._rounds % NEIGHBOUR_ROUNDS == 0:
             self._is_hinted = False  # whoever comes writes itself down, which is a hint
-            self._tell_taken(await self._proof.take_over_the_dead())
+            self._note_taken_back(await self._liveness_locks.take_over_the_dead())
 
     async def _pause(self) -> None:
         """Sleep until the next round, or until a neighbour on this machine is seen to be dead."""
         until = self._runtime.monotonic() + PERIOD_SECONDS * (0.9 + 0.2 * self._runtime.chance.random())
         while (left := until - self._runtime.monotonic()) > 0:
-            await self._runtime.sleep(left if self._proof is None else min(left, PROOF_SECONDS))
-            if self._proof is not None and self._proof.sees_a_death():
+            await self._runtime.sleep(left if self._liveness_locks is None else min(left, DEATH_LOOK_SECONDS))
+            if self._liveness_locks is not None and self._liveness_locks.sees_a_death():
                 return
 
-    def _tell_taken(self, count: int) -> None:
+    def _note_taken_back(self, count: int) -> None:
         if count:
             logger.info("jobs_taken_back", extra={"jobs": count})
             self._wake()
 
-    def _tell_jump(self, sent: float, database_ms: int) -> None:
+    def _log_clock_jump(self, sent: float, database_ms: int) -> None:
         """Say that the database's clock was put forward or back, if it went on by much more or less than ours."""
-        if self._worked is None:
+        if self._last_success is None:
             return
-        at, before_ms = self._worked
+        then, before_ms = self._last_success
         passed = (database_ms - before_ms) / 1000
         # it was read at some moment between our question and its answer, and we may have stood still for long there
-        earliest, latest = sent - at, self._runtime.monotonic() - at
+        earliest, latest = sent - then, self._runtime.monotonic() - then
         jump = passed - min(max(passed, earliest), latest)
         if abs(jump) > JUMP_SECONDS:
             logger.warning("database_clock_jumped", extra={"seconds": round(jump)})
 
     def _expected_ms(self, now: float) -> int | None:
-        if self._worked is None:
+        if self._last_success is None:
             return None
-        at, database_ms = self._worked
+        then, database_ms = self._last_success
         # what has failed since is as good as one call that waited: a short lease has a margin shorter than ours
         sent = now if self._failing_since is None else self._failing_since
-        return database_ms + round((sent - at) * 1000)
+        return database_ms + round((sent - then) * 1000)
 
     def _quiet_ms(self, now: float) -> int:
         return NO_OUTAGE if self._quiet_since is None else round((now - self._quiet_since) * 1000)
-
-    def _sparing(self, now: float) -> list[int]:
-        self._spared = {seq: each for seq, each in self._spared.items() if now < each.until}
-        return list(self._spared)

@@ -37,29 +37,29 @@ IDLE_SECONDS = 600.0
 MOST_BATCHES = 100
 ASTRAY_SECONDS = 30 * 86_400.0
 
-End: TypeAlias = Literal["stale", "deleted", "kept", "postponed"]
-ENDS: tuple[End, ...] = ("stale", "deleted", "kept", "postponed")
-DONE: dict[Stage, End] = {"stale": "stale", "delete": "deleted"}
+Effect: TypeAlias = Literal["stale", "deleted", "kept", "postponed"]
+EFFECTS: tuple[Effect, ...] = ("stale", "deleted", "kept", "postponed")
+EFFECT_OF: dict[Stage, Effect] = {"stale": "stale", "delete": "deleted"}
 AS_USUAL = Retention()
 
 logger = logging.getLogger(__name__)
 
 
 class RetentionPass:
-    """Passes over what has ended in the database of *at*; *usual* are the times of tasks that name none.
+    """Passes over what has ended in the database of *runner*; *usual* are the times of tasks that name none.
 
     Hooks are those of *tasks*, called by *hooks*. Chains with a hook whose code is not here are left to others.
     """
 
-    def __init__(self, at: Runner, tasks: Tasks, usual: Times, hooks: Hooks) -> None:
-        self._at = at
+    def __init__(self, runner: Runner, tasks: Tasks, usual: Times, hooks: Hooks) -> None:
+        self._runner = runner
         self._tasks = tasks
         self._decoder = Decoder(tasks)
         self._usual = usual
         self._hooks = hooks
-        self._left_at: dict[tuple[Stage, str, Status], WalkPosition] = {}
-        self._turn: Turn | None = None
-        self._job: int | None = None
+        self._left_off: dict[tuple[Stage, str, Status], WalkPosition] = {}
+        self._key_position: Turn | None = None
+        self._orphan_position: int | None = None
 
     async def run(self, *, dry_run: bool = False, most_batches: int | None = None) -> Retained:
         """Make one pass; with *dry_run* only tell what it would do, and change nothing.
@@ -67,17 +67,17 @@ class RetentionPass:
         With *most_batches* each stage ends after that many, and the next pass goes on there.
         """
         tally = _Tally()
-        known = _Known(self._tasks, await self._at.read(task_rows.policies), self._usual)
+        policies = _Policies(self._tasks, await self._runner.read(task_rows.policies), self._usual)
         for stage in STAGES:
-            left = await self._go_through(await self._due(stage, known, tally, dry_run), most_batches)
+            left = await self._walk_in_turn(await self._due(stage, policies, tally, dry_run), most_batches)
             if left:
-                self._left_at |= {each.key: each.place for each in left}
+                self._left_off |= {each.key: each.place for each in left}
                 tally.is_done = False
         if not dry_run:
             tally.trimmed = await self._tidy(is_whole=most_batches is None)
         return tally.result()
 
-    async def _go_through(self, walks: Iterable[_Walk], most_batches: int | None) -> Sequence[_Walk]:
+    async def _walk_in_turn(self, walks: Iterable[_Walk], most_batches: int | None) -> Sequence[_Walk]:
         """Take a batch of each of *walks* in turn, until all are at their end; or give what is left of them."""
         under_way = deque(walks)
         batches = count() if most_batches is None else range(most_batches)
@@ -88,26 +88,26 @@ class RetentionPass:
                 under_way.append(walk)
         return under_way
 
-    async def _due(self, stage: Stage, known: _Known, tally: _Tally, dry_run: bool) -> list[_Walk]:
-        """Find the lines in which something is due."""
+    async def _due(self, stage: Stage, policies: _Policies, tally: _Tally, dry_run: bool) -> list[_Walk]:
+        """Find the groups in which something is due."""
         walks = []
-        for line in await self._at.read(retention.groups, stage):
-            age = getattr(known.times(line.task, line.outcome), stage)
-            if age is not None and line.now_ms - line.oldest_ms >= age * 1000:
-                left_at = None if dry_run else self._left_at.pop((stage, line.task, line.outcome), None)
-                walks.append(_Walk(stage, line, round(age * 1000), known, tally, dry_run, left_at or BEGINNING))
+        for group in await self._runner.read(retention.groups, stage):
+            age = getattr(policies.times(group.task, group.outcome), stage)
+            if age is not None and group.now_ms - group.oldest_ms >= age * 1000:
+                left_off = None if dry_run else self._left_off.pop((stage, group.task, group.outcome), None)
+                walks.append(_Walk(stage, group, round(age * 1000), policies, tally, dry_run, left_off or BEGINNING))
         return walks
 
     async def _take_batch(self, walk: _Walk) -> _Walk | None:
         """Take the next batch of *walk* through its stage; give how it goes on, None at its end."""
-        batch, has_more = await self._at.read(retention.find, walk.stage, walk.line, walk.age_ms, walk.place)
+        batch, has_more = await self._runner.read(retention.find, walk.stage, walk.group, walk.age_ms, walk.place)
         if not batch:
             return None
-        at_rest = await self._at.read(retention.at_rest, walk.stage, batch)
+        at_rest = await self._runner.read(retention.at_rest, walk.stage, batch)
         ripe = [each for each in batch if each.seq in at_rest]
         willing = sorted(await self._willing(walk, ripe))
         done = willing if walk.dry_run else await self._act(walk, willing)
-        walk.count(DONE[walk.stage], len(done))
+        walk.count(EFFECT_OF[walk.stage], len(done))
         walk.count("postponed", len(ripe) - len(willing))
         walk.count("kept", len(batch) - len(ripe) + len(willing) - len(done))
         gone = () if walk.dry_run else done
@@ -115,24 +115,24 @@ class RetentionPass:
 
     async def _willing(self, walk: _Walk, batch: Sequence[DueChain]) -> set[int]:
         """Call the hooks of *batch*; answer which chains may go through the stage."""
-        stage, known = walk.stage, walk.known
-        asked = [each for each in batch if known.may_be_hooked(stage, walk.line.task, each.jobs)]
+        stage, policies = walk.stage, walk.policies
+        asked = [each for each in batch if policies.may_be_hooked(stage, walk.group.task, each.jobs)]
         unasked = {each.seq for each in batch} - {each.seq for each in asked}
-        chains = await self._at.read(retention.jobs_of, asked) if asked else {}
+        chains = await self._runner.read(retention.jobs_of, asked) if asked else {}
         mine = {
-            seq: jobs for seq, jobs in chains.items() if not any(known.is_elsewhere(stage, job.task) for job in jobs)
+            seq: jobs for seq, jobs in chains.items() if not any(policies.is_elsewhere(stage, job.task) for job in jobs)
         }
-        calls = {seq: self._calls(known, stage, jobs) for seq, jobs in mine.items()}
+        calls = {seq: self._calls(policies, stage, jobs) for seq, jobs in mine.items()}
         if walk.dry_run:
             return unasked | mine.keys()
-        errands = [ChainHooks(seq, stage, each) for seq, each in calls.items() if each]
-        well = await self._hooks.run(errands) if errands else set()
-        if errands:
+        hooked = [ChainHooks(seq, stage, each) for seq, each in calls.items() if each]
+        succeeded = await self._hooks.run(hooked) if hooked else set()
+        if hooked:
             reach("retain.after_hook")
-        return unasked | {seq for seq, each in calls.items() if not each} | well
+        return unasked | {seq for seq, each in calls.items() if not each} | succeeded
 
-    def _calls(self, known: _Known, stage: Stage, jobs: Sequence[Job]) -> list[tuple[Hook, Job]]:
-        hooked = [(hook, job) for job in jobs if (hook := known.hook(stage, job.task)) is not None]
+    def _calls(self, policies: _Policies, stage: Stage, jobs: Sequence[Job]) -> list[tuple[Hook, Job]]:
+        hooked = [(hook, job) for job in jobs if (hook := policies.hook(stage, job.task)) is not None]
         return [(hook, self._decoder.job(job)) for hook, job in hooked]
 
     async def _act(self, walk: _Walk, seqs: Sequence[int]) -> list[int]:
@@ -141,7 +141,7 @@ class RetentionPass:
             return []
         operation = retention.mark if walk.stage == "stale" else retention.delete
         try:
-            return await self._at.run(operation, walk.line, walk.age_ms, seqs)
+            return await self._runner.run(operation, walk.group, walk.age_ms, seqs)
         except Busy:
             if len(seqs) == 1:
                 return []
@@ -150,14 +150,14 @@ class RetentionPass:
     async def _tidy(self, *, is_whole: bool) -> int:
         """Remove what belongs to nobody any more, all of it or the next piece; answer how much of it was log."""
         trimmed = await self._trim() + await self._forget_orphans()
-        while is_whole and self._job is not None:
+        while is_whole and self._orphan_position is not None:
             trimmed += await self._forget_orphans()
         await self._sweep_keys()
-        while is_whole and self._turn is not None:
+        while is_whole and self._key_position is not None:
             await self._sweep_keys()
         age_ms = round(ASTRAY_SECONDS * 1000)
-        if gone := await self._at.read(workers.list_astray, age_ms):
-            await self._at.run(workers.forget_astray, gone, age_ms)
+        if gone := await self._runner.read(workers.list_astray, age_ms):
+            await self._runner.run(workers.forget_astray, gone, age_ms)
         return trimmed
 
     async def _trim(self) -> int:
@@ -165,37 +165,37 @@ class RetentionPass:
             return 0
         age_ms = round((self._usual.stale + self._usual.delete) * 1000)
         trimmed = 0
-        if await self._at.read(pruning.has_old, age_ms):
+        if await self._runner.read(pruning.has_old, age_ms):
             for _ in range(MOST_BATCHES):
-                trimmed += (removed := await self._at.run(pruning.prune, age_ms))
+                trimmed += (removed := await self._runner.run(pruning.prune, age_ms))
                 if removed < pruning.MOST_EVENTS:
                     break
         return trimmed
 
     async def _forget_orphans(self) -> int:
-        gone, self._job = await self._at.read(pruning.orphans, self._job or 0)
-        return await self._at.run(pruning.delete_events, gone) if gone else 0
+        gone, self._orphan_position = await self._runner.read(pruning.orphans, self._orphan_position or 0)
+        return await self._runner.run(pruning.delete_events, gone) if gone else 0
 
     async def _sweep_keys(self) -> None:
-        walked = await self._at.read(unique.walk, self._turn or Turn())
-        self._turn = walked.last
+        walked = await self._runner.read(unique.walk, self._key_position or Turn())
+        self._key_position = walked.last
         try:
             if walked.lost:
-                await self._at.run(unique.free, walked.lost)
+                await self._runner.run(unique.free, walked.lost)
             if walked.over:
-                await self._at.run(unique.sweep, walked.over)
+                await self._runner.run(unique.sweep, walked.over)
         except Busy:  # somebody is just writing keys; there is no hurry
             logger.debug("keys_not_swept", exc_info=True)
 
 
-class _Known:
+class _Policies:
     """What is known of all tasks: by the code that is here, else by what their owners have written down."""
 
-    def __init__(self, tasks: Tasks, policies: Mapping[str, str], usual: Times) -> None:
+    def __init__(self, tasks: Tasks, recorded: Mapping[str, str], usual: Times) -> None:
         self._tasks = tasks
         self._usual = usual
         self._records: dict[str, dict[str, Any]] = {
-            name: found for name, policy in policies.items() if (found := json.loads(policy).get("retention"))
+            name: found for name, policy in recorded.items() if (found := json.loads(policy).get("retention"))
         }
 
     def times(self, task: str, outcome: Status) -> Times:
@@ -221,37 +221,37 @@ class _Known:
         return any(self.hook(stage, each) is not None or self.is_elsewhere(stage, each) for each in tasks)
 
     def _own(self, task: str) -> Retention | None:
-        if task not in self._tasks or (known := self._tasks.get(task)).is_declared:
+        if task not in self._tasks or (found := self._tasks.get(task)).is_declared:
             return None
-        return known.policy.retention or AS_USUAL
+        return found.policy.retention or AS_USUAL
 
 
 @dataclass(slots=True)
 class _Tally:
     """What a pass has done so far."""
 
-    counts: Counter[tuple[str, Status, End]] = field(default_factory=Counter)
+    counts: Counter[tuple[str, Status, Effect]] = field(default_factory=Counter)
     trimmed: int = 0
     is_done: bool = True
 
     def result(self) -> Retained:
         """Sum it up, by task and outcome."""
-        lines = sorted({(task, outcome) for task, outcome, _ in self.counts})
+        groups = sorted({(task, outcome) for task, outcome, _ in self.counts})
         counts = tuple(
-            RetentionCount(task=task, outcome=outcome, **{end: self.counts[task, outcome, end] for end in ENDS})
-            for task, outcome in lines
+            RetentionCount(task=task, outcome=outcome, **{each: self.counts[task, outcome, each] for each in EFFECTS})
+            for task, outcome in groups
         )
         return Retained(counts=counts, trimmed=self.trimmed, is_done=self.is_done)
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A way along one line, and how far it has come."""
+    """A way along one group, and how far it has come."""
 
     stage: Stage
-    line: RetentionGroup
+    group: RetentionGroup
     age_ms: int
-    known: _Known
+    policies: _Policies
     tally: _Tally
     dry_run: bool
     place: WalkPosition
@@ -259,12 +259,12 @@ class _Walk:
     @property
     def key(self) -> tuple[Stage, str, Status]:
         """Under which name the next pass goes on."""
-        return self.stage, self.line.task, self.line.outcome
+        return self.stage, self.group.task, self.group.outcome
 
-    def count(self, end: End, number: int) -> None:
+    def count(self, effect: Effect, number: int) -> None:
         """Say what became of some chains."""
         if number:
-            self.tally.counts[self.line.task, self.line.outcome, end] += number
+            self.tally.counts[self.group.task, self.group.outcome, effect] += number
 
 
 def usual_times(settings: Settings) -> Times:
