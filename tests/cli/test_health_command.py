@@ -176,7 +176,7 @@ def test_a_health_file_is_always_a_whole_one_and_gone_at_the_end(tmp_path: Path)
     reporting = Reporting(path, None)
     reporting.begin(report(TROUBLED["is still starting"]))
     with path.open() as before:
-        reporting.tell(report(working()))
+        reporting.publish(report(working()))
 
         assert json.load(before)["processes"][0]["state"] == "starting"
     assert json.loads(path.read_text())["processes"][0]["state"] == "working"
@@ -208,7 +208,7 @@ def test_systemd_is_not_told_that_we_live_if_we_are_stuck(tmp_path: Path) -> Non
         reporting = Reporting(None, Notifier(str(tmp_path / "notify"), watchdog=30))
 
         reporting.begin(report(working(loop_lag=70.0)))
-        reporting.tell(report(TROUBLED["is still starting"]))
+        reporting.publish(report(TROUBLED["is still starting"]))
 
         assert systemd.recv(4096).decode() == "STATUS=1 working; 3 jobs running\nREADY=1"
         assert systemd.recv(4096).decode() == "STATUS=1 starting; 0 jobs running\nWATCHDOG=1"
@@ -252,7 +252,7 @@ def test_we_are_ready_when_every_process_has_worked_not_only_if_they_do_so_toget
     with listening_systemd(tmp_path / "notify") as systemd:
         reporting = Reporting(None, Notifier(str(tmp_path / "notify")))
         reporting.begin(report(working(), replace(fallen, number=2)))
-        reporting.tell(report(fallen, replace(working(), number=2)))
+        reporting.publish(report(fallen, replace(working(), number=2)))
 
         assert "READY=1" not in systemd.recv(4096).decode()
         assert "READY=1" in systemd.recv(4096).decode()
@@ -263,8 +263,8 @@ def test_systemd_is_told_again_that_we_are_ready_if_it_did_not_hear_it(tmp_path:
     reporting.begin(report(working()))
 
     with listening_systemd(tmp_path / "notify") as systemd:
-        reporting.tell(report(working()))
-        reporting.tell(report(working()))
+        reporting.publish(report(working()))
+        reporting.publish(report(working()))
 
         assert "READY=1" in systemd.recv(4096).decode()
         assert "READY=1" not in systemd.recv(4096).decode()

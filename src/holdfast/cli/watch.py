@@ -113,15 +113,15 @@ def _print_events(face: BlockingHoldfast, job_id: str) -> str:
     with face.event_stream(chains=chain_id, ping_seconds=LOOK_SECONDS) as stream:
         for piece in stream:
             has_ended = True  # for all that is known: of a task without history nothing is told
-            for told in _told(piece):
-                click.echo(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
-                has_ended = _status(told) in EXIT_CODES
+            for event in _events_in(piece):
+                click.echo(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+                has_ended = _status(event) in EXIT_CODES
             if has_ended and not (chain := face.get_chain(chain_id)).is_open:
                 return str(chain.status)
     raise click.ClickException("the events have ended")
 
 
-def _told(piece: bytes) -> Iterator[dict[str, Any]]:
+def _events_in(piece: bytes) -> Iterator[dict[str, Any]]:
     """Read what is in a piece of a stream, whose messages have a line of data each; leave out pings."""
     for message in piece.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in message.split("\n") if line)
@@ -129,9 +129,9 @@ def _told(piece: bytes) -> Iterator[dict[str, Any]]:
             yield {"event": fields["event"], **json.loads(fields["data"])}
 
 
-def _status(told: dict[str, Any]) -> str | None:
+def _status(event: dict[str, Any]) -> str | None:
     """Tell how the last job of the chain stood: after an event, or in a snapshot, which has the newest first."""
-    newest = told["jobs"][0] if told.get("jobs") else told
+    newest = event["jobs"][0] if event.get("jobs") else event
     status = newest.get("status")
     return None if status is None else str(status)
 

@@ -43,7 +43,7 @@ class WebhookReceiver:
                 click.echo("", err=True)
 
     def _serve(self, port: int) -> HTTPServer:
-        listener = self
+        receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             timeout = SILENT_SECONDS
@@ -54,10 +54,10 @@ class WebhookReceiver:
                     self.send_error(411 if not length else 413)
                     return
                 body = self.rfile.read(int(length))
-                status = listener.take(body, list(self.headers.items()))
+                status = receiver.handle(body, list(self.headers.items()))
                 self.send_response(status)
-                if listener.says_when(status):
-                    self.send_header("Retry-After", str(listener.says_when(status)))
+                if receiver.retry_after_for(status):
+                    self.send_header("Retry-After", str(receiver.retry_after_for(status)))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -69,11 +69,11 @@ class WebhookReceiver:
         except OSError as error:
             raise click.ClickException(f"cannot listen on port {port}: {error.strerror}; choose another") from None
 
-    def says_when(self, status: int) -> int | None:
+    def retry_after_for(self, status: int) -> int | None:
         """Say what `Retry-After` an answer of *status* has."""
         return self._retry_after if status == self._status else None
 
-    def take(self, body: bytes, headers: list[tuple[str, str]]) -> int:
+    def handle(self, body: bytes, headers: list[tuple[str, str]]) -> int:
         """Check and print a request; give the status to answer."""
         if self._count is not None:
             self._count -= 1
@@ -93,27 +93,27 @@ class WebhookReceiver:
 
     def _print(self, body: bytes, webhook_id: str, signature: str, status: int) -> None:
         try:
-            said = json.loads(body)
+            parsed = json.loads(body)
         except ValueError:
-            said = None
+            parsed = None
         if self._as_json:
-            facts = {"webhook_id": webhook_id, "signature": signature, "answer": status, "body": said}
+            facts = {"webhook_id": webhook_id, "signature": signature, "answer": status, "body": parsed}
             click.echo(json.dumps(facts))
             return
-        job = _inside(said, "data", "job")
-        facts = {"event": _inside(said, "type"), "task": _inside(job, "task"), "job": _inside(job, "id")}
-        shown = [_plain(str(value)) for value in facts.values() if value]
+        job = _nested(parsed, "data", "job")
+        facts = {"event": _nested(parsed, "type"), "task": _nested(job, "task"), "job": _nested(job, "id")}
+        shown = [_printable(str(value)) for value in facts.values() if value]
         click.echo(
-            " ".join([*shown, f"webhook-id={_plain(webhook_id)}", f"signature={signature!r}", f"answer={status}"])
+            " ".join([*shown, f"webhook-id={_printable(webhook_id)}", f"signature={signature!r}", f"answer={status}"])
         )
 
 
-def _inside(value: Any, *names: str) -> Any:
+def _nested(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
-def _plain(text: str) -> str:
+def _printable(text: str) -> str:
     """Keep whoever sends something from writing to the terminal as he likes."""
     return "".join(each if each.isprintable() else "?" for each in text[:200])

@@ -223,8 +223,8 @@ def listen(
     """
     from holdfast.cli.webhook_receiver import WebhookReceiver
 
-    listener = WebhookReceiver(port, secrets, answer, retry_after, as_json)
-    listener.run(count)
+    receiver = WebhookReceiver(port, secrets, answer, retry_after, as_json)
+    receiver.run(count)
 
 
 def show(found: list[dict[str, Any]], line: Callable[[dict[str, Any]], str], as_json: bool, nothing: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.supervisor.launch import OPTIONS, WorkerOption, find, keywords, work
+from holdfast.supervisor.launch import OPTIONS, WorkerOption, import_app, keywords, work
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -68,9 +68,9 @@ def worker(app: str, queues: str | None, processes: int, health_file: Path | Non
     sys.exit(work(lambda: load(app), given, processes=processes, health_file=health_file))
 
 
-def load(place: str) -> Holdfast:
-    """Import the Holdfast object at *place*, which may be in this directory, as `find` does."""
+def load(path: str) -> Holdfast:
+    """Import the Holdfast object with the import path *path*, also from the current directory."""
     import sys
 
     sys.path.insert(0, "")
-    return find(place)
+    return import_app(path)

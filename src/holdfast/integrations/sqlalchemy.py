@@ -42,7 +42,7 @@ class SQLAlchemy:
     def __init__(self, *sources: Source) -> None:
         self._makers: dict[bool, Callable[[], Any]] = {}
         for each in sources:
-            is_async, maker = _maker_of(each)
+            is_async, maker = _session_maker(each)
             if is_async in self._makers:
                 raise Misuse("SQLAlchemy() takes one engine or sessionmaker of each colour: one blocking, one async")
             self._makers[is_async] = maker
@@ -75,7 +75,7 @@ class SQLAlchemy:
         return f"<SQLAlchemy for {colours} handlers>"
 
 
-def _maker_of(source: object) -> tuple[bool, Callable[[], Any]]:
+def _session_maker(source: object) -> tuple[bool, Callable[[], Any]]:
     """Tell the colour of *source*, and how to make a session of it.
 
     What a handler has loaded stays readable after the block: in async code an attribute that has expired cannot be
@@ -149,10 +149,10 @@ class BlockingSessionTransaction:
         self._connection: Connection | None = None
         self._driver: Any = None
 
-    async def begin(self, course: TransactionWatch) -> None:
+    async def begin(self, watch: TransactionWatch) -> None:
         """Have the session begin; its connection is reached, and begins, when it is lent."""
-        self._course = course
-        self._follower = ConnectionEvents(course)
+        self._transaction_watch = watch
+        self._events = ConnectionEvents(watch)
         await self._call(self._begin)
 
     async def flush(self) -> None:
@@ -161,7 +161,7 @@ class BlockingSessionTransaction:
 
     async def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
         """Run the user's *sql* by the session."""
-        statement = in_text(sql, self._course.database)
+        statement = in_text(sql, self._transaction_watch.database)
         given = statement.bind(values)
 
         def run(session: Session) -> list[Record]:
@@ -220,7 +220,7 @@ class BlockingSessionTransaction:
         not roll it back. A task or a thread that was left behind in the session would have us wait for its statement.
         """
         self._forget()
-        if self._follower.is_busy:
+        if self._events.is_busy:
             self.break_off()
         try:
             await self._call(self._throw_away if self._is_at_commit else Session.close)
@@ -275,9 +275,10 @@ class BlockingSessionTransaction:
         if OPEN.setdefault(id(driver), self) is not self:
             raise _shared("what this engine's pool, or its creator=, has given")
         self._connection, self._driver = connection, driver
-        self._follower.follow(connection)
+        self._events.follow(connection)
         event.listen(connection, "commit", self._refuse_early_commit)
-        if self._course.database == "sqlite" and self._driver.in_transaction:  # begun by a listener of the user's
+        # a listener of the user's may have begun it
+        if self._transaction_watch.database == "sqlite" and self._driver.in_transaction:
             connection.exec_driver_sql(TAKE_RIGHT)
 
     def _refuse_early_commit(self, _: Connection) -> None:
@@ -297,7 +298,7 @@ class BlockingSessionTransaction:
 
         One of SQLite's is rolled back first: closed with a cursor that a traceback holds it would keep its lock.
         """
-        if self._course.database == "sqlite" and self._connection is not None:
+        if self._transaction_watch.database == "sqlite" and self._connection is not None:
             with suppress(Exception):
                 self._connection.dialect.do_rollback(self._connection.connection)
         session.invalidate()
@@ -362,52 +363,52 @@ def _shared(what: str) -> WrongConnection:
 
 
 class ConnectionEvents:
-    """Tells a course what happens on the connection that a session has for this one transaction."""
+    """Tells a transaction watch what happens on the connection that a session has for this one transaction."""
 
-    def __init__(self, course: TransactionWatch) -> None:
+    def __init__(self, watch: TransactionWatch) -> None:
         self.is_busy = False
         """Whether a statement of the session's is under way, in whichever task or thread."""
-        self._course = course
+        self._transaction_watch = watch
 
     def follow(self, connection: Connection) -> None:
         """Listen from now on, for as long as SQLAlchemy has this connection."""
         event.listen(connection, "before_cursor_execute", self._before)
         event.listen(connection, "after_cursor_execute", self._after)
-        FOLLOWERS[connection] = self
-        if connection.dialect not in LISTENED:  # an engine's options make another engine, but no other dialect
-            LISTENED.add(connection.dialect)
+        EVENTS[connection] = self
+        if connection.dialect not in LISTENED_DIALECTS:  # an engine's options make another engine, but no other dialect
+            LISTENED_DIALECTS.add(connection.dialect)
             event.listen(connection.dialect, "handle_error", _failed)
 
     def failed(self, context: ExceptionContext, connection: Connection) -> None:
         """Note that a statement has failed, or was cancelled."""
         self.is_busy = False
-        self._course.failed(context.original_exception)
+        self._transaction_watch.failed(context.original_exception)
         if isinstance(context.original_exception, asyncio.CancelledError):
-            self._course.spoil("it was cancelled, so that nobody knows whether it was done")
+            self._transaction_watch.spoil("it was cancelled, so that nobody knows whether it was done")
             if connection.dialect.driver == "aiosqlite":
-                _keep(context, connection)
+                _keep_open(context, connection)
 
     def _before(self, *_: object) -> None:
-        self._course.refuse_late()
+        self._transaction_watch.refuse_late()
         self.is_busy = True
 
     def _after(self, connection: Connection, cursor: object, statement: str, *_: object) -> None:
         self.is_busy = False
-        self._course.ran(statement)
+        self._transaction_watch.ran(statement)
 
 
-FOLLOWERS: weakref.WeakKeyDictionary[Connection, ConnectionEvents] = weakref.WeakKeyDictionary()
-LISTENED: weakref.WeakSet[Dialect] = weakref.WeakSet()
+EVENTS: weakref.WeakKeyDictionary[Connection, ConnectionEvents] = weakref.WeakKeyDictionary()
+LISTENED_DIALECTS: weakref.WeakSet[Dialect] = weakref.WeakSet()
 """The dialects whose errors we hear of; SQLAlchemy has that event for them only."""
 
 
 def _failed(context: ExceptionContext) -> None:
     connection = context.connection
-    if connection is not None and (follower := FOLLOWERS.get(connection)) is not None:
-        follower.failed(context, connection)
+    if connection is not None and (events := EVENTS.get(connection)) is not None:
+        events.failed(context, connection)
 
 
-def _keep(context: ExceptionContext, connection: Connection) -> None:
+def _keep_open(context: ExceptionContext, connection: Connection) -> None:
     """Keep SQLAlchemy from closing a connection of SQLite's whose statement was cancelled, and end the statement.
 
     Closed with a cursor that a traceback holds it would keep its lock for as long as that does; its thread is well, and
@@ -429,5 +430,5 @@ def _cut(driver: str, connection: Any) -> None:
                 connection.terminate()
             case _:
                 connection.cancel()  # on the server too, which would not see that we are gone
-                with socket.socket(fileno=os.dup(connection.fileno())) as line:
-                    line.shutdown(socket.SHUT_RDWR)
+                with socket.socket(fileno=os.dup(connection.fileno())) as connected:
+                    connected.shutdown(socket.SHUT_RDWR)

@@ -46,13 +46,13 @@ def lifespan(hf: Holdfast, *, worker: bool | WorkerKeywords = False, own: Lifesp
     WorkerOptions(**options)  # raises now what is wrong with them, not when the server has been started
 
     @asynccontextmanager
-    async def live(app: Starlette) -> AsyncIterator[Any]:
+    async def run_lifespan(app: Starlette) -> AsyncIterator[Any]:
         inner = nullcontext() if own is None else own(app)
-        working = nullcontext() if worker is False else _working(hf, options)
-        async with hf, _known(app, hf), inner as state, working:
+        running = nullcontext() if worker is False else _running_worker(hf, options)
+        async with hf, _attached(app, hf), inner as state, running:
             yield state
 
-    return live
+    return run_lifespan
 
 
 def get_holdfast(connection: HTTPConnection) -> Holdfast:
@@ -67,7 +67,7 @@ def get_holdfast(connection: HTTPConnection) -> Holdfast:
 
 
 @asynccontextmanager
-async def _known(app: Starlette, hf: Holdfast) -> AsyncIterator[None]:
+async def _attached(app: Starlette, hf: Holdfast) -> AsyncIterator[None]:
     # the application's state, not the lifespan's: a test that sends requests without a server has only this one
     if hasattr(app.state, "holdfast"):
         raise Misuse("this application has a Holdfast already; use one lifespan(hf) for an application")
@@ -79,16 +79,16 @@ async def _known(app: Starlette, hf: Holdfast) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _working(hf: Holdfast, options: WorkerKeywords) -> AsyncIterator[None]:
+async def _running_worker(hf: Holdfast, options: WorkerKeywords) -> AsyncIterator[None]:
     worker = await hf.worker(**options).__aenter__()
-    worker.ended.add_done_callback(_tell_broken)
+    worker.ended.add_done_callback(_log_broken)
     try:
         yield
     finally:
         await _stop(worker, options.get("grace", WorkerOptions().grace))
 
 
-def _tell_broken(ended: asyncio.Future[None]) -> None:
+def _log_broken(ended: asyncio.Future[None]) -> None:
     """Say at once that a worker has broken; its application goes on without it, and hears of it when it stops."""
     if not ended.cancelled() and (error := ended.exception()) is not None:
         logger.error("worker_broke", exc_info=error)

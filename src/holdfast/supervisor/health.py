@@ -41,7 +41,7 @@ class ProcessReport:
     pid: int | None = None
     starts: int = 1
     last_end: str | None = None
-    """How the one before it in this place ended."""
+    """How the one before it in this slot ended."""
     again_at: datetime | None = None
     """When it is started again, if it is down."""
     heard_at: datetime | None = None

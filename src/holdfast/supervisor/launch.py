@@ -81,8 +81,8 @@ OPTIONS = (
 )
 
 
-def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: int, health_file: Path | None) -> int:
-    """Run the jobs of what *find* gives, in this process or as the supervisor of several; answer the exit code."""
+def work(load: Callable[[], Holdfast], options: WorkerKeywords, *, processes: int, health_file: Path | None) -> int:
+    """Run the jobs of what *load* gives, in this process or as the supervisor of several; answer the exit code."""
     import os
 
     from holdfast.supervisor.reporting import Notifier, Reporting
@@ -90,13 +90,13 @@ def work(find: Callable[[], Holdfast], options: WorkerKeywords, *, processes: in
     from holdfast.supervisor.supervisor import supervise
     from holdfast.supervisor.worker_process import SupervisorPipe
 
-    line = SupervisorPipe.from_environment(os.environ)
-    if line is not None:
-        return serve(find(), options, Reporting(None, None), line)
+    pipe = SupervisorPipe.from_environment(os.environ)
+    if pipe is not None:
+        return serve(load(), options, Reporting(None, None), pipe)
     reporting = Reporting(health_file, Notifier.from_environment(os.environ))
     if processes > 1:
         return supervise(processes, options["grace"] or 0.0, reporting)
-    return serve(find(), options, reporting)
+    return serve(load(), options, reporting)
 
 
 def keywords(names: str | None, **options: Unpack[WorkerKeywords]) -> WorkerKeywords:
@@ -106,16 +106,16 @@ def keywords(names: str | None, **options: Unpack[WorkerKeywords]) -> WorkerKeyw
     return options
 
 
-def find(place: str) -> Holdfast:
-    """Import the Holdfast object at *place*, or raise `Misuse` that says what is wrong with it."""
+def import_app(path: str) -> Holdfast:
+    """Import the Holdfast object with the import path *path*, or raise `Misuse` that says what is wrong with it."""
     import importlib
 
     from holdfast.app import Holdfast
     from holdfast.errors import Misuse
 
-    module_name, colon, attribute = place.partition(":")
+    module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
-        raise Misuse(f"{place!r} is no place of an object; write module:attribute, such as shop.jobs:hf")
+        raise Misuse(f"{path!r} is no place of an object; write module:attribute, such as shop.jobs:hf")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -125,14 +125,14 @@ def find(place: str) -> Holdfast:
     found = module
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise Misuse(f"module {module_name!r} has no {attribute!r}{_hint(module)}")
+            raise Misuse(f"module {module_name!r} has no {attribute!r}{_known_apps(module)}")
         found = getattr(found, name)
     if not isinstance(found, Holdfast):
-        raise Misuse(f"{place} is of type {type(found).__name__}, not Holdfast{_hint(module)}")
+        raise Misuse(f"{path} is of type {type(found).__name__}, not Holdfast{_known_apps(module)}")
     return found
 
 
-def _hint(module: object) -> str:
+def _known_apps(module: object) -> str:
     from holdfast.app import Holdfast
 
     there = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]

@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessSlot:
-    """The place *number*, where *command* runs; a process that was told to end has *last_seconds* to do so."""
+    """Slot *number*, where *command* runs; a process that was told to end has *exit_seconds* to do so."""
 
-    def __init__(self, number: int, command: Sequence[str], last_seconds: float, runtime: Runtime) -> None:
+    def __init__(self, number: int, command: Sequence[str], exit_seconds: float, runtime: Runtime) -> None:
         self.number = number
         self._command = command
-        self._last_seconds = last_seconds
+        self._exit_seconds = exit_seconds
         self._runtime = runtime
-        self._restarts = Backoff(runtime.chance)
+        self._backoff = Backoff(runtime.chance)
         self._process: WorkerProcess | None = None
         self._last_end: str | None = None
         self._was_retired = False
@@ -46,9 +46,9 @@ class ProcessSlot:
         return None if self._process is None else self._process.pid
 
     @property
-    def line(self) -> int | None:
+    def pipe(self) -> int | None:
         """The reading end of its pipe, as long as something may come."""
-        return None if self._process is None or self._process.is_silent else self._process.line
+        return None if self._process is None or self._process.is_silent else self._process.pipe
 
     @property
     def is_working(self) -> bool:
@@ -59,7 +59,7 @@ class ProcessSlot:
         """Start a process here."""
         self.starts += 1
         self._was_retired = False
-        self._restarts.started(self._runtime.monotonic())
+        self._backoff.started(self._runtime.monotonic())
         try:
             self._process = WorkerProcess(self._command, self.number)
         except OSError as error:  # no memory or no numbers left: later, perhaps
@@ -69,20 +69,20 @@ class ProcessSlot:
             return
         logger.info("process_started", extra={"place": self.number, "pid": self.pid})
 
-    def hear(self) -> None:
+    def read_pipe(self) -> None:
         """Take in what the process has written."""
         if self._process is None:
             return
         had_worked, now = self._process.has_worked, self._runtime.monotonic()
-        self._process.hear(now)
+        self._process.read_pipe(now)
         if self._process.has_worked and not had_worked:
-            self._restarts.worked(now)
+            self._backoff.worked(now)
 
     def retire(self) -> None:
         """Tell the process to drain; of more than one call the first counts."""
         if self._process is None or self.kill_at is not None:
             return
-        self.kill_at = self._runtime.monotonic() + self._last_seconds
+        self.kill_at = self._runtime.monotonic() + self._exit_seconds
         self._process.terminate()
 
     def kill(self) -> None:
@@ -95,13 +95,13 @@ class ProcessSlot:
         if self._process is None or self.kill_at is None or self._runtime.monotonic() < self.kill_at:
             return
         logger.error("process_does_not_end", extra={"place": self.number, "pid": self.pid})
-        self.kill_at = self._runtime.monotonic() + self._last_seconds
+        self.kill_at = self._runtime.monotonic() + self._exit_seconds
         self.kill()
 
     def vacate(self, code: int) -> bool:
         """Take the process out, which has ended with *code*; tell whether it had ever worked."""
         assert self._process is not None  # noqa: S101 - who calls has looked for its number
-        self.hear()  # its last words
+        self.read_pipe()  # its last words
         process, self._was_retired = self._process, self.kill_at is not None
         process.close(code)
         self._process = self.kill_at = None
@@ -114,12 +114,12 @@ class ProcessSlot:
     def plan_restart(self) -> None:
         """Decide when the next process is started here."""
         now = self._runtime.monotonic()
-        self.due_at = self._restarts.soonest(now) if self._was_retired else self._restarts.after_end(now)
+        self.due_at = self._backoff.soonest(now) if self._was_retired else self._backoff.after_end(now)
         seconds = round(self.due_at - now, 1)
         logger.info("process_starts_again", extra={"place": self.number, "seconds": seconds})
 
     def report(self, is_over: bool) -> ProcessReport:
-        """Tell how it is; if *is_over*, an empty place stays empty."""
+        """Report its health; if *is_over*, an empty slot stays empty."""
         process, now, wall = self._process, self._runtime.monotonic(), instant(self._runtime.wall_ms())
         known = ProcessReport(number=self.number, state="ended", starts=self.starts, last_end=self._last_end)
         if process is None and is_over:
@@ -132,7 +132,7 @@ class ProcessSlot:
             known,
             state=self._state(process),
             pid=process.pid,
-            heard_at=None if process.heard is None else wall - timedelta(seconds=now - process.heard),
+            heard_at=None if process.heard_at is None else wall - timedelta(seconds=now - process.heard_at),
             poll=process.poll,
             health=process.health,
         )
@@ -144,7 +144,7 @@ class ProcessSlot:
 
 
 class Backoff:
-    """The starts of one process after another in the same place; instants are of a monotonic clock."""
+    """The starts of one process after another in the same slot; instants are of a monotonic clock."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -161,12 +161,12 @@ class Backoff:
         self._worked = now
 
     def soonest(self, now: float) -> float:
-        """Say when one may start in the place of a process that ended because it was told to."""
+        """Say when the next one may start after a process that ended because it was told to."""
         self._failures = 0
         return max(now, self._started + SHORTEST_SECONDS)
 
     def after_end(self, now: float) -> float:
-        """Say when one may start in the place of a process that ended by itself, or was ended by somebody."""
+        """Say when the next one may start after a process that ended by itself, or was killed."""
         if self._worked is not None and now - self._worked >= HEALTHY_SECONDS:
             self._failures = 0
         seconds = min(FIRST_SECONDS * 2.0 ** min(self._failures, 10), MOST_SECONDS)

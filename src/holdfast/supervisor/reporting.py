@@ -22,40 +22,40 @@ logger = logging.getLogger(__name__)
 
 
 class Reporting:
-    """Tells of reports at *health_file* and by *notifier*, as far as they are there."""
+    """Publishes reports in *health_file* and by *notifier*, as far as they are given."""
 
     def __init__(self, health_file: Path | None, notifier: Notifier | None) -> None:
         self._file = None if health_file is None else HealthFile(health_file)
         self._notifier = notifier
         self._have_worked: set[int] = set()
-        self._is_ready_told = False
+        self._is_ready_sent = False
         self._is_stopping = False
 
     @property
     def has_readers(self) -> bool:
-        """Tell whether anybody is told at all."""
+        """Whether anybody reads the reports at all."""
         return self._file is not None or self._notifier is not None
 
     @property
     def seconds(self) -> float:
-        """How often to tell."""
+        """How often to publish."""
         watchdog = self._notifier.watchdog if self._notifier is not None else None
         return BEAT_SECONDS if watchdog is None else min(BEAT_SECONDS, watchdog / 2)
 
     def begin(self, report: HealthReport) -> None:
-        """Tell of the first report; raise `Misuse` if the file cannot be written."""
+        """Publish the first report; raise `Misuse` if the file cannot be written."""
         if self._file is not None:
             self._file.begin(report)
         self._notify(report)
 
-    def tell(self, report: HealthReport) -> None:
-        """Tell of another *report*."""
+    def publish(self, report: HealthReport) -> None:
+        """Publish another *report*."""
         if self._file is not None:
             self._file.write(report)
         self._notify(report)
 
     def stop(self) -> None:
-        """Tell that the end has begun; of more than one call the first counts."""
+        """Announce that the end has begun; of more than one call the first counts."""
         if self._notifier is not None and not self._is_stopping:
             self._notifier.send(STOPPING=1)
         self._is_stopping = True
@@ -71,11 +71,11 @@ class Reporting:
         self._have_worked |= {each.number for each in report.processes if each.state == "working"}
         is_ready = len(self._have_worked) == len(report.processes)  # not all at once: one may fall again and again
         facts: dict[str, str | int] = {"STATUS": summary(report)}
-        if is_ready and not self._is_ready_told:
+        if is_ready and not self._is_ready_sent:
             facts["READY"] = 1
         if self._notifier.watchdog is not None and not is_stuck(problems(report, report.at)):
             facts["WATCHDOG"] = 1
-        self._is_ready_told |= self._notifier.send(**facts) and is_ready
+        self._is_ready_sent |= self._notifier.send(**facts) and is_ready
 
 
 class HealthFile:
@@ -136,8 +136,8 @@ class Notifier:
     def send(self, **facts: str | int) -> bool:
         """Tell *facts*; say whether they were taken. We work on whether they were or not."""
         text = "\n".join(f"{name}={value}" for name, value in facts.items())
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.settimeout(SEND_SECONDS)  # its queue may be full for a moment
-            line.sendto(text.encode(), self._address)
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.settimeout(SEND_SECONDS)  # its queue may be full for a moment
+            connection.sendto(text.encode(), self._address)
             return True
         return False

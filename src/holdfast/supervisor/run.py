@@ -44,16 +44,16 @@ NOT_WRITTEN = StoreError.exit_code
 logger = logging.getLogger(__name__)
 
 
-def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: SupervisorPipe | None = None) -> int:
-    """Work until a signal comes; answer the exit code. *line* leads to the supervisor, if there is one."""
+def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, pipe: SupervisorPipe | None = None) -> int:
+    """Work until a signal comes; answer the exit code. *pipe* leads to the supervisor, if there is one."""
     allow_alarm()
-    log_to_stderr(**({} if line is None else {"place": line.number}))
-    beats = Heartbeat(options["poll"], reporting, line, Runtime())
-    beats.begin()
+    log_to_stderr(**({} if pipe is None else {"place": pipe.number}))
+    heartbeat = Heartbeat(options["poll"], reporting, pipe, Runtime())
+    heartbeat.begin()
     try:
-        code = asyncio.run(_Service(hf, options, beats, has_supervisor=line is not None).run())
+        code = asyncio.run(_Service(hf, options, heartbeat, has_supervisor=pipe is not None).run())
     finally:
-        beats.end()
+        heartbeat.end()
     logger.info("worker_ended", extra={"code": code})
     if code:
         _leave(code)
@@ -61,10 +61,10 @@ def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, line: Sup
 
 
 class _Service:
-    def __init__(self, hf: Holdfast, options: WorkerKeywords, beats: Heartbeat, *, has_supervisor: bool) -> None:
+    def __init__(self, hf: Holdfast, options: WorkerKeywords, heartbeat: Heartbeat, *, has_supervisor: bool) -> None:
         self._hf = hf
         self._options = options
-        self._beats = beats
+        self._heartbeat = heartbeat
         self._has_supervisor = has_supervisor
         self._grace = options["grace"] or 0.0
         self._signals = 0
@@ -75,7 +75,7 @@ class _Service:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._on_signal)
         with woken_by_signals(self._loop):
             return await self._serve()
 
@@ -84,8 +84,8 @@ class _Service:
             worker = self._hf.worker(**self._options)
             async with worker:
                 logger.info("worker_started", extra={"worker": worker.id, "pid": os.getpid()})
-                self._tell_when_asked(worker)
-                with self._beats.of(worker):
+                self._log_health_on_signal(worker)
+                with self._heartbeat.of(worker):
                     await self._work(worker)
         return self._code
 
@@ -97,13 +97,13 @@ class _Service:
         if self._signals:
             await self._drain(worker)
 
-    def _tell_when_asked(self, worker: Worker) -> None:
+    def _log_health_on_signal(self, worker: Worker) -> None:
         """Log the health of *worker* at SIGUSR1, unless the application has its own use for that."""
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-            log = partial(self._beats.log, worker)
+            log = partial(self._heartbeat.log, worker)
             signal.signal(signal.SIGUSR1, lambda *_: self._loop.call_soon_threadsafe(log))
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals > 1:
             if self._has_supervisor:  # which kills; others may only have told both of us the same thing
@@ -114,7 +114,7 @@ class _Service:
 
     async def _drain(self, worker: Worker) -> None:
         logger.info("worker_drains", extra={"grace": self._grace})
-        self._beats.stop()
+        self._heartbeat.stop()
         worker.drain()
         if await worker.has_ended(self._grace):
             self._code = NOT_WRITTEN if worker.has_unwritten else 0
@@ -124,7 +124,7 @@ class _Service:
             self._code = NOT_WRITTEN if worker.has_unwritten else 0
             return
         is_written = await worker.abandon(LAST_SECONDS - CLEANUP_SECONDS)
-        self._beats.end()
+        self._heartbeat.end()
         _leave(0 if is_written else NOT_WRITTEN)  # a thread that does not stop would keep the interpreter
 
 
@@ -157,34 +157,34 @@ def _leave(code: int) -> None:
 
 
 class Heartbeat:
-    """Tells at *line*, if a supervisor is there, else to *reporting*; the worker polls every *poll* seconds."""
+    """Reports to the supervisor by *pipe*, if there is one, else to *reporting*; *poll* is the worker's, in seconds."""
 
-    def __init__(self, poll: float, reporting: Reporting, line: SupervisorPipe | None, runtime: Runtime) -> None:
+    def __init__(self, poll: float, reporting: Reporting, pipe: SupervisorPipe | None, runtime: Runtime) -> None:
         self._poll = poll
         self._reporting = reporting
-        self._line = line
+        self._pipe = pipe
         self._runtime = runtime
         self._is_alone = False
 
     def begin(self) -> None:
-        """Tell that the worker is being started; raise `Misuse` if that cannot be told."""
+        """Report that the worker is being started; raise `Misuse` if that cannot be written."""
         self._reporting.begin(self._report(None))
 
     @contextmanager
     def of(self, worker: Worker) -> Iterator[None]:
-        """Tell of *worker*, until the end of this block."""
-        if self._line is None and not self._reporting.has_readers:
+        """Report the health of *worker*, until the end of this block."""
+        if self._pipe is None and not self._reporting.has_readers:
             yield
             return
-        shell = self._runtime.stepper(lambda: self._beat(worker), "holdfast-beats")
-        shell.wake()
+        stepper = self._runtime.stepper(lambda: self._beat(worker), "holdfast-beats")
+        stepper.wake()
         try:
             yield
         finally:
-            shell.stop()
+            stepper.stop()
 
     def stop(self) -> None:
-        """Tell that the worker drains."""
+        """Report that the worker drains."""
         self._reporting.stop()
 
     def end(self) -> None:
@@ -197,10 +197,10 @@ class Heartbeat:
         logger.info("process_health", extra={"is": described(report.processes[0], report.at)})
 
     def _beat(self, worker: Worker) -> float:
-        if self._line is None:
-            self._reporting.tell(self._report(worker))
+        if self._pipe is None:
+            self._reporting.publish(self._report(worker))
             return self._reporting.seconds
-        if not self._line.write(worker.health(), self._poll) and not self._is_alone:
+        if not self._pipe.write(worker.health(), self._poll) and not self._is_alone:
             self._is_alone = True
             logger.warning("supervisor_gone")
             os.kill(os.getpid(), signal.SIGTERM)  # and so drain; only the main thread can begin that
@@ -210,7 +210,7 @@ class Heartbeat:
         now = instant(self._runtime.wall_ms())
         health = None if worker is None else worker.health()
         process = ProcessReport(
-            number=1 if self._line is None else self._line.number,
+            number=1 if self._pipe is None else self._pipe.number,
             state="starting" if health is None else "draining" if health.is_draining else "working",
             pid=os.getpid(),
             heard_at=None if health is None else now,

@@ -53,7 +53,7 @@ class Supervisor:
         self._grace = grace
         self._reporting = reporting
         self._runtime = runtime
-        self._places = [ProcessSlot(each, command, grace + LEAVE_SECONDS, runtime) for each in range(1, processes + 1)]
+        self._slots = [ProcessSlot(each, command, grace + LEAVE_SECONDS, runtime) for each in range(1, processes + 1)]
         self._outdated: deque[tuple[ProcessSlot, int]] = deque()
         self._signals: deque[int] = deque()
         self._endings = 0
@@ -61,56 +61,56 @@ class Supervisor:
         self._is_stopping = False
         self._code = 0
         self._report_at = runtime.monotonic()
-        self._told_states: list[ProcessState] = []
+        self._reported_states: list[ProcessState] = []
 
     def run(self) -> int:
         """Supervise until all have ended; answer the exit code."""
-        logger.info("supervisor_started", extra={"pid": os.getpid(), "processes": len(self._places)})
-        with self._woken() as woken:
+        logger.info("supervisor_started", extra={"pid": os.getpid(), "processes": len(self._slots)})
+        with self._wakeup_socket() as wakeup:
             self._reporting.begin(self._report())
-            self._look()
+            self._step()
             while not self._is_over:
-                self._rest(woken)
-                self._look()
+                self._wait(wakeup)
+                self._step()
         self._reporting.end()
         logger.info("supervisor_ended", extra={"code": self._code})
         return self._code
 
     @property
     def _is_over(self) -> bool:
-        return self._is_stopping and all(each.pid is None for each in self._places)
+        return self._is_stopping and all(each.pid is None for each in self._slots)
 
-    def _look(self) -> None:
+    def _step(self) -> None:
         """Do whatever is to be done by now."""
         while self._signals:
-            self._heed(self._signals.popleft())
-        for each in self._places:
-            each.hear()
-        self._collect()
+            self._on_signal(self._signals.popleft())
+        for each in self._slots:
+            each.read_pipe()
+        self._reap()
         self._start_due()
         self._replace_outdated()
-        for each in self._places:
+        for each in self._slots:
             each.kill_if_late()
-        self._tell()
+        self._report_if_due()
 
-    def _tell(self) -> None:
-        """Tell how all are, when it is time, or has changed."""
+    def _report_if_due(self) -> None:
+        """Publish the health of all, when it is due or a state has changed."""
         report, now = self._report(), self._runtime.monotonic()
         states = [each.state for each in report.processes]
-        if now >= self._report_at or states != self._told_states:
-            self._told_states, self._report_at = states, now + self._reporting.seconds
-            self._reporting.tell(report)
+        if now >= self._report_at or states != self._reported_states:
+            self._reported_states, self._report_at = states, now + self._reporting.seconds
+            self._reporting.publish(report)
 
-    def _heed(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if number in ENDING:
             self._endings += 1
             if self._endings > 1:
-                self._leave(number)
+                self._exit_now(number)
             self._stop()
         elif number == signal.SIGHUP and self._has_terminal:  # it is closed, as shells and the kernel both tell us
             self._stop()
         elif number == signal.SIGHUP:
-            self._outdated = deque((each, each.pid) for each in self._places if each.pid is not None)
+            self._outdated = deque((each, each.pid) for each in self._slots if each.pid is not None)
             logger.info("supervisor_replaces", extra={"processes": len(self._outdated)})
         elif number == signal.SIGUSR1:
             for each in self._report().processes:
@@ -123,70 +123,68 @@ class Supervisor:
         self._is_stopping, self._code = True, code
         logger.info("supervisor_drains", extra={"grace": self._grace})
         self._reporting.stop()
-        for each in self._places:
+        for each in self._slots:
             each.retire()
 
-    def _leave(self, number: int) -> None:
+    def _exit_now(self, number: int) -> None:
         """End all now."""
-        for each in self._places:
+        for each in self._slots:
             each.kill()
         self._reporting.end()
         logger.warning("supervisor_leaves", extra={"code": 128 + number})
         raise SystemExit(128 + number)
 
-    def _collect(self) -> None:
+    def _reap(self) -> None:
         """Collect every process that has ended."""
-        while (ended := _next_ended()) is not None:
+        while (ended := _reap_one()) is not None:
             pid, code = ended
-            for place in self._places:
-                if place.pid == pid:
-                    self._note_end(place, code)
+            for slot in self._slots:
+                if slot.pid == pid:
+                    self._on_exit(slot, code)
 
-    def _note_end(self, place: ProcessSlot, code: int) -> None:
-        had_worked = place.vacate(code)
+    def _on_exit(self, slot: ProcessSlot, code: int) -> None:
+        had_worked = slot.vacate(code)
         if self._is_stopping:  # one that had not begun to work has died of our SIGTERM, and lost nothing
             self._code = worst(self._code, code if had_worked or code != -signal.SIGTERM else 0)
-        elif code in (BROKEN, UNUSABLE) and place.starts == 1 and not had_worked:
+        elif code in (BROKEN, UNUSABLE) and slot.starts == 1 and not had_worked:
             self._stop(code)
         else:
-            place.plan_restart()
+            slot.plan_restart()
 
     def _start_due(self) -> None:
         now = self._runtime.monotonic()
-        for each in self._places:
+        for each in self._slots:
             if not self._is_stopping and each.pid is None and each.due_at <= now:
                 each.start()
 
     def _replace_outdated(self) -> None:
         """Replace one process after the other: the next one only when the last one's heir works."""
         while self._outdated and not self._is_stopping:
-            place, pid = self._outdated[0]
-            if place.pid == pid:
-                place.retire()
+            slot, pid = self._outdated[0]
+            if slot.pid == pid:
+                slot.retire()
                 return
-            if not place.is_working:
+            if not slot.is_working:
                 return
             self._outdated.popleft()
 
     def _report(self) -> HealthReport:
         now = instant(self._runtime.wall_ms())
-        return HealthReport(
-            at=now, pid=os.getpid(), processes=[each.report(self._is_stopping) for each in self._places]
-        )
+        return HealthReport(at=now, pid=os.getpid(), processes=[each.report(self._is_stopping) for each in self._slots])
 
-    def _rest(self, woken: socket.socket) -> None:
+    def _wait(self, wakeup: socket.socket) -> None:
         """Wait until something comes or is due."""
-        lines = [each.line for each in self._places if each.line is not None]
-        instants = [self._report_at, *(each.kill_at for each in self._places if each.kill_at is not None)]
+        pipes = [each.pipe for each in self._slots if each.pipe is not None]
+        instants = [self._report_at, *(each.kill_at for each in self._slots if each.kill_at is not None)]
         if not self._is_stopping:
-            instants += [each.due_at for each in self._places if each.pid is None]
+            instants += [each.due_at for each in self._slots if each.pid is None]
         seconds = max(0.0, min(instants) - self._runtime.monotonic())
-        select.select([woken.fileno(), *lines], [], [], seconds)
+        select.select([wakeup.fileno(), *pipes], [], [], seconds)
         with suppress(BlockingIOError):
-            woken.recv(4096)
+            wakeup.recv(4096)
 
     @contextmanager
-    def _woken(self) -> Iterator[socket.socket]:
+    def _wakeup_socket(self) -> Iterator[socket.socket]:
         """Have signals noted, and make a socket readable that is given."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -217,7 +215,7 @@ def worst(one: int, other: int) -> int:
     return max(known, key=SEVERITY.index)
 
 
-def _next_ended() -> tuple[int, int] | None:
+def _reap_one() -> tuple[int, int] | None:
     """Collect a process that has ended, whosever it was; give its number and how it ended."""
     try:
         pid, status = os.waitpid(-1, os.WNOHANG)

@@ -22,16 +22,16 @@ from holdfast.supervisor.health import facts_of
 from holdfast.worker.health import Health
 
 VARIABLE = "HOLDFAST_SUPERVISED"
-"""Tells a process its place, and the number of its end of the pipe: `2:7`."""
+"""Tells a process the number of its slot, and the descriptor of its end of the pipe: `2:7`."""
 MOST_BYTES = 65_536
 
 
 class WorkerProcess:
-    """A process that runs *command* in the place *number*; raises `OSError` if it cannot be started."""
+    """A process that runs *command* in slot *number*; raises `OSError` if it cannot be started."""
 
     def __init__(self, command: Sequence[str], number: int) -> None:
-        self.line, theirs = os.pipe()
-        os.set_blocking(self.line, False)
+        self.pipe, theirs = os.pipe()
+        os.set_blocking(self.pipe, False)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -41,11 +41,11 @@ class WorkerProcess:
                 env={**os.environ, VARIABLE: f"{number}:{theirs}"},
             )
         except BaseException:
-            os.close(self.line)
+            os.close(self.pipe)
             raise
         finally:
             os.close(theirs)
-        self.heard: float | None = None
+        self.heard_at: float | None = None
         self.is_silent = False
         self.poll = 0.0
         self.health: dict[str, Any] = {}
@@ -59,15 +59,15 @@ class WorkerProcess:
     @property
     def has_worked(self) -> bool:
         """Tell whether it has said that it works."""
-        return self.heard is not None
+        return self.heard_at is not None
 
-    def hear(self, now: float) -> None:
+    def read_pipe(self, now: float) -> None:
         """Take in what it has written; of several lines the last one counts."""
         with suppress(BlockingIOError):
-            while read := os.read(self.line, MOST_BYTES):
+            while read := os.read(self.pipe, MOST_BYTES):
                 *lines, self._unfinished = (self._unfinished + read).split(b"\n")
                 for each in lines[-1:]:
-                    self._understand(each, now)
+                    self._parse(each, now)
             self.is_silent = True  # it has closed its end
 
     def terminate(self) -> None:
@@ -81,16 +81,16 @@ class WorkerProcess:
     def close(self, code: int) -> None:
         """Let go of it; it was collected, and has ended with *code*."""
         self._process.returncode = code  # collected by us, not by `subprocess`
-        os.close(self.line)
+        os.close(self.pipe)
 
-    def _understand(self, line: bytes, now: float) -> None:
+    def _parse(self, line: bytes, now: float) -> None:
         with suppress(ValueError):
-            told = json.loads(line)
-            self.health, self.poll, self.heard = dict(told["health"]), float(told["poll"]), now
+            parsed = json.loads(line)
+            self.health, self.poll, self.heard_at = dict(parsed["health"]), float(parsed["poll"]), now
 
 
 class SupervisorPipe:
-    """The other end: where the process in the place *number* writes."""
+    """The other end: where the process in slot *number* writes."""
 
     def __init__(self, number: int, descriptor: int) -> None:
         self.number = number

@@ -46,7 +46,7 @@ class Identity:
     def works(self) -> bool:
         """Say whether this system lets us become this identity."""
         try:
-            asked = subprocess.run(
+            answer = subprocess.run(
                 [*self.prefix, "/bin/sh", "-c", "id -u"],
                 capture_output=True,
                 cwd="/",
@@ -55,7 +55,7 @@ class Identity:
             )
         except OSError:
             return False
-        return asked.returncode == 0 and asked.stdout.strip() not in {b"", b"0"}
+        return answer.returncode == 0 and answer.stdout.strip() not in {b"", b"0"}
 
 
 def find_identity() -> Identity | None:
@@ -66,7 +66,7 @@ def find_identity() -> Identity | None:
 def _candidates() -> Iterator[Identity]:
     if os.geteuid() != 0 and _has_name(os.geteuid()):
         yield Identity()
-    nobody = _nobody()
+    nobody = _other_user()
     if nobody is None:
         return
     if os.geteuid() == 0:
@@ -84,7 +84,7 @@ def _has_name(uid: int) -> bool:
         return False
 
 
-def _nobody() -> pwd.struct_passwd | None:
+def _other_user() -> pwd.struct_passwd | None:
     strangers = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
     return min(strangers, key=lambda entry: entry.pw_name != "nobody", default=None)
 
@@ -121,7 +121,7 @@ def look_into(directory: Path, origin: str, identity: Identity) -> Binaries | No
     if not (directory / "initdb").is_file():
         return None
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [*identity.prefix, str(directory / "postgres"), "--version"],
             capture_output=True,
             text=True,
@@ -131,7 +131,7 @@ def look_into(directory: Path, origin: str, identity: Identity) -> Binaries | No
         )
     except OSError:
         return None
-    version = re.search(r"PostgreSQL\) (\d[\w.]*)", asked.stdout)
+    version = re.search(r"PostgreSQL\) (\d[\w.]*)", answer.stdout)
     return Binaries(directory, version[1], origin) if version else None
 
 
@@ -161,8 +161,8 @@ def _likely_directories() -> Iterator[Path]:
         if found := shutil.which(program):
             yield Path(found).resolve().parent
     if pg_config := shutil.which("pg_config"):
-        asked = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
-        yield Path(asked.stdout.strip())
+        answer = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
+        yield Path(answer.stdout.strip())
     for pattern in INSTALLED:
         yield from Path("/").glob(pattern.removeprefix("/"))
 
@@ -172,10 +172,10 @@ def make_directory(identity: Identity, memory: Path | None) -> Path | None:
 
     It is ours, and so are the files in it; only `server` below it belongs to *identity*.
     """
-    place = next((place for place in places(memory) if _is_usable(place, identity)), None)
-    if place is None:
+    parent = next((parent for parent in parent_directories(memory) if _is_usable(parent, identity)), None)
+    if parent is None:
         return None
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=place))
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=parent))
     if identity.uid is not None:
         directory.chmod(0o711)
     (directory / "server").mkdir(mode=0o700)
@@ -183,10 +183,10 @@ def make_directory(identity: Identity, memory: Path | None) -> Path | None:
     return directory
 
 
-def places(memory: Path | None) -> list[Path]:
-    """List the places to try, best first."""
+def parent_directories(memory: Path | None) -> list[Path]:
+    """List the directories to try, best first."""
     disks = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - mkdtemp makes it safe
-    return [place.resolve() for place in ([memory, *disks] if memory else disks) if place.is_dir()]
+    return [parent.resolve() for parent in ([memory, *disks] if memory else disks) if parent.is_dir()]
 
 
 def hand_over(path: Path, identity: Identity) -> None:
@@ -195,10 +195,10 @@ def hand_over(path: Path, identity: Identity) -> None:
         os.chown(path, identity.uid, identity.options["group"])
 
 
-def _is_usable(place: Path, identity: Identity) -> bool:
-    if not os.access(place, os.W_OK | os.X_OK) or shutil.disk_usage(place).free < NEEDED_BYTES:
+def _is_usable(parent: Path, identity: Identity) -> bool:
+    if not os.access(parent, os.W_OK | os.X_OK) or shutil.disk_usage(parent).free < NEEDED_BYTES:
         return False
-    if os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0):  # a copy of the binaries may have to run here
+    if os.statvfs(parent).f_flag & getattr(os, "ST_NOEXEC", 0):  # a copy of the binaries may have to run here
         return False
     # the parents are not ours to open for a stranger
-    return identity.uid is None or all(each.stat().st_mode & stat.S_IXOTH for each in (place, *place.parents))
+    return identity.uid is None or all(each.stat().st_mode & stat.S_IXOTH for each in (parent, *parent.parents))

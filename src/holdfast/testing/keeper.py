@@ -32,35 +32,35 @@ class Keeper:
         self, directory: Path, environment: dict[str, str], prefix: Sequence[str], user: dict[str, Any]
     ) -> None:
         start = {"directory": str(directory), "environment": environment, "prefix": prefix, "user": user}
-        self._socket, theirs = socket.socketpair()
+        self._socket, child_end = socket.socketpair()
         self._socket.settimeout(REPLY_SECONDS)
-        self._line = self._socket.makefile("rw", encoding="utf-8")
+        self._stream = self._socket.makefile("rw", encoding="utf-8")
         # a session of its own: Ctrl-C in a terminal is for the user, who then ends the server in good order
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, json.dumps(start), str(os.getpid())],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
+                stdin=child_end.fileno(),
+                stdout=child_end.fileno(),
                 cwd="/",
                 start_new_session=True,
             )
 
     def ask(self, verb: str, **details: object) -> int | None:
         """Have something done and answer its result; raise `OSError` if the keeper does not."""
-        print(json.dumps({"verb": verb, **details}), file=self._line, flush=True)
-        reply = self._line.readline()
+        print(json.dumps({"verb": verb, **details}), file=self._stream, flush=True)
+        reply = self._stream.readline()
         if not reply:
             raise ConnectionResetError("the process that keeps the PostgreSQL server is gone")
         return cast("int | None", json.loads(reply))
 
     def close(self) -> None:
         """Let the keeper end the server and remove its directory, and wait until it has."""
-        self._line.close()
+        self._stream.close()
         self._socket.close()
         self._process.wait()
 
 
-class _Owner:
+class _ServerOwner:
     """The server, and the directory that goes when it goes."""
 
     def __init__(self, directory: str, environment: dict[str, str], prefix: list[str], user: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ def main() -> None:
     start, parent = json.loads(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)  # the log may quote what is in the database
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    owner = _Owner(**start)
+    owner = _ServerOwner(**start)
     try:
         _serve(owner, parent)
     except BrokenPipeError:
@@ -128,7 +128,7 @@ def main() -> None:
         owner.end()
 
 
-def _serve(owner: _Owner, parent: int) -> None:
+def _serve(owner: _ServerOwner, parent: int) -> None:
     # A process forked from the parent may hold the line open after the parent has died: look for it as well.
     while os.getppid() == parent:
         if not select.select([sys.stdin], [], [], PARENT_CHECK_SECONDS)[0]:

@@ -25,7 +25,7 @@ from holdfast.testing.host import (
     hand_over,
     look_into,
     make_directory,
-    places,
+    parent_directories,
 )
 from holdfast.testing.keeper import Keeper
 
@@ -242,7 +242,7 @@ def _kept_directory(identity: Identity, memory: Path | None) -> Iterator[tuple[P
     directory = make_directory(identity, memory)
     if directory is None:
         raise PostgresUnavailable(
-            f"no room for a PostgreSQL: free 1 GiB in one of {', '.join(map(str, places(memory)))}"
+            f"no room for a PostgreSQL: free 1 GiB in one of {', '.join(map(str, parent_directories(memory)))}"
         )
     keeper = Keeper(directory, _environment(), identity.prefix, identity.options)
     try:

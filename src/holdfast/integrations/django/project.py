@@ -21,7 +21,7 @@ from holdfast.errors import Misuse
 from holdfast.integrations.django.addresses import address_of, connection_of
 from holdfast.integrations.django.provider import Django
 from holdfast.settings import Settings
-from holdfast.supervisor.launch import find
+from holdfast.supervisor.launch import import_app
 from holdfast.tasks.registry import Tasks
 
 tasks = Tasks()
@@ -36,7 +36,7 @@ def holdfast() -> Holdfast:
     global _BUILT
     options = _options()
     if "app" in options:
-        return _own(options["app"])
+        return _own_app(options["app"])
     if not apps.ready:
         raise Misuse("holdfast() was called before all tasks are known; call it in a function, when Django is ready")
     wanted = _wanted(options)
@@ -79,11 +79,11 @@ def _options() -> dict[str, Any]:
     return options
 
 
-def _own(place: str) -> Holdfast:
-    hf = find(place)
+def _own_app(path: str) -> Holdfast:
+    hf = import_app(path)
     if hf.settings.schema_name != schema_name():  # models know their tables before hf can be imported
         raise ImproperlyConfigured(
-            f'{place} has the schema {hf.settings.schema_name!r}; write HOLDFAST = {{"app": …, "schema_name": …}}, too'
+            f'{path} has the schema {hf.settings.schema_name!r}; write HOLDFAST = {{"app": …, "schema_name": …}}, too'
         )
     return hf
 

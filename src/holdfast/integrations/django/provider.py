@@ -67,13 +67,13 @@ class AtomicTransaction:
         self.session: Any = None
         """Django's connection object, as `connections[alias]` gives it in this thread."""
 
-    async def begin(self, course: TransactionWatch) -> None:
+    async def begin(self, watch: TransactionWatch) -> None:
         """Enter `atomic()`, on SQLite as a writer."""
         from django.db import Error, transaction
 
         from holdfast.database.borrowed.django import beginning, connect, ours
 
-        self._course = course
+        self._transaction_watch = watch
         wrapper = self.session = _connection(self._alias)
         connect(wrapper)
         _refuse_nested(wrapper)
@@ -85,14 +85,14 @@ class AtomicTransaction:
             raise ours(error) from error
         self._is_open = True
         self._driver = wrapper.connection
-        wrapper.execute_wrappers.append(self._watch)
+        wrapper.execute_wrappers.append(self._run_watched)
 
     async def flush(self) -> None:
         """Do nothing: Django sends each change at once."""
 
     async def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
         """Run the user's *sql* by a cursor of Django's."""
-        statement = in_format(sql, self._course.database)
+        statement = in_format(sql, self._transaction_watch.database)
         with self.session.cursor() as cursor:
             cursor.execute(statement.text, statement.bind(values))
             return records((each[0] for each in cursor.description), cursor.fetchall()) if cursor.description else []
@@ -160,25 +160,25 @@ class AtomicTransaction:
             if isinstance(self._driver, sqlite3.Connection):
                 self._driver.interrupt()
             else:
-                with socket.socket(fileno=os.dup(self._driver.fileno())) as line:
-                    line.shutdown(socket.SHUT_RDWR)
+                with socket.socket(fileno=os.dup(self._driver.fileno())) as connected:
+                    connected.shutdown(socket.SHUT_RDWR)
 
-    def _watch(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
-        """Run a statement of the user's, and tell the course of it."""
-        self._course.refuse_late()
+    def _run_watched(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+        """Run a statement of the user's, and note it in the transaction watch."""
+        self._transaction_watch.refuse_late()
         try:
             result = execute(sql, params, many, context)
         except Exception as error:
-            self._course.failed(error)
+            self._transaction_watch.failed(error)
             raise
-        self._course.ran(str(sql))
+        self._transaction_watch.ran(str(sql))
         return result
 
     def _forget(self) -> None:
         """Note that it ends, and watch no longer."""
         self._is_open = False
-        if self._watch in self.session.execute_wrappers:
-            self.session.execute_wrappers.remove(self._watch)
+        if self._run_watched in self.session.execute_wrappers:
+            self.session.execute_wrappers.remove(self._run_watched)
 
     def _close(self) -> None:
         """Close the driver's connection, from any thread; Django's object is of no use any more."""

@@ -159,7 +159,13 @@ class Children:
         if timer is None:
             return
         timer.cancel()
-        if (mistake := message["mistake"] or self._misfit(message)) is not None:
+        mistake = message["mistake"]
+        if mistake is None and message["database"] != self._launch.database:
+            mistake = (
+                f"{self._launch.app} has another database there than here; let it depend on settings alone, and if it "
+                "is a file, give its whole path"
+            )
+        if mistake is not None:
             self._let_go(child)
             self._fail(child, mistake)
             return
@@ -167,14 +173,6 @@ class Children:
             logger.warning("children_start_again", extra={"failures": self._failures})
         self._failures, self._failing_since = 0, None
         self._make_idle(child)
-
-    def _misfit(self, message: Message) -> str | None:
-        if message["database"] != self._launch.database:
-            return (
-                f"{self._launch.app} has another database there than here; let it depend on settings alone, and if it "
-                "is a file, give its whole path"
-            )
-        return None
 
     # how many there are
 

@@ -130,19 +130,12 @@ class ChildProcess:
         code = self._process.poll()
         if code is None or not self._is_open:
             return
-        self._read_last()
-        self._close()
-        self._owner.on_death(self, code)
-
-    def _read_last(self) -> None:
-        """Take in what it said before it died."""
-        with suppress(OSError):
+        with suppress(OSError):  # what it said before it died
             while piece := self._socket.recv(CHUNK):
                 self._on_bytes(piece)
-
-    def _close(self) -> None:
         self._let_be()
         self._socket.close()
+        self._owner.on_death(self, code)
 
     def _let_be(self) -> None:
         """Hear and say nothing any more."""

@@ -121,7 +121,9 @@ class RemoteAttempt:
         if self.abort_reason is not None or not may_begin:
             self._children.give_back(self._child)
             return Outcome(Kind.GIVE_BACK) if self.abort_reason is None else self.aborted(self.abort_reason)
-        timer = self._limit_time()
+        seconds, timer = self.task.policy.timeout, None
+        if seconds is not None:  # the child itself tells its handler; this ends one that takes no notice
+            timer = self._loop.call_later(seconds, self.abort, AbortReason.TIMEOUT)
         try:
             return await self._run_in(self._child)
         finally:
@@ -148,11 +150,6 @@ class RemoteAttempt:
             self._children.note_unknown(self.task.name)
             return Outcome(Kind.GIVE_BACK, reason="the child process lacks the task", delay_ms=GIVEN_BACK_MS)
         return OUTCOME.validate_python(ended["outcome"])
-
-    def _limit_time(self) -> asyncio.TimerHandle | None:
-        """End a handler that takes no notice of its time-out, of which the child itself tells it."""
-        seconds = self.task.policy.timeout
-        return None if seconds is None else self._loop.call_later(seconds, self.abort, AbortReason.TIMEOUT)
 
     def _judge_death(self, code: int) -> Outcome | None:
         """Say what the attempt came to whose child is dead."""
@@ -225,7 +222,9 @@ class RemoteAttempt:
             case "ended":
                 self._end(message)
             case "report":
-                self._report(message, REPORT.validate_python(message["report"]))
+                report = REPORT.validate_python(message["report"])
+                if report.token == self.token:  # what one before it has left behind may just have reported, too
+                    self._answer(message, self._report_progress(report, message["at_once"]))
             case "hold":
                 self._answer(message, progress.hold(self.token))
             case "release":
@@ -240,11 +239,6 @@ class RemoteAttempt:
     def _end(self, how: Message | int) -> None:
         if not self._ended.done():
             self._ended.set_result(how)
-
-    def _report(self, message: Message, report: ProgressReport) -> None:
-        """Take in how far the handler is; what one before it has left behind may just have reported, too."""
-        if report.token == self.token:
-            self._answer(message, self._report_progress(report, message["at_once"]))
 
     def _answer(self, message: Message, future: Future[bool] | None) -> None:
         """Have the child hear what *future* comes to, under the number of what it asked."""
