@@ -148,17 +148,14 @@ class ThreadPool(Executor):
         with self._state.lock:
             if self._is_shut or _is_exiting:
                 raise RuntimeError("no call can be submitted after the shutdown of the pool or of Python")
-            if self._state.wanted >= len(self._state.threads) < self._most:
-                self._add_thread()
+            threads = self._state.threads
+            if self._state.wanted >= len(threads) < self._most:
+                try:
+                    threads.append(self._start(self._state.serve, f"{self._name}_{len(threads)}"))
+                except RuntimeError as error:
+                    if not threads:
+                        raise Unavailable(NO_THREAD) from error
             self._state.add(work)
-
-    def _add_thread(self) -> None:
-        name = f"{self._name}_{len(self._state.threads)}"
-        try:
-            self._state.threads.append(self._start(self._state.serve, name))
-        except RuntimeError as error:
-            if not self._state.threads:
-                raise Unavailable(NO_THREAD) from error
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; the threads end when they have run all that waits, unless it is cancelled."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from holdfast.retention import Retained, RetentionCount
+    from holdfast.retention import Retained
 
 COLUMNS = ("stale", "deleted", "kept", "postponed")
 
@@ -54,12 +54,11 @@ def as_table(done: Retained, dry_run: bool) -> str:
         return f"nothing is due: {summary}"
     width = max(len("task"), *(len(each.task) for each in done.counts))
     lines = [_line("task".ljust(width), "outcome", *COLUMNS)]
-    lines += [_line(each.task.ljust(width), str(each.outcome), *map(str, _numbers(each))) for each in done.counts]
+    lines += [
+        _line(each.task.ljust(width), str(each.outcome), *(str(getattr(each, name)) for name in COLUMNS))
+        for each in done.counts
+    ]
     return "\n".join([*lines, summary])
-
-
-def _numbers(count: RetentionCount) -> list[int]:
-    return [getattr(count, name) for name in COLUMNS]
 
 
 def _line(task: str, outcome: str, *cells: str) -> str:

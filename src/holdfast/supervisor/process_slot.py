@@ -13,7 +13,7 @@ from datetime import timedelta
 from random import Random
 
 from holdfast.runtime import Runtime
-from holdfast.supervisor.health import ProcessReport, ProcessState, instant
+from holdfast.supervisor.health import ProcessReport, instant
 from holdfast.supervisor.worker_process import WorkerProcess, how_it_ended
 
 FIRST_SECONDS, MOST_SECONDS = 1.0, 30.0
@@ -128,19 +128,15 @@ class ProcessSlot:
             return replace(known, state="starting")
         if process is None:
             return replace(known, state="down", again_at=wall + timedelta(seconds=max(0.0, self.due_at - now)))
+        is_draining = self.kill_at is not None or process.health.get("is_draining")
         return replace(
             known,
-            state=self._state(process),
+            state="draining" if is_draining else "working" if process.has_worked else "starting",
             pid=process.pid,
             heard_at=None if process.heard_at is None else wall - timedelta(seconds=now - process.heard_at),
             poll=process.poll,
             health=process.health,
         )
-
-    def _state(self, process: WorkerProcess) -> ProcessState:
-        if self.kill_at is not None or process.health.get("is_draining"):
-            return "draining"
-        return "working" if process.has_worked else "starting"
 
 
 class Backoff:

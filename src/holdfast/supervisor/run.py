@@ -86,16 +86,13 @@ class _Service:
                 logger.info("worker_started", extra={"worker": worker.id, "pid": os.getpid()})
                 self._log_health_on_signal(worker)
                 with self._heartbeat.of(worker):
-                    await self._work(worker)
+                    stop = asyncio.ensure_future(self._stopping.wait())
+                    either: list[asyncio.Future[Any]] = [stop, worker.ended]
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                    stop.cancel()
+                    if self._signals:
+                        await self._drain(worker)
         return self._code
-
-    async def _work(self, worker: Worker) -> None:
-        stop = asyncio.ensure_future(self._stopping.wait())
-        either: list[asyncio.Future[Any]] = [stop, worker.ended]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if self._signals:
-            await self._drain(worker)
 
     def _log_health_on_signal(self, worker: Worker) -> None:
         """Log the health of *worker* at SIGUSR1, unless the application has its own use for that."""

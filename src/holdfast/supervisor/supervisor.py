@@ -22,7 +22,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
 
 from holdfast.runtime import Runtime
 from holdfast.supervisor.health import HealthReport, ProcessState, described, instant
@@ -69,16 +68,12 @@ class Supervisor:
         with self._wakeup_socket() as wakeup:
             self._reporting.begin(self._report())
             self._step()
-            while not self._is_over:
+            while not self._is_stopping or any(each.pid is not None for each in self._slots):
                 self._wait(wakeup)
                 self._step()
         self._reporting.end()
         logger.info("supervisor_ended", extra={"code": self._code})
         return self._code
-
-    @property
-    def _is_over(self) -> bool:
-        return self._is_stopping and all(each.pid is None for each in self._slots)
 
     def _step(self) -> None:
         """Do whatever is to be done by now."""
@@ -192,7 +187,7 @@ class Supervisor:
             theirs.setblocking(False)
             before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
             for number in (*ENDING, *self._further_signals()):
-                signal.signal(number, self._note_signal)
+                signal.signal(number, lambda number, _: self._signals.append(number))
             try:
                 yield ours
             finally:
@@ -204,9 +199,6 @@ class Supervisor:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             found.append(signal.SIGHUP)
         return found
-
-    def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals.append(number)
 
 
 def worst(one: int, other: int) -> int:

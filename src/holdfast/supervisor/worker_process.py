@@ -66,8 +66,9 @@ class WorkerProcess:
         with suppress(BlockingIOError):
             while read := os.read(self.pipe, MOST_BYTES):
                 *lines, self._unfinished = (self._unfinished + read).split(b"\n")
-                for each in lines[-1:]:
-                    self._parse(each, now)
+                with suppress(ValueError):
+                    for parsed in map(json.loads, lines[-1:]):
+                        self.health, self.poll, self.heard_at = dict(parsed["health"]), float(parsed["poll"]), now
             self.is_silent = True  # it has closed its end
 
     def terminate(self) -> None:
@@ -82,11 +83,6 @@ class WorkerProcess:
         """Let go of it; it was collected, and has ended with *code*."""
         self._process.returncode = code  # collected by us, not by `subprocess`
         os.close(self.pipe)
-
-    def _parse(self, line: bytes, now: float) -> None:
-        with suppress(ValueError):
-            parsed = json.loads(line)
-            self.health, self.poll, self.heard_at = dict(parsed["health"]), float(parsed["poll"]), now
 
 
 class SupervisorPipe:

@@ -66,7 +66,8 @@ def find_identity() -> Identity | None:
 def _candidates() -> Iterator[Identity]:
     if os.geteuid() != 0 and _has_name(os.geteuid()):
         yield Identity()
-    nobody = _other_user()
+    others = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
+    nobody = min(others, key=lambda entry: entry.pw_name != "nobody", default=None)
     if nobody is None:
         return
     if os.geteuid() == 0:
@@ -82,11 +83,6 @@ def _has_name(uid: int) -> bool:
         return bool(pwd.getpwuid(uid))
     except KeyError:
         return False
-
-
-def _other_user() -> pwd.struct_passwd | None:
-    strangers = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
-    return min(strangers, key=lambda entry: entry.pw_name != "nobody", default=None)
 
 
 @dataclass(frozen=True, slots=True)

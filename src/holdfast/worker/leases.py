@@ -229,16 +229,13 @@ class LeaseKeeper:
         if self._on_extended is not None:
             self._on_extended()
         if is_due:
-            self._succeeded()
+            self._is_queueing = False
+            if self._is_failing:
+                self._is_failing = False
+                logger.warning("leases_renewed_again")
             return states
         rest = [token for token in leases if token not in due]
         return states | (self._store.read_sync(claiming.claim_states, rest) if rest else {})
-
-    def _succeeded(self) -> None:
-        self._is_queueing = False
-        if self._is_failing:
-            self._is_failing = False
-            logger.warning("leases_renewed_again")
 
     def _failing(self, error: Exception) -> None:
         self._is_queueing = isinstance(error, Busy) and self._store.database == "sqlite"

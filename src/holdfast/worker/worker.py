@@ -119,9 +119,9 @@ class Worker:
         self._progress = Progress(self._store, self._runtime)
         on_extended = self._send_leases if self._launch is not None else None
         self._leases = LeaseKeeper(self._lease_store, self._runtime, self, on_extended)
-        self._hearing = Hearing(
-            self._store, self._runtime, self._member(), self._all_wants, self._options.poll, self._on_hint
-        )
+        queues = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
+        member = Member.here(self.id, self._options.name, queues=queues, concurrency=self._options.concurrency)
+        self._hearing = Hearing(self._store, self._runtime, member, self._all_wants, self._options.poll, self._on_hint)
         if self._launch is not None and self._child_slots.wants:
             self._children = Children(
                 self._launch,
@@ -219,10 +219,6 @@ class Worker:
             logger.warning("no_proof_of_life", extra={"reason": str(error)})
             self._liveness_locks.drop()
             self._liveness_locks = None
-
-    def _member(self) -> Member:
-        served = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
-        return Member.here(self.id, self._options.name, queues=served, concurrency=self._options.concurrency)
 
     async def _end(self) -> None:
         await self._hearing.stop()

@@ -182,14 +182,11 @@ class Child:
 
     def _listen(self) -> float:
         """Wait for what the worker says, and see to it that nothing runs on without its lease."""
-        for message in self._pipe.receive(self._wait_seconds):
+        seconds = self._lease.seconds if self._exit_at is None else self._exit_at[1] - self._monotonic()
+        for message in self._pipe.receive(seconds):
             self._on_message(message)
         self._fence()
         return 0.0
-
-    @property
-    def _wait_seconds(self) -> float | None:
-        return self._lease.seconds if self._exit_at is None else self._exit_at[1] - self._monotonic()
 
     def _on_message(self, message: Message) -> None:
         match message["say"]:

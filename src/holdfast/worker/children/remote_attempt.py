@@ -177,14 +177,11 @@ class RemoteAttempt:
                 self._child.send("abort", number=self._number, reason=reason)
         elif reason is not AbortReason.SHUTDOWN:
             return
-        self._kill_in(KILL_SECONDS.get(reason, STUBBORN_SECONDS))
-
-    def _kill_in(self, seconds: float) -> None:
-        at = self._loop.time() + seconds
+        kill_at = self._loop.time() + KILL_SECONDS.get(reason, STUBBORN_SECONDS)
         if self._killing is not None:
-            at = min(at, self._killing.when())
+            kill_at = min(kill_at, self._killing.when())
             self._killing.cancel()
-        self._killing = self._loop.call_at(at, self._kill)
+        self._killing = self._loop.call_at(kill_at, self._kill)
 
     def _kill(self) -> None:
         if self._number is not None and self._child is not None and not self._ended.done():
