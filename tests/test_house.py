@@ -52,7 +52,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("tx",),
         ("single_statement", "migrations"),
         ("sqlite", "postgres"),
-        ("borrowed", "stores"),
+        ("borrowed",),
     ),
     "store": (
         ("phase_rows", "task_rows", "unique", "workers"),

@@ -22,9 +22,8 @@ from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Targets, Verbs, asked_by, when_of
 from holdfast.client.waiter import Until, Waiter
 from holdfast.client.webhook_handles import WebhooksHandle
-from holdfast.database import migrations
+from holdfast.database import make_lease_store, make_store, migrations
 from holdfast.database.borrowed import Borrower
-from holdfast.database.stores import make_lease_store, make_store
 from holdfast.database.tx import Runner, Store
 from holdfast.errors import Misuse
 from holdfast.events.feed import Feed, Follower

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from holdfast import Context, Holdfast, Retention, Tasks
-from holdfast.database.sqlite import log_length
+from holdfast.database.sqlite import wal
 from holdfast.database.tx import Tx
 from holdfast.outcomes import Retry
 from tests.disk.one_thread import one_thread
@@ -123,5 +123,5 @@ async def main(path: str, acks: Acks, synchronous: str, rounds: int) -> None:
 
 if __name__ == "__main__":
     sys.stdin.readline()
-    log_length.LONG_BYTES, log_length.AGAIN_SECONDS = 1, 0.0  # it is written back whenever somebody looks
+    wal.LONG_BYTES, wal.AGAIN_SECONDS = 1, 0.0  # it is written back whenever somebody looks
     asyncio.run(main(sys.argv[1], Acks(sys.argv[2]), sys.argv[3], int(sys.argv[4])))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.database.sqlite.filelock import FileLock
+from holdfast.database.sqlite.file_locks import FileLock
 from tests.acceptance.jobs_of_tests import gated, quick
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, scene

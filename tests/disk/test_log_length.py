@@ -11,8 +11,8 @@ from typing import TypeAlias
 import pytest
 
 from holdfast import Busy, Holdfast
-from holdfast.database.sqlite import SqliteStore, log_length
-from holdfast.database.sqlite.filelock import FileLock
+from holdfast.database.sqlite import SqliteStore, wal
+from holdfast.database.sqlite.file_locks import FileLock
 from holdfast.database.tx import Tx
 from holdfast.worker.upkeep import reaper
 from tests.acceptance.processes import until as wait_until
@@ -26,9 +26,9 @@ LONG, TOO_LONG = 400_000, 600_000  # the tables alone make a log of 240 kB
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_length, "LONG_BYTES", LONG)
-    monkeypatch.setattr(log_length, "TOO_LONG_BYTES", TOO_LONG)
-    monkeypatch.setattr(log_length, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(wal, "LONG_BYTES", LONG)
+    monkeypatch.setattr(wal, "TOO_LONG_BYTES", TOO_LONG)
+    monkeypatch.setattr(wal, "AGAIN_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.database.sqlite.connection import WriteConnection
-from holdfast.database.sqlite.liveness_lock import HeldLock
+from holdfast.database.sqlite.file_locks import HeldLock
 from holdfast.database.tx import Row, Tx
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Change, guard
@@ -436,7 +436,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def credulous(path: str, device: int, inode: int) -> HeldLock | None:
         found = take_of_the_dead(path, device, inode)
         if found is None and not importlib.import_module("os").path.exists(path):
-            return importlib.import_module("holdfast.database.sqlite.liveness_lock").take(
+            return importlib.import_module("holdfast.database.sqlite.file_locks").take_liveness_lock(
                 path, model=WORLD[0].disk.path
             )
         return found

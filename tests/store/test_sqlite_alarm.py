@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.database.sqlite import alarm, watch
-from holdfast.database.sqlite.alarm import FileAlarm, make_alarm
+from holdfast.database.sqlite import wal
+from holdfast.database.sqlite.wal import FileAlarm, make_alarm
 from holdfast.runtime import Runtime
 from tests.support.conditions import until
 
@@ -100,7 +100,7 @@ def test_where_the_kernel_has_none_left_there_is_none(tmp_path: Path, monkeypatc
     def refuse(*_: object) -> None:
         raise OSError("too many")
 
-    monkeypatch.setattr(alarm, "FileAlarm", refuse)
+    monkeypatch.setattr(wal, "FileAlarm", refuse)
 
     assert make_alarm(str(tmp_path), Runtime(), lambda: None) is None
 
@@ -109,11 +109,11 @@ def test_where_the_kernel_has_none_left_there_is_none(tmp_path: Path, monkeypatc
 async def test_a_commit_of_another_program_is_heard_at_rest(
     new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch, has_alarms: bool
 ) -> None:
-    monkeypatch.setattr(watch, "LIVELY_SECONDS", 0.05)
-    monkeypatch.setattr(watch, "LAST_ECHO_SECONDS", watch.ECHO_SECONDS)
-    monkeypatch.setattr(watch, "LOOK_SECONDS" if has_alarms else "ALARMED_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(wal, "LIVELY_SECONDS", 0.05)
+    monkeypatch.setattr(wal, "LAST_ECHO_SECONDS", wal.ECHO_SECONDS)
+    monkeypatch.setattr(wal, "LOOK_SECONDS" if has_alarms else "ALARMED_LOOK_SECONDS", 0.02)
     if has_alarms:
-        monkeypatch.setattr(watch, "ALARMED_LOOK_SECONDS", 60)
+        monkeypatch.setattr(wal, "ALARMED_LOOK_SECONDS", 60)
     hf = new_holdfast("sqlite", runtime=Runtime(has_file_alarms=has_alarms))
     heard = threading.Event()
     await hf.open()

@@ -14,8 +14,7 @@ import pytest
 
 from holdfast.database import migrations
 from holdfast.database.sqlite import SqliteStore, SqliteTx, translated
-from holdfast.database.sqlite.file import require_sqlite
-from holdfast.database.sqlite.filesystem import Mount, kind_at, parse_linux, parse_mac
+from holdfast.database.sqlite.file import Mount, kind_at, parse_linux, parse_mac, require_sqlite
 from holdfast.database.tx import Tx, drive
 from holdfast.errors import Busy, InvalidSettings, NotMigrated, StoreError, Unavailable
 from holdfast.settings import Settings
@@ -75,7 +74,7 @@ def test_the_mount_command_tells_the_file_system_on_a_mac() -> None:
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F-36."""
     mounts = [Mount("/", "ext4"), Mount(os.path.realpath(tmp_path), "nfs4")]
-    monkeypatch.setattr("holdfast.database.sqlite.filesystem._mounts_here", lambda: mounts)
+    monkeypatch.setattr("holdfast.database.sqlite.file._mounts_here", lambda: mounts)
 
     with pytest.raises(InvalidSettings, match=r"network file system .nfs4."):
         SqliteStore(tmp_path / "jobs.db").open_sync()

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.database.sqlite import SqliteStore
-from holdfast.database.sqlite.liveness_lock import take, take_of_the_dead
+from holdfast.database.sqlite.file_locks import take_liveness_lock, take_of_the_dead
 from holdfast.errors import Busy, Unavailable
 from holdfast.models import Start
 from holdfast.runtime import Runtime
@@ -430,7 +430,7 @@ async def test_a_row_that_a_stranger_has_locked_is_spared_until_its_worker_could
 @contextmanager
 def lock_file(tmp_path: Path) -> Iterator[tuple[str, LivenessLock, Any]]:
     path = str(tmp_path / "life")
-    held = take(path, model=str(tmp_path))
+    held = take_liveness_lock(path, model=str(tmp_path))
     try:
         yield path, LivenessLock("worker-aa", path, held.device, held.inode), held
     finally:
@@ -470,8 +470,8 @@ def test_opening_and_closing_the_file_elsewhere_frees_nothing(tmp_path: Path) ->
 
 FORKS = """
 import os, sys, time
-from holdfast.database.sqlite.liveness_lock import take
-held = take(sys.argv[1], model=".")
+from holdfast.database.sqlite.file_locks import take_liveness_lock
+held = take_liveness_lock(sys.argv[1], model=".")
 if os.fork() == 0:
     time.sleep(60)
 print(held.device, held.inode, flush=True)

@@ -30,8 +30,7 @@ def migrate(database: str | None, show_sql: bool, only_check: bool, schema_name:
       holdfast migrate --sql postgresql://app@db/shop | psql postgresql://owner@db/shop
       holdfast migrate --check
     """
-    from holdfast.database import migrations
-    from holdfast.database.stores import make_store
+    from holdfast.database import make_store, migrations
     from holdfast.runtime import Runtime
     from holdfast.settings import Settings
 

@@ -17,11 +17,10 @@ from holdfast.database.hints import Hear, HintListener, Hints
 from holdfast.database.sqlite.block import AsyncSqliteTransaction, BlockingSqliteTransaction
 from holdfast.database.sqlite.connection import WriteConnection
 from holdfast.database.sqlite.file import DatabaseFile
-from holdfast.database.sqlite.filelock import FileLock
+from holdfast.database.sqlite.file_locks import FileLock
 from holdfast.database.sqlite.fork import ForkGate, keep_for_ever, watch_forks
-from holdfast.database.sqlite.log_length import LogLength
 from holdfast.database.sqlite.readers import Readers
-from holdfast.database.sqlite.watch import LogWatch
+from holdfast.database.sqlite.wal import LogLength, LogWatch
 from holdfast.database.sqlite.write_queue import ListWork, Work
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx, bound

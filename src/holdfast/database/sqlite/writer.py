@@ -24,7 +24,7 @@ from typing import Any
 
 from holdfast.database.sqlite.block import SqliteTransaction
 from holdfast.database.sqlite.connection import BlockConnection, WriteConnection
-from holdfast.database.sqlite.filelock import FileLock
+from holdfast.database.sqlite.file_locks import FileLock
 from holdfast.database.sqlite.write_queue import (
     LoopWriteRequest,
     ThreadWriteRequest,

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from holdfast.database.sqlite import SqliteStore
-from holdfast.database.sqlite.liveness_lock import HeldLock, take, take_of_the_dead
+from holdfast.database.sqlite.file_locks import HeldLock, take_liveness_lock, take_of_the_dead
 from holdfast.database.tx import Store
 from holdfast.fault_points import reach
 from holdfast.store import workers
@@ -33,7 +33,7 @@ class LivenessLocks:
         """Take our own lock and write it down; nothing may be claimed before."""
         database = self._store.path
         path = f"{database}-holdfast-worker-{self._worker.rpartition('-')[2]}"
-        self._own = take(path, model=database)
+        self._own = take_liveness_lock(path, model=database)
         await self._store.run(workers.record_lock, LivenessLock(self._worker, path, self._own.device, self._own.inode))
 
     async def end(self) -> None:
