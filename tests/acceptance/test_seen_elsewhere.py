@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Tasks
-from holdfast.database.postgres import connectors
+from holdfast.database.postgres import pool
 from holdfast.errors import Conflict, NotFound, StoreError, UniqueConflict
 from holdfast.outcomes import Retry
 from holdfast.store.jobs import claiming, reaping
@@ -104,7 +104,7 @@ def test_a_thousand_connections_that_fail_leave_no_descriptor_behind(
 ) -> None:
     """P-04, I-51."""
     url = empty_url if fails == "what follows it" else f"{empty_url}_nowhere"
-    monkeypatch.setattr(connectors, "OLDEST_SERVER", 10**9)
+    monkeypatch.setattr(pool, "OLDEST_SERVER", 10**9)
     store = Holdfast(url).store
     fail_to_open(store)
     before = descriptors()

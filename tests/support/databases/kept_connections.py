@@ -20,9 +20,8 @@ from psycopg import conninfo
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from holdfast.database.postgres.async_connection import AsyncConnection
-from holdfast.database.postgres.connectors import AsyncConnector, BlockingConnector
 from holdfast.database.postgres.deadline import Deadline
-from holdfast.database.postgres.pool import ConnectionPool, PooledConnection
+from holdfast.database.postgres.pool import AsyncConnector, BlockingConnector, ConnectionPool, PooledConnection
 from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 
 MOST = 8  # of one kind; a test with more of them makes the others itself

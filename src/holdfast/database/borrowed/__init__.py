@@ -7,18 +7,16 @@ write, and leaves the connection usable. Around a block of the caller's it is as
 
 Read it in this order:
 
-    kinds      what there is to know about a driver's connection, and about an object that stands for one
-    lender     makes a caller's connection a `Runner`, or refuses it
-    known      the list of all that is known
-    provided   a block in a transaction of the user's own kind, which a provider opens and ends
-    course     what happens to such a transaction while it is open: savepoints, errors, time
-    drivers    psycopg and sqlite3; what is said of a connection that is refused
-    asyncpg    its connections, and what its pools hand out
-    psycopg2   its connections
-    aiosqlite  its connections, each in a thread of its own
-    halves     of an operation that breaks off half-way nothing can be committed
-    sqlalchemy its sessions and connections, in both colours
-    django     an alias, or a connection of `django.db`
+    adapters           what there is to know about a driver's connection, and about an object that stands for one
+    borrow             makes a caller's connection a `Runner`, or refuses it; the list of all that is known
+    orm_transaction    a block in a transaction of the user's own kind, which a provider opens and ends
+    transaction_watch  what happens to such a transaction while it is open: savepoints, errors, time
+    drivers            psycopg, sqlite3 and aiosqlite; what is said of a connection that is refused
+    asyncpg            its connections, and what its pools hand out
+    psycopg2           its connections
+    atomicity          of an operation that breaks off half-way nothing can be committed
+    sqlalchemy         its sessions and connections, in both colours
+    django             an alias, or a connection of `django.db`
 
 No library is imported before a connection of its own has been given to us.
 """

@@ -10,13 +10,36 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast.database import migrations
+from holdfast.database.borrowed import asyncpg, django, drivers, psycopg2, sqlalchemy
 from holdfast.database.borrowed.adapters import Driver, DriverConnection, Intent, Library
-from holdfast.database.borrowed.registry import KNOWN
 from holdfast.database.tx import ListOperation, Operation, P, R, Store, T, Tx, bound
 from holdfast.errors import TransactionRequired, WrongConnection
 
 Identity: TypeAlias = Callable[[], Awaitable[str | None]]
 Lend: TypeAlias = Callable[[], Coroutine[Any, Any, DriverConnection]]
+
+KNOWN: dict[str, Driver | Library] = {
+    each.type_name: each
+    for each in (
+        drivers.ASYNC_PSYCOPG,
+        drivers.PSYCOPG,
+        drivers.SQLITE,
+        asyncpg.ASYNCPG,
+        asyncpg.OF_POOL,
+        psycopg2.PSYCOPG2,
+        drivers.AIOSQLITE,
+        sqlalchemy.SESSION,
+        sqlalchemy.SCOPED_SESSION,
+        sqlalchemy.CONNECTION,
+        sqlalchemy.ASYNC_SESSION,
+        sqlalchemy.ASYNC_SCOPED_SESSION,
+        sqlalchemy.ASYNC_CONNECTION,
+        django.ALIAS,
+        django.PROXY,
+        django.WRAPPER,
+    )
+}
+"""All that a caller may lend us, by the name of its type."""
 
 
 class Borrowed:

@@ -1,16 +1,22 @@
-"""The connections of psycopg and of Python's own sqlite3."""
+"""The connections of psycopg, of Python's own sqlite3, and of aiosqlite: a sqlite3 connection in a thread of its own.
+
+On aiosqlite a whole operation of ours is one visit to that thread. So what other tasks do on the same connection comes
+before it or after it, and never between its statements; and a caller who is cancelled has it done wholly, or not at
+all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from holdfast.database.borrowed.adapters import Driver, R
 from holdfast.database.borrowed.atomicity import run_undoable, run_whole
 from holdfast.database.dialect import Dialect
-from holdfast.database.tx import Tx
+from holdfast.database.tx import Tx, drive
 from holdfast.errors import TransactionRequired, WrongConnection
 
 IDLE, ACTIVE, FAILED, UNKNOWN = 0, 1, 3, 4  # libpq's words for the state of a transaction
@@ -66,7 +72,7 @@ def _refuse_psycopg(connection: Any) -> None:
         )
 
 
-def refuse_sqlite(connection: Any) -> None:
+def _refuse_sqlite(connection: Any) -> None:
     try:
         is_open = connection.in_transaction
         connection.total_changes  # noqa: B018 - raises on a closed connection, and asks the database nothing
@@ -116,7 +122,7 @@ def _let_go(connection: Any) -> None:
         raise is_in_use()
 
 
-async def run_sqlite(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+async def _run_sqlite(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
     """Run *work* with texts as texts, whatever the caller makes of them."""
     from holdfast.database.sqlite import SqliteTx
     from holdfast.database.sqlite.tx import raise_ours
@@ -136,6 +142,35 @@ async def run_sqlite(connection: Any, dialect: Dialect, work: Callable[[Tx], Cor
         connection.text_factory = text_factory
 
 
+def _refuse_aiosqlite(connection: Any) -> None:
+    if not all(hasattr(connection, name) for name in ("_execute", "_connection", "_running")):
+        raise WrongConnection(
+            "this version of aiosqlite is made otherwise than those that Holdfast knows; install an older one, or a "
+            "newer release of holdfast"
+        )
+    _refuse_sqlite(_inner(connection))
+
+
+def _inner(connection: Any) -> Any:
+    """Reach the connection in the thread."""
+    if not connection._running:
+        raise is_closed()
+    if connection._connection is None:
+        raise WrongConnection("this connection is not open yet; write `async with aiosqlite.connect(…) as connection:`")
+    return connection._connection
+
+
+async def _run_aiosqlite(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    result: R = await connection._execute(partial(_visit, _inner(connection), dialect, work))
+    return result
+
+
+def _visit(inner: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    _refuse_sqlite(inner)  # another task may have ended the transaction meanwhile
+    return drive(_run_sqlite(inner, dialect, work))
+
+
 ASYNC_PSYCOPG = Driver("psycopg.AsyncConnection", "postgres", True, _refuse_psycopg, _run_async_psycopg)
 PSYCOPG = Driver("psycopg.Connection", "postgres", False, _refuse_psycopg, _run_psycopg)
-SQLITE = Driver("sqlite3.Connection", "sqlite", False, refuse_sqlite, run_sqlite)
+SQLITE = Driver("sqlite3.Connection", "sqlite", False, _refuse_sqlite, _run_sqlite)
+AIOSQLITE = Driver("aiosqlite.core.Connection", "sqlite", True, _refuse_aiosqlite, _run_aiosqlite)

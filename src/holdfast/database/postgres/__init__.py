@@ -2,19 +2,19 @@
 
 Read it in this order:
 
-    store       the store: what the faces call; opening, closing, migrating, forking
-    execution   one operation from BEGIN to COMMIT, again where that is safe: what the outcomes are
-    block       a transaction that stays open around a user's code
-    side        async and blocking: the few things that they do differently
-    pool        at most so many connections
-    doors       how each colour connects, and waits for a place in the pool
-    connecting  a blocking connect that ends by its deadline
-    group       callers that wait share the next commit
-    deadline    the end of waiting, enforced outside the driver
-    cancels     has the server end what runs on a connection that we have cut
-    errors      what a driver's error means to us
-    address     the connection parameters that we add, each with its reason
-    tx          our SQL on a psycopg connection, ours or a caller's
+    store             the store: what the faces call; opening, closing, migrating, forking
+    execution         one operation from BEGIN to COMMIT, again where that is safe: what the outcomes are
+    block             a transaction that stays open around a user's code
+    colours           async and blocking: the few things that they do differently
+    pool              at most so many connections; how each colour connects, and waits for a place
+    group             callers that wait share the next commit
+    deadline          the end of waiting, enforced outside the driver, and what the server is then asked to end
+    errors            what a driver's error means to us
+    address           the connection parameters that we add, each with its reason
+    tx                our SQL on a psycopg connection, ours or a caller's
+    beginning         BEGIN and the first statement of a block, in one round trip
+    async_connection  an async connection that does without a task for each wait
+    listener          hints by LISTEN
 """
 
 from holdfast.errors import InvalidSettings

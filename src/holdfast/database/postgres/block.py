@@ -20,9 +20,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.database.postgres.address import READ_MARK
-from holdfast.database.postgres.cancels import CancellingAlarm
 from holdfast.database.postgres.colours import Side
-from holdfast.database.postgres.deadline import Alarm, Deadline
+from holdfast.database.postgres.deadline import Alarm, CancellingAlarm, Deadline
 from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.database.postgres.execution import IN_DOUBT, is_rolled_back
 from holdfast.database.postgres.pool import PooledConnection

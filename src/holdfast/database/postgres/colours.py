@@ -20,11 +20,9 @@ from psycopg.pq.abc import PGconn
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.postgres.address import Address
-from holdfast.database.postgres.cancels import CancellingAlarm, Cancels
-from holdfast.database.postgres.connectors import AsyncConnector, BlockingConnector
-from holdfast.database.postgres.deadline import Alarm, AlarmThread, Deadline, LoopAlarms
+from holdfast.database.postgres.deadline import Alarm, AlarmThread, CancellingAlarm, Cancels, Deadline, LoopAlarms
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup
-from holdfast.database.postgres.pool import ConnectionPool, Connector
+from holdfast.database.postgres.pool import AsyncConnector, BlockingConnector, ConnectionPool, Connector
 from holdfast.database.tx import R, drive
 from holdfast.errors import StoreError
 from holdfast.models import R_co

@@ -27,9 +27,9 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from holdfast.database.dialect import READERS_ONLY
 from holdfast.database.hints import Tell
 from holdfast.database.postgres.address import Address
-from holdfast.database.postgres.connecting import connect, wait
-from holdfast.database.postgres.deadline import Deadline
+from holdfast.database.postgres.deadline import Deadline, wait
 from holdfast.database.postgres.errors import first_line
+from holdfast.database.postgres.pool import connect
 from holdfast.runtime import Runtime, Stepper
 
 CONNECT_SECONDS = 5.0

@@ -3,24 +3,35 @@
 Why not psycopg_pool: decision 0007. In one sentence: it connects in the background, where no deadline of ours reaches
 and no caller hears what is wrong. Here all of that happens in the caller, or not at all.
 
-Written once for both colours, like an operation: over the blocking side its awaits never suspend.
+Written once for both colours, like an operation: over the blocking side its awaits never suspend. A connector is what
+the colours do differently: how one connects, and waits until one of the pool's places is free.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from holdfast.database.postgres.deadline import Deadline
+import psycopg
+from psycopg import pq
+from psycopg.pq import ConnStatus, PollingStatus
+from psycopg.pq.abc import PGconn
+
+from holdfast.database.dialect import Dialect
+from holdfast.database.postgres.address import Address
+from holdfast.database.postgres.async_connection import AsyncConnection
+from holdfast.database.postgres.deadline import EVENTS, Deadline, wait
 from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
-from holdfast.errors import Unavailable
+from holdfast.errors import StoreError, Unavailable
+from holdfast.threads import in_slices
 
-if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn
-
+OLDEST_SERVER = 140000
+ANY_TEXT = ("UTF8", "SQL_ASCII")  # the second takes whatever bytes it is given
 IDLE_SECONDS = 300.0
 LIFETIME_SECONDS = 3600.0  # so that a server's memory for us, and a balanced address, do not grow old
 
@@ -128,3 +139,118 @@ class ConnectionPool:
         with suppress(IndexError):
             while now - self._idle[0].used > IDLE_SECONDS:
                 self._finish(self._idle.popleft())
+
+
+class AsyncConnector:
+    """The doors of a pool that belongs to one event loop."""
+
+    def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
+        self._address = address
+        self._dialect = dialect
+        self._monotonic = monotonic
+        self._places = asyncio.Semaphore(size)
+
+    async def acquire(self, seconds: float | None) -> bool:
+        """Wait for a free place, for ever if need be; tell whether there was one in time."""
+        if not self._places.locked():
+            return await self._places.acquire()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._places.acquire()
+        except TimeoutError:
+            return False
+
+    def release(self) -> None:
+        """Free a place."""
+        self._places.release()
+
+    async def connect(self, deadline: Deadline) -> PooledConnection:
+        """Make a connection."""
+        try:
+            async with asyncio.timeout(deadline.remaining()):
+                connection = await AsyncConnection.connect(
+                    **self._address.parameters,
+                    autocommit=True,
+                    prepare_threshold=self._address.prepare_threshold,
+                )
+        except TimeoutError as error:
+            raise psycopg.errors.ConnectionTimeout("the connection was not made in time") from error
+        return _checked(
+            PooledConnection(connection.pgconn, OwnAsyncPostgresTx(connection, self._dialect), self._monotonic())
+        )
+
+
+class BlockingConnector:
+    """The doors of a pool that all threads share."""
+
+    def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
+        self._address = address
+        self._dialect = dialect
+        self._monotonic = monotonic
+        self._places = threading.Semaphore(size)
+
+    async def acquire(self, seconds: float | None) -> bool:
+        """Wait for a free place, for ever if need be; tell whether there was one in time."""
+        return in_slices(lambda slice_seconds: self._places.acquire(timeout=slice_seconds), seconds)
+
+    def release(self) -> None:
+        """Free a place."""
+        self._places.release()
+
+    async def connect(self, deadline: Deadline) -> PooledConnection:
+        """Make a connection."""
+        connection = connect(self._address.hosts(), deadline)
+        connection.autocommit = True
+        connection.prepare_threshold = self._address.prepare_threshold
+        return _checked(
+            PooledConnection(connection.pgconn, OwnPostgresTx(connection, self._dialect), self._monotonic())
+        )
+
+
+def _checked(lent: PooledConnection) -> PooledConnection:
+    """Refuse a server that is too old, or a database that cannot hold every text; both were told while we connected."""
+    if (version := lent.pgconn.server_version) < OLDEST_SERVER:
+        lent.pgconn.finish()
+        raise StoreError(f"PostgreSQL {version // 10000} is too old; Holdfast needs 14 or newer")
+    encoding = (lent.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()  # a pooler may not know it
+    if encoding not in ANY_TEXT:
+        lent.pgconn.finish()
+        raise StoreError(f"the database's encoding is {encoding}, which has not every character; make one with UTF8")
+    return lent
+
+
+def connect(hosts: list[str], deadline: Deadline) -> psycopg.Connection[tuple[object, ...]]:
+    """Connect to the first of *hosts*, written as libpq wants them, that lets us; a silent one costs its share.
+
+    It ends by its deadline; psycopg's own counts whole seconds, at least two for each host.
+    """
+    for left in range(len(hosts), 0, -1):
+        try:
+            return psycopg.Connection(_establish(hosts[-left], deadline.share(left)))
+        except psycopg.OperationalError:
+            if left == 1:
+                raise
+    raise ValueError("no host to connect to")
+
+
+def _establish(host: str, deadline: Deadline) -> PGconn:
+    """Have libpq connect, step by step."""
+    pgconn = pq.PGconn.connect_start(host.encode())
+    try:
+        while (step := _next_step(pgconn)) is not PollingStatus.OK:
+            wait(pgconn.socket, EVENTS[step], deadline)
+    except BaseException:
+        pgconn.finish()
+        raise
+    pgconn.nonblocking = 1
+    return pgconn
+
+
+def _next_step(pgconn: PGconn) -> PollingStatus:
+    """Go as far as the server has answered; tell what to wait for next."""
+    step = PollingStatus.FAILED
+    if pgconn.status != ConnStatus.BAD:
+        step = PollingStatus(pgconn.connect_poll())
+    if step is PollingStatus.FAILED:
+        raise psycopg.OperationalError(f"connection failed: {pgconn.get_error_message()}")
+    return step

@@ -14,9 +14,8 @@ from holdfast.database.dialect import Dialect, PostgresDialect, channel
 from holdfast.database.hints import Hear, HintListener, Hints, Tell
 from holdfast.database.postgres.address import MIGRATION_SECONDS, Address, block_plan
 from holdfast.database.postgres.block import PostgresTransaction
-from holdfast.database.postgres.cancels import Cancels
 from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Resources, Side, abandon
-from holdfast.database.postgres.deadline import Deadline
+from holdfast.database.postgres.deadline import Cancels, Deadline
 from holdfast.database.postgres.execution import Execution, Opening, Reading
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup, Run
 from holdfast.database.postgres.listener import HintSource, NoListener
