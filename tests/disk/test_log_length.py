@@ -127,7 +127,7 @@ def test_a_log_that_cannot_be_emptied_harms_nobody(store: SqliteStore, tmp_path:
     moved = Path(store.path).rename(tmp_path / "moved.db")
 
     store.tidy()
-    wait_until(lambda: not store._here.writer._is_log_to_be_emptied, "it is tried")
+    wait_until(lambda: not store._state.writer._is_log_to_be_emptied, "it is tried")
     moved.rename(store.path)
 
     assert store.run_sync(add, 1000) == 1000
@@ -135,7 +135,7 @@ def test_a_log_that_cannot_be_emptied_harms_nobody(store: SqliteStore, tmp_path:
 
 def test_a_store_that_is_closed_does_not_come_back_for_its_log(store: SqliteStore) -> None:
     grow(store)
-    writer = store._here.writer
+    writer = store._state.writer
     writer._is_log_to_be_emptied = True  # asked for, and not taken up yet
 
     store.close_sync()

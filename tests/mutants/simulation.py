@@ -408,7 +408,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("one failing part fails its whole batch", "I-64", scene=scenes.good_and_bad_wishes_share_a_commit)
 def _(patch: pytest.MonkeyPatch) -> None:
-    together = WriteConnection._together
+    together = WriteConnection._run_together
 
     async def all_or_nothing(self: WriteConnection, turns: Any, tx: Tx) -> None:
         await together(self, turns, tx)
@@ -420,12 +420,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     def write_group(self: WriteConnection, turns: Any, wanted: Any) -> None:
         try:
-            self.commit_after(lambda tx: self._together(turns, tx))
+            self.commit_after(lambda tx: self._run_together(turns, tx))
         except BaseException as error:  # noqa: BLE001 - as ours does
             for turn in turns:
                 turn.error = error
 
-    patch.setattr(WriteConnection, "_together", all_or_nothing)
+    patch.setattr(WriteConnection, "_run_together", all_or_nothing)
     patch.setattr(WriteConnection, "write_group", write_group)
 
 

@@ -186,7 +186,7 @@ def connections_are_replaced_every_second(stage: Stage) -> None:
     (reaper,) = stage.give_birth(1)
     stage.wait(POLL_SECONDS)
     frozen.freeze(600)
-    writer = reaper.store._here.writer
+    writer = reaper.store._state.writer
     for _ in range(round(LEASE_OF_BOOKING + PERIOD_SECONDS) + 2):
         if writer._block is None:  # nobody takes a connection away that is in use
             writer.disconnect()

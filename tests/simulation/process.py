@@ -40,10 +40,10 @@ class VirtualStore(SqliteStore):
         self.dialect = DIALECT
         self.file = VirtualFile(disk, process)
         self._file = self.file
-        self._here = self._begin_here()
+        self._state = self._make_state()
 
-    def _begin_here(self) -> Any:
-        here = super()._begin_here()
+    def _make_state(self) -> Any:
+        here = super()._make_state()
         lock = cast("Any", VirtualFileLock(self._disk, self._process.loop))
         here.lock, here.writer = lock, Writer(here.connection, lock, self._runtime, self._seconds)
         self._count_groups(here.connection)
@@ -242,8 +242,8 @@ class Process:
         return min(self.disk.latency(), LONGEST_TURN)
 
     def _is_idle(self) -> bool:
-        writer = self.store._here.writer
-        return not writer._turns and not writer._right.locked() and self.disk.is_free()
+        writer = self.store._state.writer
+        return not writer._queue and not writer._thread_lock.locked() and self.disk.is_free()
 
 
 class NoShell:

@@ -76,4 +76,4 @@ def held(store: SqliteStore) -> Iterator[None]:
 
 def waiting(store: SqliteStore) -> int:
     """Count the turns in the queue."""
-    return len(store._here.writer._turns._waiting)
+    return len(store._state.writer._queue._waiting)

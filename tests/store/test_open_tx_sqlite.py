@@ -52,8 +52,8 @@ def is_async(request: pytest.FixtureRequest) -> bool:
 
 def is_free(store: SqliteStore) -> bool:
     """Tell whether nobody has the right to write, and nobody is inside."""
-    here = store._here
-    return not here.writer._right.locked() and here.writer._block is None and not here.gate.is_used
+    here = store._state
+    return not here.writer._thread_lock.locked() and here.writer._block is None and not here.gate.is_used
 
 
 async def test_a_block_that_sits_too_long_is_rolled_back_and_told(make_store: MakeStore, is_async: bool) -> None:
@@ -283,7 +283,9 @@ async def test_a_block_whose_caller_is_cancelled_while_it_is_handed_over_is_ende
     await until(lambda: waiting(store) == 1, "it waits")
 
     drive(holder.commit())
-    until_blocking(lambda: store._here.writer._block is not None, "the block is open, and the loop has not heard of it")
+    until_blocking(
+        lambda: store._state.writer._block is not None, "the block is open, and the loop has not heard of it"
+    )
     until_blocking(lambda: waiting(store) == 0, "it is taken")
     if moment == "before it hears of it":
         task.cancel()
@@ -338,12 +340,12 @@ async def test_closing_waits_for_an_open_block(store: SqliteStore, is_async: boo
     block = await begin(store, is_async=is_async)
     await insert(block, 1)
     closing = asyncio.create_task(store.close())
-    await until(lambda: not store._here.is_open, "it is closing")
+    await until(lambda: not store._state.is_open, "it is closing")
 
     await block.commit()
     await closing
 
-    assert not store._here.is_connected
+    assert not store._state.is_connected
     assert store.read_sync(bills) == [1]
 
 
@@ -353,7 +355,7 @@ async def test_closing_in_a_block_ends_it_when_its_time_is_over(make_store: Make
 
     store.close_sync()
 
-    assert not store._here.is_connected
+    assert not store._state.is_connected
     with pytest.raises(TransactionTimeout):
         drive(block.commit())
 
@@ -432,7 +434,7 @@ def test_a_constraint_that_is_checked_at_commit_is_the_driver_s_own(store: Sqlit
     block = store.begin_sync(LEASE)
     drive(block.query("CREATE TABLE part (bill integer REFERENCES bill (id))", {}))
     drive(block.commit())
-    store._here.writer._block_connection.guarded.do_as_owner("PRAGMA foreign_keys = 1")
+    store._state.writer._block_connection.guarded.do_as_owner("PRAGMA foreign_keys = 1")
     block = store.begin_sync(LEASE)
     drive(block.query("PRAGMA defer_foreign_keys = 1", {}))
     drive(block.query("INSERT INTO part (bill) VALUES (77)", {}))

@@ -120,7 +120,7 @@ async def test_a_commit_of_another_program_is_heard_at_rest(
     with closing(sqlite3.connect(hf.settings.database)) as other:
         other.execute("CREATE TABLE note (n)")
         listening = hf.store.watch(heard.set)
-        source = hf.store._here.hints._source  # type: ignore[attr-defined]
+        source = hf.store._state.hints._source  # type: ignore[attr-defined]
         await until(lambda: not source._is_lively and source._echo_after is None, "the watch is at rest")
         for n in range(3):
             heard.clear()

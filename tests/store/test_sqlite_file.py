@@ -152,7 +152,7 @@ def test_the_constructor_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_the_database_is_durable_and_never_mapped(store: SqliteStore) -> None:
-    connection = store._here.connection._connected()
+    connection = store._state.connection._connected()
 
     found = [
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous", "mmap_size")
@@ -166,7 +166,7 @@ def test_normal_is_a_named_option(tmp_path: Path) -> None:
 
     store.run_sync(create)
 
-    assert store._here.connection._connected().execute("PRAGMA synchronous").fetchone() == (1,)
+    assert store._state.connection._connected().execute("PRAGMA synchronous").fetchone() == (1,)
     store.close_sync()
 
 
@@ -363,7 +363,7 @@ def test_a_reader_that_comes_after_the_log_was_removed_does_not_make_it_anew(
     store.run_sync(touch)
     log = tmp_path / "jobs.db-wal"
     log.rename(tmp_path / "moved")
-    store._in_this_process().readers.close()
+    store._usable_state().readers.close()
 
     with pytest.raises(Unavailable, match="-wal was removed"):
         store.read_sync(touch)

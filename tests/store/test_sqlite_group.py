@@ -160,7 +160,7 @@ async def test_a_failing_commit_fails_only_the_one_whose_fault_it_is(
         await tx.execute("CREATE TABLE reply (note INTEGER REFERENCES note DEFERRABLE INITIALLY DEFERRED)")
 
     store.run_sync(create_replies)
-    store._here.connection._connected().execute("PRAGMA foreign_keys = ON")
+    store._state.connection._connected().execute("PRAGMA foreign_keys = ON")
     works = [adding(number) for number in range(64)]
     works[30] = lambda tx: add_reply(tx, 30_000)
     works[40] = lambda tx: add_reply(tx, 10)
@@ -230,6 +230,6 @@ async def test_gathering_is_running(store: SqliteStore) -> None:
 
 async def limit_pages(store: SqliteStore) -> None:
     """Let the file grow by some 200 pages and no more: SQLITE_FULL, without being root."""
-    connection = store._here.connection._connected()
+    connection = store._state.connection._connected()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 200}")

@@ -164,7 +164,7 @@ def test_kill_9_of_the_holder_frees_the_right_at_once(start: Start, store: Sqlit
 def is_closed(store: SqliteStore) -> bool:
     """Close *store*, and tell whether that did not have to give up."""
     store.close_sync()
-    return not store._here.is_connected
+    return not store._state.is_connected
 
 
 def test_busy_names_the_process_that_sits_on_the_right(start: Start, store: SqliteStore, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_busy_names_the_process_that_sits_on_the_right(start: Start, store: Sqli
     hasty.close_sync()
     assert time.monotonic() - begun < 5, "closing does not wait for a process that may be stopped"
     holder.process.kill()
-    until(lambda: hasty._here.is_connected, "the thread that waited for the lock comes through")
+    until(lambda: hasty._state.is_connected, "the thread that waited for the lock comes through")
     until(lambda: is_closed(hasty), "the thread lets go of the right to write")
 
 

@@ -65,7 +65,7 @@ async def test_of_those_who_wait_for_a_stranger_only_the_late_give_up(tmp_path: 
     stranger = strangers_lock(tmp_path / "jobs.db")
     patient = asyncio.create_task(store.run(add, 1))
     await asyncio.sleep(0)
-    store._here.writer._seconds = 0.1
+    store._state.writer._seconds = 0.1
 
     with pytest.raises(Busy):
         await store.run(add, 2)

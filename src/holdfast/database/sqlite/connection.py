@@ -1,9 +1,9 @@
 """The connection that writes: how operations that have gathered share one commit, and each still fails alone.
 
-A group is one transaction with a savepoint for each turn (2.7 µs), so that a turn that fails, fails alone. Turns with
-one list operation are one operation on all of their items, which costs a third; if it fails, each is run by itself.
-But a full disk, an I/O error or a failed COMMIT takes the whole transaction away, and no savepoint helps
-(M20): then each turn runs again alone, and hears its own outcome. Nothing is told before it is true.
+A group is one transaction with a savepoint for each request (2.7 µs), so that a request that fails, fails alone.
+Requests with one list operation are one operation on all of their items, which costs a third; if it fails, each is run
+by itself. But a full disk, an I/O error or a failed COMMIT takes the whole transaction away, and no savepoint helps
+(M20): then each request runs again alone, and hears its own outcome. Nothing is told before it is true.
 
 It is used by one thread at a time: by whoever has the right to write.
 """
@@ -88,20 +88,20 @@ class WriteConnection:
         self.begin(wanted)
         return self.commit_after(work)
 
-    def write_group(self, turns: Sequence[WriteRequest[Any]], wanted: Callable[[WriteRequest[Any]], bool]) -> None:
-        """Run *turns* in the transaction that has begun and commit; if that fails, run each again alone."""
-        if len(turns) == 1:
-            return turns[0].settle(partial(self.commit_after, turns[0].work))
+    def write_group(self, requests: Sequence[WriteRequest[Any]], wanted: Callable[[WriteRequest[Any]], bool]) -> None:
+        """Run *requests* in the transaction that has begun and commit; if that fails, run each again alone."""
+        if len(requests) == 1:
+            return requests[0].settle(partial(self.commit_after, requests[0].work))
         try:
             tx = self._make_tx()
-            self._commit_after(partial(self._together, turns), tx)
-        except BaseException as error:  # noqa: BLE001  whatever it was, each turn finds out for itself
-            for turn in turns:
-                turn.settle(partial(self.write_alone, turn.work, partial(wanted, turn)))
+            self._commit_after(partial(self._run_together, requests), tx)
+        except BaseException as error:  # noqa: BLE001  whatever it was, each request finds out for itself
+            for request in requests:
+                request.settle(partial(self.write_alone, request.work, partial(wanted, request)))
             # a COMMIT in doubt is buried by the next one that succeeds; without one it may rise at recovery
-            if isinstance(error, UnknownOutcome) and all(turn.error for turn in turns):
-                for turn in turns:
-                    turn.error = error
+            if isinstance(error, UnknownOutcome) and all(request.error for request in requests):
+                for request in requests:
+                    request.error = error
         else:
             after_commit(tx)
 
@@ -137,38 +137,38 @@ class WriteConnection:
         """Close the connection; the next use opens another."""
         connection, self._connection, self._is_broken = self._connection, None, False
         if connection is not None:
-            self._finish(connection)
+            self._close_connection(connection)
             self._open.discard(self)
             if not self._open:
                 self._file.forget_beside()
 
-    async def _together(self, turns: Sequence[WriteRequest[Any]], tx: Tx) -> None:
-        for alike in _alike(turns):
-            if len(alike) == 1 or not await self._is_done_as_one(alike, tx):
-                for turn in alike:
-                    await self._in_savepoint(turn, tx)
+    async def _run_together(self, requests: Sequence[WriteRequest[Any]], tx: Tx) -> None:
+        for alike in _grouped(requests):
+            if len(alike) == 1 or not await self._run_as_one(alike, tx):
+                for request in alike:
+                    await self._run_in_savepoint(request, tx)
 
-    async def _is_done_as_one(self, turns: Sequence[WriteRequest[Any]], tx: Tx) -> bool:
-        """Run *turns*, which have one list operation, on all of their items; tell whether that went well."""
-        works = [cast("ListWork[Any, Any]", turn.work) for turn in turns]
+    async def _run_as_one(self, requests: Sequence[WriteRequest[Any]], tx: Tx) -> bool:
+        """Run *requests*, which have one list operation, on all of their items; tell whether that went well."""
+        works = [cast("ListWork[Any, Any]", request.work) for request in requests]
         items = [item for work in works for item in work.items]
         union: WriteRequest[Sequence[Any]] = WriteRequest(ListWork(works[0].operation, items), inf)
-        await self._in_savepoint(union, tx)
+        await self._run_in_savepoint(union, tx)
         if union.error is not None:
             return False
         results = iter(union.result())
-        for turn, work in zip(turns, works, strict=True):
-            turn.succeed(list(islice(results, len(work.items))))
+        for request, work in zip(requests, works, strict=True):
+            request.succeed(list(islice(results, len(work.items))))
         return True
 
-    async def _in_savepoint(self, turn: WriteRequest[Any], tx: Tx) -> None:
-        """Run *turn*, and undo what it did if it fails."""
+    async def _run_in_savepoint(self, request: WriteRequest[Any], tx: Tx) -> None:
+        """Run *request*, and undo what it did if it fails."""
         await tx.execute("SAVEPOINT holdfast_turn")
-        turn.settle(partial(_run, turn.work, tx))
-        if turn.error is not None:
-            self._look_at(turn.error)
+        request.settle(partial(_run, request.work, tx))
+        if request.error is not None:
+            self._look_at(request.error)
             if not self._connected().in_transaction:
-                raise turn.error
+                raise request.error
             await tx.execute("ROLLBACK TO holdfast_turn")
         await tx.execute("RELEASE holdfast_turn")
 
@@ -209,7 +209,7 @@ class WriteConnection:
     def _do(self, connection: sqlite3.Connection, sql: str) -> None:
         connection.execute(sql)
 
-    def _finish(self, connection: sqlite3.Connection) -> None:
+    def _close_connection(self, connection: sqlite3.Connection) -> None:
         connection.close()
 
     def _raise(self, error: sqlite3.Error) -> NoReturn:
@@ -219,12 +219,14 @@ class WriteConnection:
         self._is_broken |= isinstance(error, Unavailable | UnknownOutcome)
 
 
-def _alike(turns: Sequence[WriteRequest[Any]]) -> list[list[WriteRequest[Any]]]:
+def _grouped(requests: Sequence[WriteRequest[Any]]) -> list[list[WriteRequest[Any]]]:
     """Put those together that can be run as one, in the order of their first."""
     found: dict[object, list[WriteRequest[Any]]] = {}
-    for turn in turns:
-        work = turn.work
-        found.setdefault(work.operation if isinstance(work, ListWork) and work.is_sociable else turn, []).append(turn)
+    for request in requests:
+        work = request.work
+        found.setdefault(work.operation if isinstance(work, ListWork) and work.is_sociable else request, []).append(
+            request
+        )
     return list(found.values())
 
 
@@ -254,7 +256,7 @@ class BlockConnection(WriteConnection):
     def _do(self, connection: sqlite3.Connection, sql: str) -> None:
         cast("GuardedConnection", connection).do_as_owner(sql)
 
-    def _finish(self, connection: sqlite3.Connection) -> None:
+    def _close_connection(self, connection: sqlite3.Connection) -> None:
         cast("GuardedConnection", connection).close_as_owner()
 
     def _raise(self, error: sqlite3.Error) -> NoReturn:

@@ -59,7 +59,7 @@ class SqliteStore:
         self._runtime = runtime or Runtime()
         self._seconds = settings.deadline_seconds
         self._block_seconds = settings.transaction_seconds
-        self._here = self._begin_here()
+        self._state = self._make_state()
         watch_forks(self)
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -72,20 +72,20 @@ class SqliteStore:
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view."""
-        here = self._in_this_process()
-        if not here.is_open:
+        state = self._usable_state()
+        if not state.is_open:
             await self.open()
         until = self._deadline()
         return await self._runtime.threads.call(
-            lambda: here.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), until)
+            lambda: state.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), until)
         )
 
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view, blocking."""
-        here = self._in_this_process()
-        if not here.is_open:
+        state = self._usable_state()
+        if not state.is_open:
             self.open_sync()
-        return here.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), self._deadline())
+        return state.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), self._deadline())
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
         """Run a list operation on *items*, as one with those of whoever else waits."""
@@ -97,18 +97,18 @@ class SqliteStore:
 
     async def begin(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, for `transaction_seconds` at most."""
-        here = self._in_this_process()
-        if not here.is_open:
+        state = self._usable_state()
+        if not state.is_open:
             await self.open()
-        block = await here.writer.begin(min(self._block_seconds, lease_seconds), first)
-        return AsyncSqliteTransaction(block, self._runtime.threads, partial(here.writer.give_up, block))
+        block = await state.writer.begin(min(self._block_seconds, lease_seconds), first)
+        return AsyncSqliteTransaction(block, self._runtime.threads, partial(state.writer.give_up, block))
 
     def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, blocking."""
-        here = self._in_this_process()
-        if not here.is_open:
+        state = self._usable_state()
+        if not state.is_open:
             self.open_sync()
-        return BlockingSqliteTransaction(here.writer.begin_sync(min(self._block_seconds, lease_seconds), first))
+        return BlockingSqliteTransaction(state.writer.begin_sync(min(self._block_seconds, lease_seconds), first))
 
     async def open(self) -> None:
         """Create the file if there is none, and bring its tables up to date; the first use does it too."""
@@ -124,31 +124,31 @@ class SqliteStore:
 
     def migrate_sync(self) -> list[str]:
         """Bring the tables up to date, blocking."""
-        here = self._in_this_process()
-        if not in_slices(lambda seconds: here.opening.acquire(timeout=seconds), self._seconds):
+        state = self._usable_state()
+        if not in_slices(lambda seconds: state.opening.acquire(timeout=seconds), self._seconds):
             raise Busy(f"another thread has been opening the database for {self._seconds:g} s; try again")
         try:
-            if here.is_open:
+            if state.is_open:
                 return []
             self._file.prepare()
-            taken = self._bring_up_to_date(here)
-            here.is_open = True
+            taken = self._bring_up_to_date(state)
+            state.is_open = True
             logger.info("sqlite_opened", extra={"version": sqlite3.sqlite_version})
             return taken
         finally:
-            here.opening.release()
+            state.opening.release()
 
     def standing_sync(self) -> migrations.SchemaVersion:
         """Tell how far the tables have been brought; makes and changes nothing."""
         if not Path(self._file.path).exists():
             return migrations.SchemaVersion(0, 0)
-        return self._in_this_process().readers.read(_standing, _standing, self._deadline())
+        return self._usable_state().readers.read(_standing, _standing, self._deadline())
 
     def tidy(self) -> None:
         """Have SQLite's log emptied, soon, if it has grown long."""
-        here = self._in_this_process()
-        if here.is_open:
-            here.log_length.look()
+        state = self._usable_state()
+        if state.is_open:
+            state.log_length.look()
 
     async def close(self) -> None:
         """Let the queued writes end, then let go of connections and thread; the next use opens them again."""
@@ -156,11 +156,11 @@ class SqliteStore:
 
     def close_sync(self) -> None:
         """Let the queued writes end, then let go of connections and thread, blocking."""
-        here = self._after_forks()
-        here.is_open = False
-        here.writer.close()
-        with here.gate:
-            here.readers.close()
+        state = self._after_forks()
+        state.is_open = False
+        state.writer.close()
+        with state.gate:
+            state.readers.close()
 
     @property
     def path(self) -> str:
@@ -169,69 +169,69 @@ class SqliteStore:
 
     def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
         """Have *hear* called after our own commits, and when the log file shows those of others."""
-        return self._in_this_process().hints.watch(hear, follows_log=follows_log)
+        return self._usable_state().hints.watch(hear, follows_log=follows_log)
 
     def last_writer(self) -> int | None:
         """Give the process that had the right to write last, or has it."""
-        return self._in_this_process().lock.last_holder()
+        return self._usable_state().lock.last_holder()
 
     def before_fork(self) -> None:
         """Keep threads out and close the connections, so that none crosses."""
-        if self._here.gate.shut(0 if current_block.is_inside() else FORK_SECONDS):  # a block does not wait for itself
-            self._here.writer.disconnect()
-            self._here.readers.close()
+        if self._state.gate.shut(0 if current_block.is_inside() else FORK_SECONDS):  # a block does not wait for itself
+            self._state.writer.disconnect()
+            self._state.readers.close()
 
     def after_fork_in_parent(self) -> None:
         """Let threads in again."""
-        self._here.gate.open()
+        self._state.gate.open()
 
     def after_fork_in_child(self) -> None:
         """Begin anew; keep what the parent uses from being closed here."""
-        left, self._here = self._here, self._begin_here()
+        left, self._state = self._state, self._make_state()
         left.lock.close()
         if left.is_connected or left.is_spoilt:
-            self._here.is_spoilt = True
+            self._state.is_spoilt = True
             keep_for_ever(left)
         self._runtime.threads.drop()
 
     async def _write(self, work: Work[R]) -> R:
-        here = self._in_this_process()
-        if not here.is_open:
+        state = self._usable_state()
+        if not state.is_open:
             await self.open()
-        return await here.writer.write(work)
+        return await state.writer.write(work)
 
     def _write_sync(self, work: Work[R]) -> R:
-        here = self._in_this_process()
-        if not here.is_open:
+        state = self._usable_state()
+        if not state.is_open:
             self.open_sync()
-        return here.writer.write_sync(work)
+        return state.writer.write_sync(work)
 
     def _after_forks(self) -> _SqliteState:
-        if self._here.process != os.getpid():  # forked behind Python's back
+        if self._state.process != os.getpid():  # forked behind Python's back
             self.after_fork_in_child()
-        return self._here
+        return self._state
 
-    def _in_this_process(self) -> _SqliteState:
+    def _usable_state(self) -> _SqliteState:
         if self._after_forks().is_spoilt:
             raise Misuse(
                 "the database was in use when this process was forked, which SQLite cannot bear; "
                 "close the store before you fork, or start the process by spawn"
             )
-        return self._here
+        return self._state
 
-    def _begin_here(self) -> _SqliteState:
+    def _make_state(self) -> _SqliteState:
         return _SqliteState(self._file, self.dialect, self._runtime, self._seconds)
 
     def _deadline(self) -> float:
         return self._runtime.monotonic() + self._seconds
 
-    def _bring_up_to_date(self, here: _SqliteState) -> list[str]:
+    def _bring_up_to_date(self, state: _SqliteState) -> list[str]:
         try:
-            here.readers.read(_check, _check, self._deadline())
+            state.readers.read(_check, _check, self._deadline())
             return []  # the usual case does without the right to write
         except NotMigrated:
-            taken = list(iter(lambda: here.writer.write_sync(bound(migrations.step, "sqlite")), None))
-            here.readers.read(_check, _check, self._deadline())
+            taken = list(iter(lambda: state.writer.write_sync(bound(migrations.step, "sqlite")), None))
+            state.readers.read(_check, _check, self._deadline())
             return taken
 
 

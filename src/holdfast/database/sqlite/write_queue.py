@@ -1,7 +1,7 @@
-"""Turns: operations that wait for the right to write, and how their callers hear what became of them.
+"""Requests: operations that wait for the right to write, and how their callers hear what became of them.
 
-Whoever takes a turn out of the queue decides its fate: the writer, and it will be run; or its own caller, who
-has given up, and it never will. Both cannot be; a caller who finds his turn taken waits for the true outcome.
+Whoever takes a request out of the queue decides its fate: the writer, and it will be run; or its own caller, who
+has given up, and it never will. Both cannot be; a caller who finds his request taken waits for the true outcome.
 
 Who comes first is served first, with everybody else whose operation can share its commit. A block shares with nobody
 and may take seconds, so between two blocks all the others get in: whatever waits, waits for one block at most.
@@ -75,15 +75,15 @@ class WriteRequest(Generic[R]):
 
 
 class ThreadWriteRequest(WriteRequest[R]):
-    """The turn of a blocking caller, who waits for *told*."""
+    """The request of a blocking caller, who waits for *done*."""
 
-    def __init__(self, work: Work[R], until: float, told: Signal) -> None:
+    def __init__(self, work: Work[R], until: float, done: Signal) -> None:
         super().__init__(work, until)
-        self.told = told
+        self.done = done
 
 
 class LoopWriteRequest(WriteRequest[R]):
-    """The turn of a caller in an event loop."""
+    """The request of a caller in an event loop."""
 
     def __init__(self, work: Work[R], until: float) -> None:
         super().__init__(work, until)
@@ -101,7 +101,7 @@ class LoopWriteRequest(WriteRequest[R]):
             self.future.set_result(cast("R", self._value))
 
     @property
-    def is_heard(self) -> bool:
+    def is_delivered(self) -> bool:
         """Tell whether the caller was given a result."""
         return self.future.done() and not self.future.cancelled() and self.future.exception() is None
 
@@ -112,7 +112,7 @@ class LoopWriteRequest(WriteRequest[R]):
 
 
 async def no_work(tx: Tx) -> Any:
-    """Be the work of a turn whose outcome is a block: whoever has the right to write opens it, and nothing is run."""
+    """Be the work of a request for a block: whoever has the right to write opens it, and nothing is run."""
 
 
 class WriteQueue:
@@ -128,60 +128,60 @@ class WriteQueue:
         """Tell whether anybody waits."""
         return bool(self._waiting)
 
-    def put(self, turn: WriteRequest[Any]) -> None:
-        """Stand *turn* at the end."""
+    def put(self, request: WriteRequest[Any]) -> None:
+        """Stand *request* at the end."""
         with self._lock:
-            self._waiting[turn] = None
+            self._waiting[request] = None
 
-    def withdraw(self, turn: WriteRequest[Any]) -> bool:
-        """Take *turn* out, so that it never runs; False if it was taken or withdrawn before."""
+    def withdraw(self, request: WriteRequest[Any]) -> bool:
+        """Take *request* out, so that it never runs; False if it was taken or withdrawn before."""
         with self._lock:
-            if turn not in self._waiting:
+            if request not in self._waiting:
                 return False
-            del self._waiting[turn]
+            del self._waiting[request]
             return True
 
-    def __contains__(self, turn: WriteRequest[Any]) -> bool:
-        """Tell whether *turn* still waits."""
-        return turn in self._waiting
+    def __contains__(self, request: WriteRequest[Any]) -> bool:
+        """Tell whether *request* still waits."""
+        return request in self._waiting
 
     def next_block(self) -> WriteRequest[Any] | None:
-        """Give the turn that opens a block, if that is who is next; it stays in the queue."""
+        """Give the request that opens a block, if that is who is next; it stays in the queue."""
         with self._lock:
             first = next(iter(self._waiting), None)
             if first is None or first.work is not no_work:
                 return None
-            if self.was_block and any(turn.work is not no_work for turn in self._waiting):
+            if self.was_block and any(request.work is not no_work for request in self._waiting):
                 return None
             return first
 
     def take(self, most: int) -> list[WriteRequest[Any]]:
-        """Take out the first turns that can share a commit, to run them."""
+        """Take out the first requests that can share a commit, to run them."""
         with self._lock:
             self.was_block = False
-            taken = list(islice((turn for turn in self._waiting if turn.work is not no_work), most))
-            for turn in taken:
-                del self._waiting[turn]
+            taken = list(islice((request for request in self._waiting if request.work is not no_work), most))
+            for request in taken:
+                del self._waiting[request]
             return taken
 
 
-def tell(turns: Iterable[WriteRequest[Any]]) -> None:
-    """Wake the callers of *turns*: one call for each event loop, however many wait in it."""
+def resolve(requests: Iterable[WriteRequest[Any]]) -> None:
+    """Wake the callers of *requests*: one call for each event loop, however many wait in it."""
     loops: dict[asyncio.AbstractEventLoop, list[LoopWriteRequest[Any]]] = {}
-    for turn in turns:
-        match turn:
+    for request in requests:
+        match request:
             case LoopWriteRequest():
-                loops.setdefault(turn.loop, []).append(turn)
+                loops.setdefault(request.loop, []).append(request)
             case ThreadWriteRequest():
-                turn.told.set()
+                request.done.set()
     for loop, its in loops.items():
         try:
-            loop.call_soon_threadsafe(_hear, its)
+            loop.call_soon_threadsafe(_resolve_in_loop, its)
         except RuntimeError:  # the loop is closed: nobody is left to hear it
-            for turn in its:
-                turn.discard()
+            for request in its:
+                request.discard()
 
 
-def _hear(turns: list[LoopWriteRequest[Any]]) -> None:
-    for turn in turns:
-        turn.hear()
+def _resolve_in_loop(requests: list[LoopWriteRequest[Any]]) -> None:
+    for request in requests:
+        request.hear()

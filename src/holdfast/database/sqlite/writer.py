@@ -3,7 +3,7 @@
 The right to write is a lock in this process and a fair lock between processes, taken in this order. Its usual
 holder is the shell, a thread that runs `_step` when woken, and the only one that ever *waits* for other
 processes. A blocking caller who finds the right free takes it and writes in his own thread: the hop to
-another costs more than the insert. Everybody else queues a turn; whoever lets go of the right wakes the shell
+another costs more than the insert. Everybody else queues a request; whoever lets go of the right wakes the shell
 for them.
 
 The log of SQLite is emptied by the shell as well, which then has the right like anybody who writes.
@@ -32,7 +32,7 @@ from holdfast.database.sqlite.write_queue import (
     WriteQueue,
     WriteRequest,
     no_work,
-    tell,
+    resolve,
 )
 from holdfast.database.tx import First, R, Tx
 from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
@@ -51,11 +51,11 @@ class Writer:
     def __init__(self, connection: WriteConnection, lock: FileLock, runtime: Runtime, seconds: float) -> None:
         self._connection = connection
         self._block_connection = BlockConnection(connection)
-        self._between_processes = lock
+        self._file_lock = lock
         self._runtime = runtime
         self._seconds = seconds
-        self._turns = WriteQueue()
-        self._right = threading.Lock()
+        self._queue = WriteQueue()
+        self._thread_lock = threading.Lock()
         self._shell: Stepper | None = None
         self._shell_change = threading.Lock()
         self._block: SqliteTransaction | None = None
@@ -66,14 +66,14 @@ class Writer:
 
     async def write(self, work: Work[R]) -> R:
         """Run *work* in a write transaction, by the shell."""
-        turn = LoopWriteRequest(work, self._deadline())
-        turn.timer = turn.loop.call_later(self._seconds, self._be_late, turn)
+        request = LoopWriteRequest(work, self._deadline())
+        request.timer = request.loop.call_later(self._seconds, self._time_out, request)
         try:
-            self._queue(turn)
-            return await turn.future
+            self._enqueue(request)
+            return await request.future
         finally:
-            turn.timer.cancel()
-            self._turns.withdraw(turn)
+            request.timer.cancel()
+            self._queue.withdraw(request)
 
     def write_sync(self, work: Work[R]) -> R:
         """Run *work* in a write transaction: here if the right to write is free, otherwise by the shell."""
@@ -84,22 +84,22 @@ class Writer:
             with self._connection:
                 return self._connection.write_alone(work, lambda: self._runtime.monotonic() < until)
         finally:
-            self._let_go()
+            self._release_both()
 
     async def begin(self, seconds: float, first: First | None = None) -> SqliteTransaction:
         """Wait for the right to write, as long as it takes, and open a block that has it for *seconds*.
 
         *First* runs in it before anybody has it, by whoever opens it: no hop of its own.
         """
-        turn: LoopWriteRequest[SqliteTransaction] = LoopWriteRequest(no_work, inf)
-        turn.discard = lambda: self._discard(turn)
-        turn.seconds, turn.first = seconds, first
+        request: LoopWriteRequest[SqliteTransaction] = LoopWriteRequest(no_work, inf)
+        request.discard = lambda: self._discard(request)
+        request.seconds, request.first = seconds, first
         try:
-            self._queue(turn)
-            return await turn.future
+            self._enqueue(request)
+            return await request.future
         except BaseException:
-            if not self._turns.withdraw(turn) and turn.is_heard:
-                turn.discard()
+            if not self._queue.withdraw(request) and request.is_delivered:
+                request.discard()
             raise
 
     def begin_sync(self, seconds: float, first: First | None = None) -> SqliteTransaction:
@@ -109,13 +109,13 @@ class Writer:
         try:
             block = self._open_block(seconds, wanted=lambda: True)
         except BaseException:
-            self._let_go()
+            self._release_both()
             raise
-        return _begun(block, first)
+        return _run_first(block, first)
 
-    def _discard(self, turn: WriteRequest[SqliteTransaction]) -> None:
-        if turn.error is None:
-            self.give_up(turn.result())
+    def _discard(self, request: WriteRequest[SqliteTransaction]) -> None:
+        if request.error is None:
+            self.give_up(request.result())
 
     def give_up(self, block: SqliteTransaction) -> None:
         """Have *block* rolled back soon."""
@@ -125,24 +125,24 @@ class Writer:
     def empty_log(self) -> None:
         """Have SQLite's log written back and emptied, soon; if that fails, another time will do as well."""
         self._is_log_to_be_emptied = True
-        self._serve_who_waits()
+        self._wake_if_needed()
 
     def close(self) -> None:
-        """Let the queued turns end, then let go of connections, lock file and thread, until the next use."""
-        if self._turns:
+        """Let the queued requests end, then let go of connections, lock file and thread, until the next use."""
+        if self._queue:
             with suppress(StoreError):  # its forerunners have heard the same
                 self._wait(ThreadWriteRequest(_do_nothing, self._deadline(), self._runtime.signal()))
-        if not in_slices(lambda seconds: self._right.acquire(timeout=seconds), self._longest_wait()):
+        if not in_slices(lambda seconds: self._thread_lock.acquire(timeout=seconds), self._longest_wait()):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
         try:
             self._is_log_to_be_emptied = False  # the last connection to go does it anyway
             with self._connection:
                 self.disconnect()
-            self._between_processes.close()
+            self._file_lock.close()
         finally:
-            self._release_right()
+            self._release_thread_lock()
         self._stop_shell()
-        self._serve_who_waits()  # somebody may have come while the shell went
+        self._wake_if_needed()  # somebody may have come while the shell went
 
     def disconnect(self) -> None:
         """Close the connections; the next use opens others."""
@@ -158,11 +158,13 @@ class Writer:
         """Look after the block that has the right to write, or serve whoever is next."""
         if (block := self._block) is not None:
             block.end_if_due()
-        if self._is_wanted and self._right.acquire(blocking=False):  # else who has it wakes us when he lets go of it
+        if self._is_wanted and self._thread_lock.acquire(
+            blocking=False
+        ):  # else who has it wakes us when he lets go of it
             if self._is_log_to_be_emptied:
                 self._empty_log()
-            elif (turn := self._turns.next_block()) is not None:
-                self._open_next(turn)
+            elif (request := self._queue.next_block()) is not None:
+                self._open_next(request)
             else:
                 self._write_next()
         return self._next_look()
@@ -170,43 +172,43 @@ class Writer:
     @property
     def _is_wanted(self) -> bool:
         """Tell whether there is something to be done by who has the right to write."""
-        return bool(self._turns) or self._is_log_to_be_emptied
+        return bool(self._queue) or self._is_log_to_be_emptied
 
     def _empty_log(self) -> None:
         """Write SQLite's log back and empty it: under both locks, for it must not happen while others write."""
         self._is_log_to_be_emptied = False
         try:
-            with self._between_processes, self._connection:
+            with self._file_lock, self._connection:
                 self._connection.empty_log()
         except Exception:  # whoever writes next finds out for himself
             logger.debug("sqlite_log_not_emptied", exc_info=True)
         finally:
-            self._release_right()
+            self._release_thread_lock()
 
     def _write_next(self) -> None:
         """Write what has gathered, as one group, and tell everybody."""
         try:
-            turns = self._write_gathered()
+            requests = self._write_gathered()
         finally:
-            self._release_right()
-        tell(turns)
+            self._release_thread_lock()
+        resolve(requests)
 
-    def _open_next(self, turn: WriteRequest[Any]) -> None:
-        """Open a block for who waits in *turn*, and leave him the right to write."""
+    def _open_next(self, request: WriteRequest[Any]) -> None:
+        """Open a block for who waits in *request*, and leave him the right to write."""
         try:
-            self._between_processes.__enter__()
-            block = self._open_block(turn.seconds, wanted=lambda: turn in self._turns)
+            self._file_lock.__enter__()
+            block = self._open_block(request.seconds, wanted=lambda: request in self._queue)
         except BaseException as error:
-            self._let_go()
-            turn.error = error
-            if self._turns.withdraw(turn):
-                tell([turn])
+            self._release_both()
+            request.error = error
+            if self._queue.withdraw(request):
+                resolve([request])
             if isinstance(error, Exception):  # who waits for it hears it, and the shell lives on
                 return
             raise
-        turn.settle(lambda: _begun(block, turn.first))
-        if self._turns.withdraw(turn):
-            tell([turn])
+        request.settle(lambda: _run_first(block, request.first))
+        if self._queue.withdraw(request):
+            resolve([request])
         else:
             block.roll_back()
 
@@ -218,13 +220,13 @@ class Writer:
             undo.callback(connection.roll_back)
             undo.callback(self._forget_block)
             block = SqliteTransaction(connection, self._runtime.monotonic, seconds, self._block_has_ended)
-            self._look_after(block)
+            self._watch_block(block)
             undo.pop_all()
         return block
 
-    def _look_after(self, block: SqliteTransaction) -> None:
+    def _watch_block(self, block: SqliteTransaction) -> None:
         """Have the shell look when the time of *block* is over; mostly it will look before that anyway."""
-        self._turns.was_block = True
+        self._queue.was_block = True
         with self._block_change:
             self._block = block
             is_known = self._looks_at is not None and self._looks_at <= block.until
@@ -239,7 +241,7 @@ class Writer:
 
     def _block_has_ended(self) -> None:
         self._forget_block()
-        self._let_go()
+        self._release_both()
 
     def _forget_block(self) -> None:
         with self._block_change:
@@ -251,82 +253,82 @@ class Writer:
         return self._seconds + (0.0 if block is None else max(0.0, block.until - self._runtime.monotonic()))
 
     def _write_gathered(self) -> list[WriteRequest[Any]]:
-        turns: list[WriteRequest[Any]] = []
+        requests: list[WriteRequest[Any]] = []
         try:
-            with self._between_processes, self._connection:
-                self._connection.begin(wanted=lambda: bool(self._turns))
-                turns = self._turns.take(MOST_TOGETHER)
-                self._connection.write_group(turns, self._is_in_time)
+            with self._file_lock, self._connection:
+                self._connection.begin(wanted=lambda: bool(self._queue))
+                requests = self._queue.take(MOST_TOGETHER)
+                self._connection.write_group(requests, self._is_in_time)
         except Exception as error:  # noqa: BLE001  those who wait for it hear it, and the shell lives on
-            if not turns:
-                turns = self._turns.take(MOST_TOGETHER)
-                for turn in turns:
-                    turn.error = error
-        return turns
+            if not requests:
+                requests = self._queue.take(MOST_TOGETHER)
+                for request in requests:
+                    request.error = error
+        return requests
 
-    def _queue(self, turn: WriteRequest[Any]) -> None:
-        self._turns.put(turn)
+    def _enqueue(self, request: WriteRequest[Any]) -> None:
+        self._queue.put(request)
         try:
             self._wake_shell()
         except RuntimeError as error:
             raise Unavailable(NO_THREAD) from error
 
-    def _wait(self, turn: ThreadWriteRequest[R]) -> R:
+    def _wait(self, request: ThreadWriteRequest[R]) -> R:
         try:
-            self._queue(turn)
-            if not turn.told.wait(turn.until - self._runtime.monotonic()):
-                if self._turns.withdraw(turn):
+            self._enqueue(request)
+            if not request.done.wait(request.until - self._runtime.monotonic()):
+                if self._queue.withdraw(request):
                     raise self._busy()
-                if not turn.told.wait(GRACE_SECONDS):
-                    raise self._lost_sight()
+                if not request.done.wait(GRACE_SECONDS):
+                    raise self._unknown_outcome()
         finally:
-            self._turns.withdraw(turn)
-        return turn.result()
+            self._queue.withdraw(request)
+        return request.result()
 
     def _wait_for_block(self, seconds: float, first: First | None) -> SqliteTransaction:
-        turn: ThreadWriteRequest[SqliteTransaction] = ThreadWriteRequest(no_work, inf, self._runtime.signal())
-        turn.seconds, turn.first = seconds, first
+        request: ThreadWriteRequest[SqliteTransaction] = ThreadWriteRequest(no_work, inf, self._runtime.signal())
+        request.seconds, request.first = seconds, first
         try:
-            self._queue(turn)
-            turn.told.wait()
+            self._enqueue(request)
+            request.done.wait()
         except BaseException:  # a signal's handler may raise here, as at Ctrl-C
-            if not self._turns.withdraw(turn) and turn.told.wait(GRACE_SECONDS) and turn.error is None:
-                turn.result().roll_back()
+            if not self._queue.withdraw(request) and request.done.wait(GRACE_SECONDS) and request.error is None:
+                request.result().roll_back()
             raise
-        return turn.result()
+        return request.result()
 
-    def _be_late(self, turn: LoopWriteRequest[Any]) -> None:
-        if self._turns.withdraw(turn):
-            turn.fail(self._busy())
+    def _time_out(self, request: LoopWriteRequest[Any]) -> None:
+        if self._queue.withdraw(request):
+            request.fail(self._busy())
         else:
-            turn.timer = turn.loop.call_later(GRACE_SECONDS, lambda: turn.fail(self._lost_sight()))
+            request.timer = request.loop.call_later(GRACE_SECONDS, lambda: request.fail(self._unknown_outcome()))
 
     def _deadline(self) -> float:
         return self._runtime.monotonic() + self._seconds
 
-    def _is_in_time(self, turn: WriteRequest[Any]) -> bool:
-        return self._runtime.monotonic() < turn.until
+    def _is_in_time(self, request: WriteRequest[Any]) -> bool:
+        return self._runtime.monotonic() < request.until
 
     def _take_right_if_free(self) -> bool:
-        if self._turns or not self._right.acquire(blocking=False):
+        if self._queue or not self._thread_lock.acquire(blocking=False):
             return False
         is_ours = False
         try:
-            is_ours = self._between_processes.take_if_free()
+            is_ours = self._file_lock.take_if_free()
         finally:
             if not is_ours:
-                self._release_right()
+                self._release_thread_lock()
         return is_ours
 
-    def _let_go(self) -> None:
-        self._between_processes.release()
-        self._release_right()
+    def _release_both(self) -> None:
+        self._file_lock.release()
+        self._release_thread_lock()
 
-    def _release_right(self) -> None:
-        self._right.release()
-        self._serve_who_waits()
+    def _release_thread_lock(self) -> None:
+        self._thread_lock.release()
+        self._wake_if_needed()
 
-    def _serve_who_waits(self) -> None:
+    def _wake_if_needed(self) -> None:
         if self._is_wanted or self._block is not None:
             with suppress(RuntimeError):  # no thread can be made, as at the interpreter's end; whoever waits hears it
                 self._wake_shell()
@@ -348,18 +350,18 @@ class Writer:
     def _busy(self) -> Busy:
         return Busy(
             f"the right to write was not free within {self._seconds:g} s; process "
-            f"{self._between_processes.last_holder()} had it last (this is {os.getpid()}); "
+            f"{self._file_lock.last_holder()} had it last (this is {os.getpid()}); "
             f"try again, or see what that one, or a program beside it, does"
         )
 
-    def _lost_sight(self) -> UnknownOutcome:
+    def _unknown_outcome(self) -> UnknownOutcome:
         return UnknownOutcome(
             f"the write had begun and was not done {GRACE_SECONDS:g} s after its deadline; "
             f"it may still happen: read before you do it again"
         )
 
 
-def _begun(block: SqliteTransaction, first: First | None) -> SqliteTransaction:
+def _run_first(block: SqliteTransaction, first: First | None) -> SqliteTransaction:
     """Give *block* to who has asked for it, after *first* was run in it; if that raises, it has ended."""
     if first is not None:
         try:
