@@ -108,7 +108,7 @@ class VirtualFileLock:
         self._disk = disk
         self._loop = loop
 
-    def __enter__(self) -> None:
+    def acquire(self) -> None:
         """Wait until the lock is ours."""
         disk = self._disk
         while disk.holder is not None or (disk.queue and disk.queue[0] is not disk.machine.fibre):
@@ -126,9 +126,7 @@ class VirtualFileLock:
             disk.queue.popleft()
         disk.take(self._loop)
 
-    def __exit__(self, *_: object) -> None:
-        """Let go."""
-        self.release()
+    __enter__ = acquire
 
     def take_if_free(self) -> bool:
         """Take the lock, unless somebody has it."""
@@ -137,11 +135,13 @@ class VirtualFileLock:
         self._disk.take(self._loop)
         return True
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Let go."""
         if self._disk.holder is self._loop:
             self._disk.let_go()
             _next(self._disk)
+
+    __exit__ = release
 
     def close(self) -> None:
         """Let go: the kernel does so when a process dies."""

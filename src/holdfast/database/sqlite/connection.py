@@ -32,6 +32,9 @@ from holdfast.fault_points import after_commit, before_commit
 # how often a wait for a program that does not know our lock looks whether it is still wanted
 SLICE_SECONDS = 0.05
 
+DOUBTFUL = (Unavailable, UnknownOutcome)
+"""The errors after which a connection is not used again."""
+
 
 class WriteConnection:
     """Writes to *file*; connects when first used, and anew after an error that puts a connection in doubt.
@@ -64,7 +67,7 @@ class WriteConnection:
     ) -> None:
         """Drop the connection if an error has left it in doubt; let forks happen again."""
         try:
-            self._look_at(error)
+            self._is_broken |= isinstance(error, DOUBTFUL)
             if self._is_broken:
                 self.close()
         finally:
@@ -93,7 +96,7 @@ class WriteConnection:
         if len(requests) == 1:
             return requests[0].settle(partial(self.commit_after, requests[0].work))
         try:
-            tx = self._make_tx()
+            tx = SqliteTx(self._connected(), self._dialect)
             self._commit_after(partial(self._run_together, requests), tx)
         except BaseException as error:  # noqa: BLE001  whatever it was, each request finds out for itself
             for request in requests:
@@ -107,13 +110,10 @@ class WriteConnection:
 
     def commit_after(self, work: Work[R]) -> R:
         """Run *work* in the transaction that has begun, and commit it; undo it if either fails."""
-        tx = self._make_tx()
+        tx = SqliteTx(self._connected(), self._dialect)
         value = self._commit_after(work, tx)
         after_commit(tx)
         return value
-
-    def _make_tx(self) -> SqliteTx:
-        return SqliteTx(self._connected(), self._dialect)
 
     def _commit_after(self, work: Work[R], tx: SqliteTx) -> R:
         try:
@@ -121,7 +121,7 @@ class WriteConnection:
             before_commit(tx)
             self.commit()
         except BaseException as error:
-            self._look_at(error)
+            self._is_broken |= isinstance(error, DOUBTFUL)
             self.roll_back()
             raise
         return value
@@ -164,9 +164,9 @@ class WriteConnection:
     async def _run_in_savepoint(self, request: WriteRequest[Any], tx: Tx) -> None:
         """Run *request*, and undo what it did if it fails."""
         await tx.execute("SAVEPOINT holdfast_turn")
-        request.settle(partial(_run, request.work, tx))
+        request.settle(lambda: drive(request.work(tx)))
         if request.error is not None:
-            self._look_at(request.error)
+            self._is_broken |= isinstance(request.error, DOUBTFUL)
             if not self._connected().in_transaction:
                 raise request.error
             await tx.execute("ROLLBACK TO holdfast_turn")
@@ -215,9 +215,6 @@ class WriteConnection:
     def _raise(self, error: sqlite3.Error) -> NoReturn:
         raise_ours(error)
 
-    def _look_at(self, error: BaseException | None) -> None:
-        self._is_broken |= isinstance(error, Unavailable | UnknownOutcome)
-
 
 def _grouped(requests: Sequence[WriteRequest[Any]]) -> list[list[WriteRequest[Any]]]:
     """Put those together that can be run as one, in the order of their first."""
@@ -264,7 +261,3 @@ class BlockConnection(WriteConnection):
         if isinstance(error, sqlite3.IntegrityError):
             raise error
         raise_ours(error)
-
-
-def _run(work: Work[R], tx: Tx) -> R:
-    return drive(work(tx))

@@ -72,7 +72,7 @@ class DatabaseFile:
         Once that is found, it stays so until they are put back or the store is opened anew: a connection that is
         closed meanwhile does not make it good.
         """
-        changed = self._changed_beside()
+        changed = [path for path, known in self._beside.items() if identity(path) != known]
         self._is_torn = bool(changed)
         if changed:
             raise Unavailable(
@@ -82,11 +82,8 @@ class DatabaseFile:
 
     def check_newcomer(self) -> None:
         """Raise if a connection that is opened now would make SQLite's own files anew, in place of those in use."""
-        if changed := self._changed_beside():
+        if changed := [path for path, known in self._beside.items() if identity(path) != known]:
             raise Unavailable(f"{' and '.join(changed)} was removed or replaced while in use; put it back")
-
-    def _changed_beside(self) -> list[str]:
-        return [path for path, known in self._beside.items() if identity(path) != known]
 
     def remember_beside(self) -> None:
         """Take SQLite's own files as they are for those that our connection, which is new, has open."""

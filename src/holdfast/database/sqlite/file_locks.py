@@ -20,7 +20,6 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from holdfast.database.sqlite.fork import watch_forks
 from holdfast.errors import Unavailable
@@ -38,36 +37,44 @@ class FileLock:
         self._model = model
         self._descriptor: int | None = None
 
-    def __enter__(self) -> None:
+    def acquire(self, how: int = fcntl.LOCK_EX) -> None:
         """Wait until the lock is ours."""
-        self._lock(fcntl.LOCK_EX)
-        while self._is_orphan():
-            self.close()
-            self._lock(fcntl.LOCK_EX)
-        self._record()
+        while True:
+            descriptor = self._open()
+            try:
+                fcntl.flock(descriptor, how)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                raise Unavailable(
+                    f"{self._path} cannot be locked ({error.strerror}); look into the system's log"
+                ) from error
+            if os.fstat(descriptor).st_nlink > 0:
+                break
+            self.close()  # the file was removed: a newcomer would make and lock another one beside it
+        # for people; on a full disk that may fail, and the lock is ours all the same
+        ours = b"%10d\n" % os.getpid()
+        with suppress(OSError):
+            # only if need be: a file made dirty costs the next fsync of the database 100 µs
+            if os.pread(descriptor, len(ours), 0) != ours:
+                os.pwrite(descriptor, ours, 0)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go."""
-        self.release()
+    __enter__ = acquire
 
     def take_if_free(self) -> bool:
         """Take the lock, unless somebody has it."""
         try:
-            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.acquire(fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        if self._is_orphan():
-            self.close()
-            return self.take_if_free()
-        self._record()
         return True
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Let go."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    __exit__ = release
 
     def close(self) -> None:
         """Close the file; that frees the lock, unless another process shares the descriptor by a fork."""
@@ -82,16 +89,6 @@ class FileLock:
         except (OSError, ValueError):
             return None
 
-    def _lock(self, how: int) -> None:
-        try:
-            fcntl.flock(self._open(), how)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise Unavailable(
-                f"{self._path} cannot be locked ({error.strerror}); look into the system's log"
-            ) from error
-
     def _open(self) -> int:
         if self._descriptor is None:
             try:
@@ -102,18 +99,6 @@ class FileLock:
                     f"user write to its directory"
                 ) from error
         return self._descriptor
-
-    def _is_orphan(self) -> bool:
-        """Tell whether the file was removed: a newcomer would make and lock another one beside it."""
-        return os.fstat(self._open()).st_nlink == 0
-
-    def _record(self) -> None:
-        """Write down who has the lock, for people; on a full disk that may fail, and the lock is ours all the same."""
-        ours = b"%10d\n" % os.getpid()
-        with suppress(OSError):
-            # only if need be: a file made dirty costs the next fsync of the database 100 µs
-            if os.pread(self._open(), len(ours), 0) != ours:
-                os.pwrite(self._open(), ours, 0)
 
 
 def _open_like(path: str, model: os.stat_result) -> int:

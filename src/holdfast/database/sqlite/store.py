@@ -21,7 +21,7 @@ from holdfast.database.sqlite.file_locks import FileLock
 from holdfast.database.sqlite.fork import ForkGate, keep_for_ever, watch_forks
 from holdfast.database.sqlite.readers import Readers
 from holdfast.database.sqlite.wal import LogLength, LogWatch
-from holdfast.database.sqlite.write_queue import ListWork, Work
+from holdfast.database.sqlite.write_queue import ListWork
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx, bound
 from holdfast.errors import Busy, Misuse, NotMigrated
@@ -64,17 +64,16 @@ class SqliteStore:
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, which it may share with others."""
-        return await self._write(bound(operation, *args, **kwargs))
+        state = await self._opened()
+        return await state.writer.write(bound(operation, *args, **kwargs))
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, blocking."""
-        return self._write_sync(bound(operation, *args, **kwargs))
+        return self._opened_sync().writer.write_sync(bound(operation, *args, **kwargs))
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view."""
-        state = self._usable_state()
-        if not state.is_open:
-            await self.open()
+        state = await self._opened()
         until = self._deadline()
         return await self._runtime.threads.call(
             lambda: state.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), until)
@@ -82,32 +81,27 @@ class SqliteStore:
 
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation*, which only reads, over one consistent view, blocking."""
-        state = self._usable_state()
-        if not state.is_open:
-            self.open_sync()
+        state = self._opened_sync()
         return state.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), self._deadline())
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
         """Run a list operation on *items*, as one with those of whoever else waits."""
-        return await self._write(ListWork(operation, items))
+        state = await self._opened()
+        return await state.writer.write(ListWork(operation, items))
 
     def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
         """Run a list operation on *items*, as one with those of whoever else waits, blocking."""
-        return self._write_sync(ListWork(operation, items))
+        return self._opened_sync().writer.write_sync(ListWork(operation, items))
 
     async def begin(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, for `transaction_seconds` at most."""
-        state = self._usable_state()
-        if not state.is_open:
-            await self.open()
+        state = await self._opened()
         block = await state.writer.begin(min(self._block_seconds, lease_seconds), first)
         return AsyncSqliteTransaction(block, self._runtime.threads, partial(state.writer.give_up, block))
 
     def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, blocking."""
-        state = self._usable_state()
-        if not state.is_open:
-            self.open_sync()
+        state = self._opened_sync()
         return BlockingSqliteTransaction(state.writer.begin_sync(min(self._block_seconds, lease_seconds), first))
 
     async def open(self) -> None:
@@ -156,7 +150,9 @@ class SqliteStore:
 
     def close_sync(self) -> None:
         """Let the queued writes end, then let go of connections and thread, blocking."""
-        state = self._after_forks()
+        if self._state.process != os.getpid():
+            self.after_fork_in_child()
+        state = self._state
         state.is_open = False
         state.writer.close()
         with state.gate:
@@ -194,25 +190,22 @@ class SqliteStore:
             keep_for_ever(left)
         self._runtime.threads.drop()
 
-    async def _write(self, work: Work[R]) -> R:
+    async def _opened(self) -> _SqliteState:
         state = self._usable_state()
         if not state.is_open:
             await self.open()
-        return await state.writer.write(work)
+        return state
 
-    def _write_sync(self, work: Work[R]) -> R:
+    def _opened_sync(self) -> _SqliteState:
         state = self._usable_state()
         if not state.is_open:
             self.open_sync()
-        return state.writer.write_sync(work)
-
-    def _after_forks(self) -> _SqliteState:
-        if self._state.process != os.getpid():  # forked behind Python's back
-            self.after_fork_in_child()
-        return self._state
+        return state
 
     def _usable_state(self) -> _SqliteState:
-        if self._after_forks().is_spoilt:
+        if self._state.process != os.getpid():  # forked behind Python's back
+            self.after_fork_in_child()
+        if self._state.is_spoilt:
             raise Misuse(
                 "the database was in use when this process was forked, which SQLite cannot bear; "
                 "close the store before you fork, or start the process by spawn"

@@ -39,13 +39,10 @@ class SqliteTx:
 
     async def execute(self, sql: str, /, **values: object) -> None:
         """Run *sql* and throw its rows away."""
-        self._run(sql, values)
+        await self.fetch_all(sql, **values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
         """Run *sql* and return all of its rows."""
-        return self._run(sql, values)
-
-    def _run(self, sql: str, values: dict[str, object]) -> list[Row]:
         statement = self._dialect.compile(sql, values)
         try:
             # rows are always fetched: a statement with RETURNING left half-way keeps COMMIT from happening

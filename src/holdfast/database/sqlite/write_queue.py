@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeAlias, cast
 
@@ -21,12 +22,12 @@ from holdfast.runtime import Signal
 Work: TypeAlias = Callable[[Tx], Coroutine[Any, Any, R]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ListWork(Generic[T, R]):
     """A list operation on *items*: those of several callers can be run as one, on all of their items."""
 
-    def __init__(self, operation: ListOperation[T, R], items: Sequence[T]) -> None:
-        self.operation = operation
-        self.items = items
+    operation: ListOperation[T, R]
+    items: Sequence[T]
 
     def __call__(self, tx: Tx) -> Coroutine[Any, Any, Sequence[R]]:
         """Run it alone."""
@@ -54,24 +55,24 @@ class WriteRequest(Generic[R]):
         """How long a block may last, if it is one that is wanted."""
         self.first: First | None = None
         """What is run in that block before anybody has it."""
-        self._value: R | None = None
+        self.value: R | None = None
 
     def settle(self, run: Callable[[], R]) -> None:
         """Keep what *run* returns or raises as the outcome, in place of an earlier one."""
         try:
-            self._value, self.error = run(), None
+            self.value, self.error = run(), None
         except BaseException as error:  # noqa: BLE001  it is raised where it belongs, in the caller
             self.error = error
 
     def succeed(self, value: R) -> None:
         """Keep *value* as the outcome."""
-        self._value, self.error = value, None
+        self.value, self.error = value, None
 
     def result(self) -> R:
         """Return or raise the outcome."""
         if self.error is not None:
             raise self.error
-        return cast("R", self._value)
+        return cast("R", self.value)
 
 
 class ThreadWriteRequest(WriteRequest[R]):
@@ -90,15 +91,6 @@ class LoopWriteRequest(WriteRequest[R]):
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[R] = self.loop.create_future()
         self.timer: asyncio.TimerHandle | None = None
-
-    def hear(self) -> None:
-        """Wake the caller, if it still waits; nobody else is to have what it would have been given."""
-        if self.future.done():
-            self.discard()
-        elif self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(cast("R", self._value))
 
     @property
     def is_delivered(self) -> bool:
@@ -184,4 +176,9 @@ def resolve(requests: Iterable[WriteRequest[Any]]) -> None:
 
 def _resolve_in_loop(requests: list[LoopWriteRequest[Any]]) -> None:
     for request in requests:
-        request.hear()
+        if request.future.done():  # the caller waits no more; nobody else is to have what it would have been given
+            request.discard()
+        elif request.error is not None:
+            request.future.set_exception(request.error)
+        else:
+            request.future.set_result(request.value)

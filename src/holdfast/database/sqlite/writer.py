@@ -66,7 +66,7 @@ class Writer:
 
     async def write(self, work: Work[R]) -> R:
         """Run *work* in a write transaction, by the shell."""
-        request = LoopWriteRequest(work, self._deadline())
+        request = LoopWriteRequest(work, self._runtime.monotonic() + self._seconds)
         request.timer = request.loop.call_later(self._seconds, self._time_out, request)
         try:
             self._enqueue(request)
@@ -77,7 +77,7 @@ class Writer:
 
     def write_sync(self, work: Work[R]) -> R:
         """Run *work* in a write transaction: here if the right to write is free, otherwise by the shell."""
-        until = self._deadline()
+        until = self._runtime.monotonic() + self._seconds
         if not self._take_right_if_free():
             return self._wait(ThreadWriteRequest(work, until, self._runtime.signal()))
         try:
@@ -131,7 +131,8 @@ class Writer:
         """Let the queued requests end, then let go of connections, lock file and thread, until the next use."""
         if self._queue:
             with suppress(StoreError):  # its forerunners have heard the same
-                self._wait(ThreadWriteRequest(_do_nothing, self._deadline(), self._runtime.signal()))
+                until = self._runtime.monotonic() + self._seconds
+                self._wait(ThreadWriteRequest(_do_nothing, until, self._runtime.signal()))
         if not in_slices(lambda seconds: self._thread_lock.acquire(timeout=seconds), self._longest_wait()):
             return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
         try:
@@ -158,9 +159,8 @@ class Writer:
         """Look after the block that has the right to write, or serve whoever is next."""
         if (block := self._block) is not None:
             block.end_if_due()
-        if self._is_wanted and self._thread_lock.acquire(
-            blocking=False
-        ):  # else who has it wakes us when he lets go of it
+        is_wanted = bool(self._queue) or self._is_log_to_be_emptied
+        if is_wanted and self._thread_lock.acquire(blocking=False):  # else who has it wakes us when he lets go of it
             if self._is_log_to_be_emptied:
                 self._empty_log()
             elif (request := self._queue.next_block()) is not None:
@@ -168,11 +168,6 @@ class Writer:
             else:
                 self._write_next()
         return self._next_look()
-
-    @property
-    def _is_wanted(self) -> bool:
-        """Tell whether there is something to be done by who has the right to write."""
-        return bool(self._queue) or self._is_log_to_be_emptied
 
     def _empty_log(self) -> None:
         """Write SQLite's log back and empty it: under both locks, for it must not happen while others write."""
@@ -187,8 +182,17 @@ class Writer:
 
     def _write_next(self) -> None:
         """Write what has gathered, as one group, and tell everybody."""
+        requests: list[WriteRequest[Any]] = []
         try:
-            requests = self._write_gathered()
+            with self._file_lock, self._connection:
+                self._connection.begin(wanted=lambda: bool(self._queue))
+                requests = self._queue.take(MOST_TOGETHER)
+                self._connection.write_group(requests, lambda request: self._runtime.monotonic() < request.until)
+        except Exception as error:  # noqa: BLE001  those who wait for it hear it, and the shell lives on
+            if not requests:
+                requests = self._queue.take(MOST_TOGETHER)
+                for request in requests:
+                    request.error = error
         finally:
             self._release_thread_lock()
         resolve(requests)
@@ -196,7 +200,7 @@ class Writer:
     def _open_next(self, request: WriteRequest[Any]) -> None:
         """Open a block for who waits in *request*, and leave him the right to write."""
         try:
-            self._file_lock.__enter__()
+            self._file_lock.acquire()
             block = self._open_block(request.seconds, wanted=lambda: request in self._queue)
         except BaseException as error:
             self._release_both()
@@ -252,20 +256,6 @@ class Writer:
         block = self._block
         return self._seconds + (0.0 if block is None else max(0.0, block.until - self._runtime.monotonic()))
 
-    def _write_gathered(self) -> list[WriteRequest[Any]]:
-        requests: list[WriteRequest[Any]] = []
-        try:
-            with self._file_lock, self._connection:
-                self._connection.begin(wanted=lambda: bool(self._queue))
-                requests = self._queue.take(MOST_TOGETHER)
-                self._connection.write_group(requests, self._is_in_time)
-        except Exception as error:  # noqa: BLE001  those who wait for it hear it, and the shell lives on
-            if not requests:
-                requests = self._queue.take(MOST_TOGETHER)
-                for request in requests:
-                    request.error = error
-        return requests
-
     def _enqueue(self, request: WriteRequest[Any]) -> None:
         self._queue.put(request)
         try:
@@ -303,12 +293,6 @@ class Writer:
         else:
             request.timer = request.loop.call_later(GRACE_SECONDS, lambda: request.fail(self._unknown_outcome()))
 
-    def _deadline(self) -> float:
-        return self._runtime.monotonic() + self._seconds
-
-    def _is_in_time(self, request: WriteRequest[Any]) -> bool:
-        return self._runtime.monotonic() < request.until
-
     def _take_right_if_free(self) -> bool:
         if self._queue or not self._thread_lock.acquire(blocking=False):
             return False
@@ -329,7 +313,7 @@ class Writer:
         self._wake_if_needed()
 
     def _wake_if_needed(self) -> None:
-        if self._is_wanted or self._block is not None:
+        if self._queue or self._is_log_to_be_emptied or self._block is not None:
             with suppress(RuntimeError):  # no thread can be made, as at the interpreter's end; whoever waits hears it
                 self._wake_shell()
 
