@@ -404,9 +404,9 @@ def test_a_hint_of_the_log_is_for_those_who_follow_it() -> None:
     hints.watch(lambda: heard.append("plain"))
     hints.watch(lambda: heard.append("follows"), follows_log=True)
 
-    hints.tell(of_log=True)
+    hints.notify(of_log=True)
     assert heard == ["follows"]
-    hints.tell()
+    hints.notify()
     assert heard == ["follows", "plain", "follows"]
 
 

@@ -52,7 +52,7 @@ def pool_of(store: PostgresStore, *, is_async: bool) -> Any:
 def is_complete(store: PostgresStore, *, is_async: bool) -> bool:
     """Tell whether every place of the blocks' pool is free, and every open connection idle."""
     pool = pool_of(store, is_async=is_async)
-    return bool(pool._doors._places._value == pool._size and len(pool._idle) == len(pool._all))
+    return bool(pool._connector._places._value == pool._size and len(pool._idle) == len(pool._all))
 
 
 @pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])

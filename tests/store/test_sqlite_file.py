@@ -74,7 +74,7 @@ def test_the_mount_command_tells_the_file_system_on_a_mac() -> None:
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F-36."""
     mounts = [Mount("/", "ext4"), Mount(os.path.realpath(tmp_path), "nfs4")]
-    monkeypatch.setattr("holdfast.database.sqlite.file._mounts_here", lambda: mounts)
+    monkeypatch.setattr("holdfast.database.sqlite.file._read_mounts", lambda: mounts)
 
     with pytest.raises(InvalidSettings, match=r"network file system .nfs4."):
         SqliteStore(tmp_path / "jobs.db").open_sync()

@@ -434,9 +434,9 @@ def test_a_sleeper_that_is_woken_too_often_looks_for_itself_for_a_second() -> No
     rest.has_looked(Horizon(100, 100))
 
     for _ in range(hints.MOST_HINTS):
-        rest.hear()
+        rest.count_hint()
     assert not rest.wants_to_wake
-    rest.hear()
+    rest.count_hint()
 
     assert rest.wants_to_wake
     rest.has_unmarked()

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-Hear: TypeAlias = Callable[[], None]
+OnHint: TypeAlias = Callable[[], None]
 """What is called for a hint, in any thread; it may not block."""
 
 
-class Tell(Protocol):
+class Notify(Protocol):
     """What a source calls for a hint; *of_log* is one that concerns only those who follow the log."""
 
     def __call__(self, *, of_log: bool = False) -> None: ...
@@ -55,10 +55,10 @@ class Source(Protocol):
 class Hints:
     """Those who listen for the hints of one store in this process."""
 
-    def __init__(self, make_source: Callable[[Tell], Source]) -> None:
-        self._source = make_source(self.tell)
+    def __init__(self, make_source: Callable[[Notify], Source]) -> None:
+        self._source = make_source(self.notify)
         self._change = threading.RLock()
-        self._watches: tuple[HintListener, ...] = ()
+        self._listeners: tuple[HintListener, ...] = ()
 
     @property
     def is_listening(self) -> bool:
@@ -68,30 +68,30 @@ class Hints:
     @property
     def is_wanted(self) -> bool:
         """Tell whether anybody listens."""
-        return bool(self._watches)
+        return bool(self._listeners)
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
-        """Have *hear* called for every hint, until its watch is stopped; *follows_log*: also those of the log alone."""
-        watch = HintListener(self, hear, follows_log)
+    def watch(self, on_hint: OnHint, *, follows_log: bool = False) -> HintListener:
+        """Have *on_hint* called for every hint until the listener is stopped; *follows_log*: also for the log alone."""
+        listener = HintListener(self, on_hint, follows_log)
         with self._change:
-            self._watches = (*self._watches, watch)
-            if len(self._watches) == 1:
+            self._listeners = (*self._listeners, listener)
+            if len(self._listeners) == 1:
                 self._source.start()
-        return watch
+        return listener
 
-    def leave(self, watch: HintListener) -> None:
+    def remove(self, listener: HintListener) -> None:
         """Call it no more; the last one to leave ends the source."""
         with self._change:
             was_wanted = self.is_wanted
-            self._watches = tuple(each for each in self._watches if each is not watch)
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
             if was_wanted and not self.is_wanted:
                 self._source.stop()
 
-    def tell(self, *, of_log: bool = False) -> None:
+    def notify(self, *, of_log: bool = False) -> None:
         """Give a hint to all who listen, or to those who follow the log."""
-        for watch in self._watches:
-            if watch.follows_log or not of_log:
-                watch.hear()
+        for listener in self._listeners:
+            if listener.follows_log or not of_log:
+                listener.on_hint()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +99,7 @@ class HintListener:
     """One who listens."""
 
     _hints: Hints
-    hear: Hear
+    on_hint: OnHint
     follows_log: bool = False
 
     @property
@@ -109,7 +109,7 @@ class HintListener:
 
     def stop(self) -> None:
         """Listen no more."""
-        self._hints.leave(self)
+        self._hints.remove(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class Horizon:
 class SleepMark:
     """What one sleeper knows of its sleep: has it said so, and how long may it go without a look."""
 
-    def __init__(self, watch: HintListener, monotonic: Callable[[], float], poll: float = OFTEN_SECONDS) -> None:
-        self._watch = watch
+    def __init__(self, listener: HintListener, monotonic: Callable[[], float], poll: float = OFTEN_SECONDS) -> None:
+        self._listener = listener
         self._monotonic = monotonic
         self._poll = poll
         self._marked_at: int | None = None
@@ -136,7 +136,7 @@ class SleepMark:
         self._has_said_again = False
         self._is_sure = False
 
-    def hear(self) -> None:
+    def count_hint(self) -> None:
         """Count a hint; too many of them, and it is better to be awake."""
         now = self._monotonic()
         if now - self._counted_since > AWAKE_SECONDS:
@@ -153,7 +153,7 @@ class SleepMark:
         are below that of the second mark, and the transactions can be waited for.
         """
         has_said = self.is_marked and (self._is_falling_asleep or self._has_said_again)
-        return self._watch.is_listening and not has_said and not self._is_awake
+        return self._listener.is_listening and not has_said and not self._is_awake
 
     @property
     def wants_to_wake(self) -> bool:
@@ -179,7 +179,7 @@ class SleepMark:
 
     def seconds(self) -> float:
         """Say how long it may go without a look."""
-        if not self._watch.is_listening:
+        if not self._listener.is_listening:
             return self._poll
         if self._is_awake:
             return GLANCE_SECONDS
@@ -189,7 +189,7 @@ class SleepMark:
 
     def stop(self) -> None:
         """Listen no more."""
-        self._watch.stop()
+        self._listener.stop()
 
     @property
     def _is_falling_asleep(self) -> bool:

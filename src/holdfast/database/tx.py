@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from holdfast.database.dialect import Dialect
-from holdfast.database.hints import Hear, HintListener
+from holdfast.database.hints import HintListener, OnHint
 from holdfast.database.statements import Record
 from holdfast.errors import Misuse
 from holdfast.fault_points import is_armed, watched
@@ -204,8 +204,8 @@ class Store(Runner, Protocol):
     def migrate_sync(self) -> list[str]:
         """Bring the schema up to date, blocking."""
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
-        """Have *hear* called, in any thread, whenever something may have grown here, until the watch is stopped.
+    def watch(self, on_hint: OnHint, *, follows_log: bool = False) -> HintListener:
+        """Have *on_hint* called, in any thread, whenever something may have grown here, until the listener is stopped.
 
         One that *follows_log* also hears of what makes only the log grow.
         """

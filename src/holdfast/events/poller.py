@@ -82,7 +82,7 @@ class Poller:
     def _hear(self) -> None:
         rest, shell = self.rest, self._shell
         if rest is not None and shell is not None:
-            rest.hear()
+            rest.count_hint()
             shell.wake()
 
     def _step(self) -> float | None:

@@ -2,7 +2,7 @@
 
 Everything above is written once, as coroutines that await nothing but their side. On the blocking side these
 awaits never suspend, so that `drive()` finishes them; on the async one they are awaited, whole operations in a task of
-their own, the statements of a block in that of its user (see `line`).
+their own, the statements of a block in that of its user (see `async_connection`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.errors import StoreError
 from holdfast.models import R_co
 from holdfast.runtime import Runtime
 
-MakeDoors: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Connector]
+MakeConnector: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Connector]
 
 logger = logging.getLogger(__name__)
 
@@ -82,15 +82,19 @@ class Side:
     Blocks have a pool of their own: handlers that sit in them keep nobody from claiming, settling and renewing.
     """
 
-    def __init__(self, means: Resources, make_doors: MakeDoors) -> None:
-        self.monotonic = means.runtime.monotonic
-        self.chance = means.runtime.chance
-        self.scrub = means.address.scrub
-        self.cancels = means.cancels
+    def __init__(self, resources: Resources, make_connector: MakeConnector) -> None:
+        self.monotonic = resources.runtime.monotonic
+        self.chance = resources.runtime.chance
+        self.scrub = resources.address.scrub
+        self.cancels = resources.cancels
         self.outage = Outage(self.monotonic)
         self.pool, self.blocks = (
-            ConnectionPool(make_doors(address, means.dialect, means.size, self.monotonic), means.size, self.monotonic)
-            for address in (means.address, means.block_address)
+            ConnectionPool(
+                make_connector(address, resources.dialect, resources.size, self.monotonic),
+                resources.size,
+                self.monotonic,
+            )
+            for address in (resources.address, resources.block_address)
         )
 
     def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
@@ -131,12 +135,12 @@ class Side:
 class AsyncSide(Side):
     """The side that belongs to one event loop."""
 
-    def __init__(self, means: Resources) -> None:
-        super().__init__(means, AsyncConnector)
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources, AsyncConnector)
         self.groups: dict[Callable[..., Any], AsyncGroup[Any, Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._alarms = LoopAlarms(self._loop)
-        self._sleep = means.runtime.sleep
+        self._sleep = resources.runtime.sleep
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def finish(self, execution: Runs[R]) -> R:
@@ -193,11 +197,11 @@ class AsyncSide(Side):
 class BlockingSide(Side):
     """The side that all threads share."""
 
-    def __init__(self, means: Resources) -> None:
-        super().__init__(means, BlockingConnector)
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources, BlockingConnector)
         self.groups: dict[Callable[..., Any], BlockingGroup[Any, Any]] = {}
-        self._sleep = means.runtime.sleep_blocking
-        self._watch = AlarmThread(means.runtime)
+        self._sleep = resources.runtime.sleep_blocking
+        self._watch = AlarmThread(resources.runtime)
 
     def finish(self, execution: Runs[R]) -> R:
         """Run *execution*."""

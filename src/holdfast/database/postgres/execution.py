@@ -172,10 +172,10 @@ class Execution(Generic[R]):
     def _failure(self, trouble: Trouble) -> StoreError:
         if self._is_in_doubt:
             return UnknownOutcome(IN_DOUBT)
-        told = failure(trouble, self._reason or f"no answer within {self._deadline.seconds:g} s")
+        error = failure(trouble, self._reason or f"no answer within {self._deadline.seconds:g} s")
         if trouble in (Trouble.LOST, Trouble.REFUSED) and not self._is_abandoned:
-            self._side.outage.begins(told)
-        return told
+            self._side.outage.begins(error)
+        return error
 
 
 class Alone:
@@ -291,15 +291,15 @@ class Reading(Execution[R]):
         work: Callable[[Tx], Coroutine[Any, Any, R]],
         plan: Plan,
         deadline: Deadline,
-        views: MultiStatementReads,
+        multi_statement: MultiStatementReads,
     ) -> None:
         super().__init__(side, work, plan, deadline)
         self._operation = operation
-        self._views = views
+        self._multi_statement = multi_statement
 
     async def _transact(self, lent: PooledConnection) -> R:
         in_transaction = partial(super()._transact, lent)
-        return await self._views.read(self._operation, self._work, lent.tx, in_transaction)
+        return await self._multi_statement.read(self._operation, self._work, lent.tx, in_transaction)
 
 
 async def is_rolled_back(lent: PooledConnection) -> bool:

@@ -31,14 +31,14 @@ Run: TypeAlias = Callable[[Sequence[T], Deadline], Coroutine[Any, Any, Sequence[
 class Part(Generic[T, R]):
     """What one caller gave, and what it will hear."""
 
-    def __init__(self, items: Sequence[T], deadline: Deadline, tell: Callable[[], object]) -> None:
+    def __init__(self, items: Sequence[T], deadline: Deadline, wake: Callable[[], object]) -> None:
         self.items = items
         self.deadline = deadline
         self.results: Sequence[R] | None = None
         self.error: BaseException | None = None
         self.is_cancelled = False
         self.flight: Sequence[Part[T, R]] = ()
-        self._tell = tell
+        self._wake = wake
 
     @property
     def is_done(self) -> bool:
@@ -48,17 +48,17 @@ class Part(Generic[T, R]):
     def succeed(self, results: Sequence[R]) -> None:
         """Tell the caller its results."""
         self.results = results
-        self._tell()
+        self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Tell the caller its error."""
         self.error = error
-        self._tell()
+        self._wake()
 
     def lead(self, flight: Sequence[Part[T, R]]) -> None:
         """Tell the caller to lead *flight*, in which it is."""
         self.flight = flight
-        self._tell()
+        self._wake()
 
     def outcome(self) -> Sequence[R]:
         """Return or raise what the caller was told."""
@@ -165,14 +165,14 @@ class AsyncGroup(Generic[T, R]):
 
     async def call(self, items: Sequence[T], deadline: Deadline) -> Sequence[R]:
         """Run the operation on *items*; a caller that is cancelled disturbs nobody."""
-        told = asyncio.Event()
-        part: Part[T, R] = Part(items, deadline, told.set)
+        woken = asyncio.Event()
+        part: Part[T, R] = Part(items, deadline, woken.set)
         self._queue.add(part)
         if self._flights < MOST_FLIGHTS:
             self._flights += 1
             self._spawn(self._fly())
         try:
-            await told.wait()
+            await woken.wait()
         except asyncio.CancelledError:
             part.is_cancelled = True
             raise
@@ -199,8 +199,8 @@ class BlockingGroup(Generic[T, R]):
 
     def call(self, items: Sequence[T], deadline: Deadline) -> Sequence[R]:
         """Run the operation on *items*, by a flight of one's own or of somebody else's."""
-        told = SlicedEvent()
-        part: Part[T, R] = Part(items, deadline, told.set)
+        woken = SlicedEvent()
+        part: Part[T, R] = Part(items, deadline, woken.set)
         try:
             with self._lock:
                 self._queue.add(part)
@@ -208,8 +208,8 @@ class BlockingGroup(Generic[T, R]):
                     self._flights += 1
                     part.lead(self._queue.take())
             while not part.is_done:
-                told.wait()
-                told.clear()
+                woken.wait()
+                woken.clear()
                 if part.flight:
                     self._fly(part)
         except BaseException:  # a signal's handler may raise here, as at Ctrl-C

@@ -25,7 +25,7 @@ import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from holdfast.database.dialect import READERS_ONLY
-from holdfast.database.hints import Tell
+from holdfast.database.hints import Notify
 from holdfast.database.postgres.address import Address
 from holdfast.database.postgres.deadline import Deadline, wait
 from holdfast.database.postgres.errors import first_line
@@ -68,7 +68,7 @@ class ListenSocket:
         until = self._heard + BEAT_SECONDS if self._asked is None else self._asked + DEAF_SECONDS
         return max(0.0, until - self._monotonic())
 
-    def hear(self) -> set[str]:
+    def receive(self) -> set[str]:
         """Take in what has come; give the words of the hints among it. Raise `Deaf` if our own word is overdue."""
         self.pgconn.consume_input()
         self._read_answers()
@@ -141,11 +141,11 @@ class Bell:
 class HintSource:
     """Keeps a line open while somebody listens."""
 
-    def __init__(self, address: Address, channel: str, runtime: Runtime, tell: Tell) -> None:
+    def __init__(self, address: Address, channel: str, runtime: Runtime, notify: Notify) -> None:
         self._address = address
         self._channel = channel
         self._runtime = runtime
-        self._tell = tell
+        self._notify = notify
         self._line: ListenSocket | None = None
         self._shell: Stepper | None = None
         self._bell: Bell | None = None
@@ -202,12 +202,12 @@ class HintSource:
             while not self._is_stopping:
                 selector.select(line.due())
                 was_proven = line.is_proven
-                hints = line.hear()
+                hints = line.receive()
                 if line.is_proven and not was_proven:
                     self._note_success()
                     hints.add("")  # so that everybody reads once more, now that it listens
                 if hints:
-                    self._tell(of_log=hints == {READERS_ONLY})
+                    self._notify(of_log=hints == {READERS_ONLY})
 
     def _note_success(self) -> None:
         if self._failures:
@@ -221,7 +221,7 @@ class HintSource:
         if self._failures == 1:
             logger.warning("hints_lost", extra={"reason": reason, "mode": "polling"})
         if was_listening:
-            self._tell()  # those who sleep long, by a line that is gone, shall look at their watches
+            self._notify()  # those who sleep long, by a line that is gone, shall look at their watches
         pause = longest if longest == DEAF_PAUSE else min(longest, SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))
         return pause * (0.5 + self._runtime.chance.random() / 2)
 

@@ -64,8 +64,8 @@ class Connector(Protocol):
 class ConnectionPool:
     """The connections of one side of a store."""
 
-    def __init__(self, doors: Connector, size: int, monotonic: Callable[[], float]) -> None:
-        self._doors = doors
+    def __init__(self, connector: Connector, size: int, monotonic: Callable[[], float]) -> None:
+        self._connector = connector
         self._size = size
         self._monotonic = monotonic
         self._all: set[PooledConnection] = set()
@@ -74,7 +74,7 @@ class ConnectionPool:
 
     async def take(self, deadline: Deadline) -> PooledConnection:
         """Lend a connection; give it back in every case."""
-        if not await self._doors.acquire(deadline.remaining()):
+        if not await self._connector.acquire(deadline.remaining()):
             raise Unavailable(
                 f"all {self._size} connections were in use for {deadline.seconds:g} s; raise pool_size, or make "
                 "transactions shorter"
@@ -83,7 +83,7 @@ class ConnectionPool:
 
     async def wait_for_place(self) -> None:
         """Wait until a connection may be lent, for as long as the caller does; `lend` it then, and at once."""
-        await self._doors.acquire(None)
+        await self._connector.acquire(None)
 
     async def lend(self, deadline: Deadline) -> PooledConnection:
         """Lend a connection to who has a place; give it back in every case."""
@@ -94,7 +94,7 @@ class ConnectionPool:
                 return self._idle.pop()
             return await self._connect(deadline)
         except BaseException:
-            self._doors.release()
+            self._connector.release()
             raise
 
     def give_back(self, lent: PooledConnection, *, is_clean: bool) -> None:
@@ -107,7 +107,7 @@ class ConnectionPool:
             self._finish(lent)
         if self._is_closed:
             self.drop_idle()
-        self._doors.release()
+        self._connector.release()
 
     def drop_idle(self) -> None:
         """Throw away what nobody uses: where one connection was lost, the others probably are."""
@@ -126,7 +126,7 @@ class ConnectionPool:
         return self._all
 
     async def _connect(self, deadline: Deadline) -> PooledConnection:
-        lent = await self._doors.connect(deadline)
+        lent = await self._connector.connect(deadline)
         self._all.add(lent)
         return lent
 
@@ -142,7 +142,7 @@ class ConnectionPool:
 
 
 class AsyncConnector:
-    """The doors of a pool that belongs to one event loop."""
+    """The connector of a pool that belongs to one event loop."""
 
     def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
         self._address = address
@@ -181,7 +181,7 @@ class AsyncConnector:
 
 
 class BlockingConnector:
-    """The doors of a pool that all threads share."""
+    """The connector of a pool that all threads share."""
 
     def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
         self._address = address

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.database import migrations
 from holdfast.database.dialect import Dialect, PostgresDialect, channel
-from holdfast.database.hints import Hear, HintListener, Hints, Tell
+from holdfast.database.hints import HintListener, Hints, Notify, OnHint
 from holdfast.database.postgres.address import MIGRATION_SECONDS, Address, block_plan
 from holdfast.database.postgres.block import PostgresTransaction
 from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Resources, Side, abandon
@@ -54,7 +54,7 @@ class PostgresStore:
         self._address = Address.of(settings)
         self._block_address = Address.for_blocks(settings)
         self._cancels = Cancels(self._runtime, settings.deadline_seconds)
-        self._views = MultiStatementReads()
+        self._multi_statement = MultiStatementReads()
         self._is_checked = False
         self._lock = threading.Lock()
         self._async_sides: dict[asyncio.AbstractEventLoop, AsyncSide] = {}
@@ -174,9 +174,9 @@ class PostgresStore:
             taken.append(name)
         return taken
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
-        """Have *hear* called when a hint comes over the connection that listens, which all watches share."""
-        return self._hints.watch(hear, follows_log=follows_log)
+    def watch(self, on_hint: OnHint, *, follows_log: bool = False) -> HintListener:
+        """Have *on_hint* called when a hint comes over the connection that listens, which all watches share."""
+        return self._hints.watch(on_hint, follows_log=follows_log)
 
     def tidy(self) -> None:
         """Do nothing: a server looks after its own files."""
@@ -211,7 +211,7 @@ class PostgresStore:
     ) -> Execution[R]:
         if self._settings.transaction_pooler:  # the time-outs travel with BEGIN, so there must be one
             return Execution(side, work, self._address.view, self._deadline())
-        return Reading(side, operation, work, self._address.view, self._deadline(), self._views)
+        return Reading(side, operation, work, self._address.view, self._deadline(), self._multi_statement)
 
     def _standing(self, side: AsyncSide | BlockingSide) -> Execution[migrations.SchemaVersion]:
         return self._reading(side, migrations.standing, lambda tx: migrations.standing(tx, self.database))
@@ -233,13 +233,13 @@ class PostgresStore:
 
         return run
 
-    def _listener(self, tell: Tell) -> HintSource | NoListener:
+    def _listener(self, notify: Notify) -> HintSource | NoListener:
         self._source: HintSource | NoListener = NoListener()
         settings = self._settings
         if settings.listen_url is not None or not settings.transaction_pooler:
             direct = {"database": settings.listen_url or settings.database, "transaction_pooler": False}
             address = Address.of(settings.model_copy(update=direct))
-            self._source = HintSource(address, channel(settings.schema_name), self._runtime, tell)
+            self._source = HintSource(address, channel(settings.schema_name), self._runtime, notify)
         return self._source
 
     def _deadline(self) -> Deadline:
@@ -250,16 +250,16 @@ class PostgresStore:
         if (side := self._async_sides.get(loop)) is None:
             with self._lock:
                 self._drop_sides_of_stopped_loops()
-                side = self._async_sides[loop] = AsyncSide(self._means())
+                side = self._async_sides[loop] = AsyncSide(self._resources())
         return side
 
     def _blocking_side(self) -> BlockingSide:
         if (side := self._blocking) is None:
             with self._lock:
-                side = self._blocking = self._blocking or BlockingSide(self._means())
+                side = self._blocking = self._blocking or BlockingSide(self._resources())
         return side
 
-    def _means(self) -> Resources:
+    def _resources(self) -> Resources:
         size = self._settings.pool_size
         return Resources(self._address, self._block_address, self.dialect, size, self._runtime, self._cancels)
 

@@ -210,7 +210,7 @@ class Mount:
 def network_file_system(path: str) -> str | None:
     """Name the network file system that the absolute *path* lies on; None if it is local or unknown."""
     try:
-        kind = kind_at(path, _mounts_here())
+        kind = kind_at(path, _read_mounts())
     except (OSError, subprocess.SubprocessError):
         return None
     return kind if kind in NETWORK else None
@@ -240,10 +240,10 @@ def parse_mac(output: str) -> list[Mount]:
     return [Mount(match["point"], match["kind"]) for match in MAC_LINE.finditer(output)]
 
 
-def _mounts_here() -> list[Mount]:
+def _read_mounts() -> list[Mount]:
     if sys.platform == "darwin":
-        told = subprocess.run(["/sbin/mount"], capture_output=True, text=True, timeout=5, check=True)
-        return parse_mac(told.stdout)
+        output = subprocess.run(["/sbin/mount"], capture_output=True, text=True, timeout=5, check=True)
+        return parse_mac(output.stdout)
     return parse_linux(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
 
 

@@ -33,11 +33,13 @@ class Reader:
         self._until = 0.0
         connection.set_progress_handler(lambda: monotonic() > self._until, INSTRUCTIONS_BETWEEN_LOOKS)
 
-    def read(self, operation: Callable[..., Any], work: Work[R], views: MultiStatementReads, until: float) -> R:
+    def read(
+        self, operation: Callable[..., Any], work: Work[R], multi_statement: MultiStatementReads, until: float
+    ) -> R:
         """Run *work*, which is *operation*, over one consistent view; it is interrupted at the instant *until*."""
         self._until = until
         try:
-            return drive(views.read(operation, work, self._tx, partial(self._in_transaction, work)))
+            return drive(multi_statement.read(operation, work, self._tx, partial(self._in_transaction, work)))
         except StoreError:
             self.is_broken = True
             raise
@@ -63,7 +65,7 @@ class Readers:
         self._monotonic = runtime.monotonic
         self._gate = gate
         self._idle: list[Reader] = []
-        self._views = MultiStatementReads()
+        self._multi_statement = MultiStatementReads()
 
     def read(self, operation: Callable[..., Any], work: Work[R], until: float) -> R:
         """Run *work*, which is *operation*, over one view; raise `Unavailable` if it is not done by *until*."""
@@ -74,7 +76,7 @@ class Readers:
             idle = self._idle
             reader = self._take(idle, seconds)
             try:
-                return reader.read(operation, work, self._views, until)
+                return reader.read(operation, work, self._multi_statement, until)
             finally:
                 self._give_back(idle, reader)
 

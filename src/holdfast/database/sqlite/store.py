@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast import current_block
 from holdfast.database import migrations
 from holdfast.database.dialect import Dialect, SqliteDialect
-from holdfast.database.hints import Hear, HintListener, Hints
+from holdfast.database.hints import HintListener, Hints, OnHint
 from holdfast.database.sqlite.block import AsyncSqliteTransaction, BlockingSqliteTransaction
 from holdfast.database.sqlite.connection import WriteConnection
 from holdfast.database.sqlite.file import DatabaseFile
@@ -163,9 +163,9 @@ class SqliteStore:
         """The file, by its real name."""
         return self._file.path
 
-    def watch(self, hear: Hear, *, follows_log: bool = False) -> HintListener:
-        """Have *hear* called after our own commits, and when the log file shows those of others."""
-        return self._usable_state().hints.watch(hear, follows_log=follows_log)
+    def watch(self, on_hint: OnHint, *, follows_log: bool = False) -> HintListener:
+        """Have *on_hint* called after our own commits, and when the log file shows those of others."""
+        return self._usable_state().hints.watch(on_hint, follows_log=follows_log)
 
     def last_writer(self) -> int | None:
         """Give the process that had the right to write last, or has it."""
@@ -253,8 +253,8 @@ class _SqliteState:
         self.readers = Readers(file, dialect, runtime, self.gate)
         self.log_length = LogLength(f"{file.path}-wal", runtime.monotonic, self.writer.empty_log)
 
-    def _watch_log(self, path: str, runtime: Runtime, tell: Hear) -> LogWatch:
-        self.log_watch = LogWatch(path, runtime, tell)
+    def _watch_log(self, path: str, runtime: Runtime, notify: OnHint) -> LogWatch:
+        self.log_watch = LogWatch(path, runtime, notify)
         return self.log_watch
 
     def _note_commit(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.database.hints import Hear
+from holdfast.database.hints import OnHint
 from holdfast.runtime import Runtime, Stepper
 
 LOOK_SECONDS = 0.02
@@ -53,11 +53,11 @@ class LogWatch:
 
     is_listening = False  # nobody tells us: the poll stays short, and nobody need be told that we sleep
 
-    def __init__(self, path: str, runtime: Runtime, tell: Hear) -> None:
+    def __init__(self, path: str, runtime: Runtime, notify: OnHint) -> None:
         self._path = f"{path}-wal"
         self._runtime = runtime
         self._monotonic = runtime.monotonic
-        self._tell = tell
+        self._notify = notify
         self._seen: object = None
         self._changed_at = self._monotonic() - LIVELY_SECONDS
         self._echo_after: float | None = None
@@ -94,7 +94,7 @@ class LogWatch:
             self._note(mark, FIRST_ECHO_SECONDS, LAST_ECHO_SECONDS)
         elif self._echo_after is not None and now - self._changed_at >= self._echo_after:
             self._echo_after = self._echo_after * 2 if self._echo_after < self._last_echo else None
-            self._tell()
+            self._notify()
         if self._is_lively:
             return LIVELY_LOOK_SECONDS
         return ALARMED_LOOK_SECONDS if is_alarmed and self._echo_after is None else LOOK_SECONDS
@@ -106,7 +106,7 @@ class LogWatch:
     def _note(self, mark: object, first_echo: float, last_echo: float) -> None:
         self._seen, self._changed_at = mark, self._monotonic()
         self._echo_after, self._last_echo = first_echo, last_echo
-        self._tell()
+        self._notify()
 
 
 class FileAlarm:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from holdfast.database.hints import Hear, SleepMark
+from holdfast.database.hints import OnHint, SleepMark
 from holdfast.database.tx import Store, Tx
 from holdfast.errors import StoreError
 from holdfast.runtime import Runtime
@@ -30,7 +30,7 @@ class Hearing:
         member: Member,
         wants: Sequence[Want],
         poll: float,
-        hear: Hear,
+        hear: OnHint,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -68,7 +68,7 @@ class Hearing:
 
     def note_hint(self) -> None:
         """Look soon; called in any thread."""
-        self._rest.hear()
+        self._rest.count_hint()
         self._is_hinted = True
 
     def take_hint(self) -> bool:
