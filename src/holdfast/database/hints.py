@@ -62,12 +62,10 @@ class Hints:
 
     @property
     def is_listening(self) -> bool:
-        """Tell whether hints arrive by a line that is known to work."""
         return self._source.is_listening
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether anybody listens."""
         return bool(self._listeners)
 
     def watch(self, on_hint: OnHint, *, follows_log: bool = False) -> HintListener:

@@ -232,13 +232,10 @@ class Blocking:
         self._store = store
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *operation* in a write transaction."""
         return self._store.run_sync(operation, *args, **kwargs)
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *operation*, which only reads, over one consistent view."""
         return self._store.read_sync(operation, *args, **kwargs)
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
-        """Run a list operation on *items*, sharing its commit with whoever else waits."""
         return self._store.gather_sync(operation, items)

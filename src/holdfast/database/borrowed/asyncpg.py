@@ -76,11 +76,9 @@ class AsyncpgTx:
         self._record = Record
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         await self._run(sql, values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         return [tuple(row) for row in await self._run(sql, values)]
 
     async def _run(self, sql: str, values: Mapping[str, object]) -> list[Any]:

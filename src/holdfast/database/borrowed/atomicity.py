@@ -89,13 +89,11 @@ class Noting:
         self.has_written = False
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         if not self.has_written and _writes(sql):
             self._begin_to_write()
         await self._tx.execute(sql, **values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         if not self.has_written and _writes(sql):
             self._begin_to_write()
         return await self._tx.fetch_all(sql, **values)

@@ -201,17 +201,14 @@ class OrmTransaction:
         return await self._do(flush_and_query())
 
     async def begin_savepoint(self) -> str:
-        """Mark a place to which one may roll back; return its name."""
         name = f"holdfast_{len(self._savepoints) + 1}"
         self._savepoints[name] = await self._do(self._transaction.begin_savepoint())
         return name
 
     async def release(self, name: str) -> None:
-        """Forget the savepoint *name* and keep what was done since."""
         await self._do(self._transaction.release(self._savepoints[name]))
 
     async def roll_back_to(self, name: str) -> None:
-        """Undo what was done since the savepoint *name*, errors included, and forget it."""
         await self._do(self._transaction.roll_back_to(self._savepoints[name]), mends=True)
 
     def refuse_unusable(self, *, mends: bool = False) -> None:
@@ -431,7 +428,6 @@ class OrmTx:
         self._provided = provided
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
 
         async def execute(tx: Tx) -> None:
             await tx.execute(sql, **values)
@@ -439,7 +435,6 @@ class OrmTx:
         await self._provided.run(execute)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
 
         async def fetch(tx: Tx) -> list[Row]:
             return await tx.fetch_all(sql, **values)

@@ -46,13 +46,11 @@ class Psycopg2Tx:
             extensions.register_type(each, self._cursor)
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         statement = self._dialect.compile(sql, values)
         bound = self._dialect.bind(statement, values)
         self._cursor.execute(statement.text, {name: _wrapped(value) for name, value in bound.items()})
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         await self.execute(sql, **values)
         rows: list[Row] = self._cursor.fetchall()
         return rows

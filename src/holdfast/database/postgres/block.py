@@ -99,18 +99,15 @@ class PostgresTransaction:
             self._leave()
 
     async def begin_savepoint(self) -> str:
-        """Mark a place to which one may roll back; return its name."""
         self._savepoints += 1
         name = f"holdfast_{self._savepoints}"
         await self.do(lambda tx: tx.execute(f"SAVEPOINT {name}"))
         return name
 
     async def release(self, name: str) -> None:
-        """Forget the savepoint *name* and keep what was done since."""
         await self.do(lambda tx: tx.execute(f"RELEASE {name}"))
 
     async def roll_back_to(self, name: str) -> None:
-        """Undo what was done since the savepoint *name*, errors included, and forget it."""
         await self.do(lambda tx: self._lent.tx.begin(f"ROLLBACK TO {name}; RELEASE {name}"), mends=True)
 
     def refuse_unusable(self, *, mends: bool = False) -> None:
@@ -297,11 +294,9 @@ class PostgresBlockTx:
         self._block = block
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         await self._block.do(lambda tx: tx.execute(sql, **values))
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         return await self._block.do(lambda tx: tx.fetch_all(sql, **values))
 
 

@@ -59,7 +59,6 @@ class Deadline:
 
     @property
     def has_passed(self) -> bool:
-        """Tell whether nothing is left."""
         return self._at <= self._monotonic()
 
 
@@ -140,10 +139,12 @@ class AlarmThread:
         """Have *alarm* ring in *seconds*, unless it is disarmed before."""
         at = self._monotonic() + seconds
         with self._changed:
-            shell = self._start()  # first, for it may fail, as at the interpreter's end
+            if self._shell is None:  # first, for it may fail, as at the interpreter's end
+                look = self._look_late if self._is_closed else self._look
+                self._shell = self._make_shell(look, "holdfast-deadlines")
             self._armed[alarm] = at
             if self._looks_at is None or self._is_closed:
-                shell.wake()
+                self._shell.wake()
             if self._looks_at is None or at < self._looks_at:
                 self._looks_at = at
                 self._changed.notify_all()
@@ -161,11 +162,6 @@ class AlarmThread:
             shell, self._shell = self._shell, None
         if shell is not None:
             shell.stop()
-
-    def _start(self) -> Stepper:
-        if self._shell is None:
-            self._shell = self._make_shell(self._look_late if self._is_closed else self._look, "holdfast-deadlines")
-        return self._shell
 
     def _disarm(self, alarm: Alarm) -> None:
         with self._changed:  # so that no alarm rings, on a descriptor that was given away, after this

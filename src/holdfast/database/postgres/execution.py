@@ -135,7 +135,7 @@ class Execution(Generic[R]):
         return result
 
     async def _pause_or_raise(self, error: psycopg.Error) -> None:
-        trouble = self._diagnose(error)
+        trouble = Trouble.COLLISION if error.sqlstate in self._plan.collisions else diagnose(error)
         self._failures += 1
         if not self._deadline.has_passed:  # then it failed by itself, and not because we shut its socket
             self._reason = self._side.scrub(first_line(error))
@@ -148,11 +148,6 @@ class Execution(Generic[R]):
                 raise error
             raise self._failure(trouble) from error
         await self._side.sleep(pause)
-
-    def _diagnose(self, error: psycopg.Error) -> Trouble:
-        if error.sqlstate in self._plan.collisions:
-            return Trouble.COLLISION
-        return diagnose(error)
 
     def _may_repeat(self, trouble: Trouble) -> bool:
         if self._is_abandoned or (self._is_in_doubt and not self._is_repeatable):
@@ -187,12 +182,10 @@ class Alone:
         self._tx = tx
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         await self._tx.execute(sql, **values)
         self.has_run = True
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         rows = await self._tx.fetch_all(sql, **values)
         self.has_run = True
         return rows
@@ -260,14 +253,12 @@ class OpeningTx:
         self._begin = begin
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         if self.has_begun:
             await self._tx.execute(sql, **values)
         else:
             await self._open(sql, values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         if self.has_begun:
             return await self._tx.fetch_all(sql, **values)
         return await self._open(sql, values)

@@ -154,7 +154,6 @@ class HintSource:
 
     @property
     def is_listening(self) -> bool:
-        """Tell whether the line has heard itself lately."""
         line = self._line
         return line is not None and line.is_proven
 

@@ -92,7 +92,9 @@ class ConnectionPool:
                 raise Unavailable("the store was closed while this was under way; try again")
             with suppress(IndexError):
                 return self._idle.pop()
-            return await self._connect(deadline)
+            lent = await self._connector.connect(deadline)
+            self._all.add(lent)
+            return lent
         except BaseException:
             self._connector.release()
             raise
@@ -102,7 +104,9 @@ class ConnectionPool:
         now = lent.used = self._monotonic()
         if is_clean and now - lent.born < LIFETIME_SECONDS:
             self._idle.append(lent)
-            self._drop_old(now)
+            with suppress(IndexError):
+                while now - self._idle[0].used > IDLE_SECONDS:
+                    self._finish(self._idle.popleft())
         else:
             self._finish(lent)
         if self._is_closed:
@@ -125,20 +129,10 @@ class ConnectionPool:
         self._idle.clear()
         return self._all
 
-    async def _connect(self, deadline: Deadline) -> PooledConnection:
-        lent = await self._connector.connect(deadline)
-        self._all.add(lent)
-        return lent
-
     def _finish(self, lent: PooledConnection) -> None:
         self._all.discard(lent)
         lent.tx.let_go()
         lent.pgconn.finish()
-
-    def _drop_old(self, now: float) -> None:
-        with suppress(IndexError):
-            while now - self._idle[0].used > IDLE_SECONDS:
-                self._finish(self._idle.popleft())
 
 
 class AsyncConnector:
@@ -151,7 +145,6 @@ class AsyncConnector:
         self._places = asyncio.Semaphore(size)
 
     async def acquire(self, seconds: float | None) -> bool:
-        """Wait for a free place, for ever if need be; tell whether there was one in time."""
         if not self._places.locked():
             return await self._places.acquire()
         try:
@@ -161,11 +154,9 @@ class AsyncConnector:
             return False
 
     def release(self) -> None:
-        """Free a place."""
         self._places.release()
 
     async def connect(self, deadline: Deadline) -> PooledConnection:
-        """Make a connection."""
         try:
             async with asyncio.timeout(deadline.remaining()):
                 connection = await AsyncConnection.connect(
@@ -190,15 +181,12 @@ class BlockingConnector:
         self._places = threading.Semaphore(size)
 
     async def acquire(self, seconds: float | None) -> bool:
-        """Wait for a free place, for ever if need be; tell whether there was one in time."""
         return in_slices(lambda slice_seconds: self._places.acquire(timeout=slice_seconds), seconds)
 
     def release(self) -> None:
-        """Free a place."""
         self._places.release()
 
     async def connect(self, deadline: Deadline) -> PooledConnection:
-        """Make a connection."""
         connection = connect(self._address.hosts(), deadline)
         connection.autocommit = True
         connection.prepare_threshold = self._address.prepare_threshold

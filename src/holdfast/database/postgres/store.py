@@ -77,21 +77,18 @@ class PostgresStore:
         return side.finish(writing)
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *operation*, which only reads, over one consistent view."""
         await self._check()
         side = self._async_side()
         reading: Execution[R] = self._reading(side, operation, lambda tx: operation(tx, *args, **kwargs))
         return await side.finish(reading)
 
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *operation*, which only reads, over one consistent view, blocking."""
         self._check_sync()
         side = self._blocking_side()
         reading: Execution[R] = self._reading(side, operation, lambda tx: operation(tx, *args, **kwargs))
         return side.finish(reading)
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
-        """Run a list operation on *items*, sharing its commit with whoever else waits."""
         if may_wait(items):
             return await self.run(operation, items)
         await self._check()
@@ -102,7 +99,6 @@ class PostgresStore:
         return await group.call(items, self._deadline())
 
     def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
-        """Run a list operation on *items*, sharing its commit with whoever else waits, blocking."""
         if may_wait(items):
             return self.run_sync(operation, items)
         self._check_sync()

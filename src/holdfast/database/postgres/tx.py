@@ -114,12 +114,10 @@ class AsyncPostgresTx:
         self._cursor = AsyncCursor(connection, row_factory=tuple_row)
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         statement = self._dialect.compile(sql, values)
         await self._cursor.execute(statement.text, self._dialect.bind(statement, values))
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         await self.execute(sql, **values)
         return await self._cursor.fetchall()
 
@@ -134,12 +132,10 @@ class PostgresTx:
         self._cursor = Cursor(connection, row_factory=tuple_row)
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         statement = self._dialect.compile(sql, values)
         self._cursor.execute(statement.text, self._dialect.bind(statement, values))
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         await self.execute(sql, **values)
         return self._cursor.fetchall()
 

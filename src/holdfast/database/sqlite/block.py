@@ -68,7 +68,6 @@ class SqliteTransaction:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether it is to be ended."""
         return self._over is None and self._is_to_stop()
 
     def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -275,11 +274,9 @@ class SqliteBlockTx:
         self._call = call
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         await self.fetch_all(sql, **values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         rows: list[Row] = await self._call(lambda: self._block.fetch_all(sql, values))
         return rows
 
@@ -303,7 +300,6 @@ class BlockingSqliteTransaction:
 
     @property
     def is_committed(self) -> bool:
-        """Tell whether COMMIT has succeeded."""
         return self._block.is_committed
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -325,16 +321,13 @@ class BlockingSqliteTransaction:
         return found
 
     async def begin_savepoint(self) -> str:
-        """Mark a place to which one may roll back; return its name."""
         name: str = await self._call(self._block.begin_savepoint)
         return name
 
     async def release(self, name: str) -> None:
-        """Forget the savepoint *name* and keep what was done since."""
         await self._call(lambda: self._block.release(name))
 
     async def roll_back_to(self, name: str) -> None:
-        """Undo what was done since the savepoint *name*, errors included, and forget it."""
         await self._call(lambda: self._block.roll_back_to(name))
 
     def refuse_unusable(self) -> None:

@@ -55,7 +55,6 @@ class WriteConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Tell whether the connection is open."""
         return self._connection is not None
 
     def __enter__(self) -> None:

@@ -61,7 +61,6 @@ class ForkGate:
 
     @property
     def is_used(self) -> bool:
-        """Tell whether anybody is inside."""
         return self._inside > 0
 
     def shut(self, seconds: float) -> bool:

@@ -74,11 +74,19 @@ class Readers:
         with self._gate:
             self._file.check()
             idle = self._idle
-            reader = self._take(idle, seconds)
+            try:
+                reader = idle.pop()
+            except IndexError:
+                self._file.check_newcomer()
+                with translated():
+                    reader = Reader(self._file.connect_to_read(seconds), self._dialect, self._monotonic)
             try:
                 return reader.read(operation, work, self._multi_statement, until)
             finally:
-                self._give_back(idle, reader)
+                if reader.is_broken or idle is not self._idle or len(idle) >= MOST_IDLE:
+                    reader.close()
+                else:
+                    idle.append(reader)
 
     @property
     def is_connected(self) -> bool:
@@ -90,20 +98,3 @@ class Readers:
         idle, self._idle = self._idle, []
         for reader in idle:
             reader.close()
-
-    def _take(self, idle: list[Reader], seconds: float) -> Reader:
-        try:
-            return idle.pop()
-        except IndexError:
-            return self._connect(seconds)
-
-    def _give_back(self, idle: list[Reader], reader: Reader) -> None:
-        if reader.is_broken or idle is not self._idle or len(idle) >= MOST_IDLE:
-            reader.close()
-        else:
-            idle.append(reader)
-
-    def _connect(self, seconds: float) -> Reader:
-        self._file.check_newcomer()
-        with translated():
-            return Reader(self._file.connect_to_read(seconds), self._dialect, self._monotonic)

@@ -68,11 +68,9 @@ class SqliteStore:
         return await state.writer.write(bound(operation, *args, **kwargs))
 
     def run_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *operation* in a write transaction, blocking."""
         return self._opened_sync().writer.write_sync(bound(operation, *args, **kwargs))
 
     async def read(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *operation*, which only reads, over one consistent view."""
         state = await self._opened()
         until = self._deadline()
         return await self._runtime.threads.call(
@@ -80,7 +78,6 @@ class SqliteStore:
         )
 
     def read_sync(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *operation*, which only reads, over one consistent view, blocking."""
         state = self._opened_sync()
         return state.readers.read(operation, lambda tx: operation(tx, *args, **kwargs), self._deadline())
 

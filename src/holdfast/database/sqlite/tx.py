@@ -38,11 +38,9 @@ class SqliteTx:
         self._dialect = dialect
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        """Run *sql* and throw its rows away."""
         await self.fetch_all(sql, **values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        """Run *sql* and return all of its rows."""
         statement = self._dialect.compile(sql, values)
         try:
             # rows are always fetched: a statement with RETURNING left half-way keeps COMMIT from happening

@@ -193,9 +193,15 @@ class LogLength:
 
     def look(self) -> None:
         """Have the log emptied if it is long; say so once if that does not help, and once when it has."""
-        length = self._length()
+        try:
+            length = self._path.stat().st_size
+        except OSError:  # nobody has the database open, or the file was removed: whoever writes next says so
+            length = 0
         if length < LONG_BYTES:
-            self._note_short()
+            self._tried_at = None
+            if self._is_too_long:
+                self._is_too_long = False
+                logger.warning("sqlite_log_short_again", extra={"path": str(self._path)})
             return
         if length >= TOO_LONG_BYTES and self._tried_at is not None and not self._is_too_long:
             self._is_too_long = True
@@ -205,15 +211,3 @@ class LogLength:
         if self._tried_at is None or now - self._tried_at >= AGAIN_SECONDS:
             self._tried_at = now
             self._empty()
-
-    def _note_short(self) -> None:
-        self._tried_at = None
-        if self._is_too_long:
-            self._is_too_long = False
-            logger.warning("sqlite_log_short_again", extra={"path": str(self._path)})
-
-    def _length(self) -> int:
-        try:
-            return self._path.stat().st_size
-        except OSError:  # nobody has the database open, or the file was removed: whoever writes next says so
-            return 0

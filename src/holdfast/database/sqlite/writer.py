@@ -92,7 +92,7 @@ class Writer:
         *First* runs in it before anybody has it, by whoever opens it: no hop of its own.
         """
         request: LoopWriteRequest[SqliteTransaction] = LoopWriteRequest(no_work, inf)
-        request.discard = lambda: self._discard(request)
+        request.discard = lambda: self.give_up(request.result()) if request.error is None else None
         request.seconds, request.first = seconds, first
         try:
             self._enqueue(request)
@@ -112,10 +112,6 @@ class Writer:
             self._release_both()
             raise
         return _run_first(block, first)
-
-    def _discard(self, request: WriteRequest[SqliteTransaction]) -> None:
-        if request.error is None:
-            self.give_up(request.result())
 
     def give_up(self, block: SqliteTransaction) -> None:
         """Have *block* rolled back soon."""
@@ -152,7 +148,6 @@ class Writer:
 
     @property
     def is_connected(self) -> bool:
-        """Tell whether any connection is open."""
         return self._connection.is_connected or self._block_connection.is_connected
 
     def _step(self) -> float | None:
