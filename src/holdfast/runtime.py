@@ -37,7 +37,7 @@ class Signal(Protocol):
     """Something that one thread waits for and another sets, once."""
 
     def set(self) -> None:
-        """Let whoever waits go on."""
+        """Let those who wait go on."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, or *timeout* seconds have passed; tell which."""
@@ -100,4 +100,4 @@ class Runtime:
     spawn: Callable[[str, int], Process] = spawn
     file_mark: Callable[[str], object] = file_mark
     has_file_alarms: bool = sys.platform == "linux"
-    """Whether the kernel may be asked to tell when a file is written."""
+    """Whether the kernel can notify us when a file is written."""

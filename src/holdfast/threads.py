@@ -74,7 +74,7 @@ def start_engine_thread(target: Callable[[], None], name: str) -> threading.Thre
 
 
 class StepThread:
-    """A daemon thread around a step function: the shell of production."""
+    """A daemon thread around a step function: the `Stepper` of production."""
 
     def __init__(self, step: Callable[[], float | None], name: str) -> None:
         self._step = step
@@ -174,7 +174,7 @@ class _PoolState:
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
         self.wanted = 0
-        """How many calls wait or run; a thread counts as free before it tells the result."""
+        """How many calls wait or run; a thread counts as free before it hands on the result."""
         self.lock = threading.Lock()
         self._works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         _states.add(self)
@@ -190,7 +190,7 @@ class _PoolState:
             is_begun = work.begin()
             result, error = _caught(work.function) if is_begun else (None, None)
             with self.lock:
-                self.wanted -= 1  # first: whoever hears of it may submit the next call before this thread is back
+                self.wanted -= 1  # first: who gets the result may submit the next call before this thread is back
             if is_begun:
                 work.end(result, error)
             del work, result, error  # what they refer to must not live until the next call comes
@@ -226,7 +226,7 @@ class Work(Protocol):
         """Hand on what the function returned or raised, without waiting."""
 
     def cancel(self) -> None:
-        """Take note that no thread will make the call."""
+        """Note that no thread will make the call."""
 
 
 class _FutureCall:
@@ -237,18 +237,15 @@ class _FutureCall:
         self._future: Future[Any] = future
 
     def begin(self) -> bool:
-        """Tell whether the future has not been cancelled."""
         return self._future.set_running_or_notify_cancel()
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """Hand the outcome to the future."""
         if error is None:
             self._future.set_result(result)
         else:
             self._future.set_exception(error)
 
     def cancel(self) -> None:
-        """Cancel the future."""
         self._future.cancel()
 
 
@@ -318,18 +315,15 @@ class _LoopCall:
         self._future: asyncio.Future[Any] = future
 
     def begin(self) -> bool:
-        """Tell whether the future has not been cancelled."""
         return not self._future.cancelled()
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """Hand the outcome to the future, in its loop."""
         future = self._future
         _call_in_loop(
             future, partial(future.set_result, result) if error is None else partial(future.set_exception, error)
         )
 
     def cancel(self) -> None:
-        """Cancel the future, in its loop."""
         _call_in_loop(self._future, self._future.cancel)
 
 
@@ -339,7 +333,7 @@ def resolve(future: asyncio.Future[None]) -> None:
 
 
 def _call_in_loop(future: asyncio.Future[R], call: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+    with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
         future.get_loop().call_soon_threadsafe(_unless_done, future, call)
 
 

@@ -108,11 +108,11 @@ def _last_job(face: BlockingHoldfast, chain_id: UUID) -> Job:
 
 
 def _print_events(face: BlockingHoldfast, job_id: str) -> str:
-    """Print what is told of a chain; answer how it ended."""
+    """Print the events of a chain; answer how it ended."""
     chain_id = face.get_job(job_id).chain_id
     with face.event_stream(chains=chain_id, ping_seconds=LOOK_SECONDS) as stream:
         for piece in stream:
-            has_ended = True  # for all that is known: of a task without history nothing is told
+            has_ended = True  # for all that is known: a task without history has no events
             for event in _events_in(piece):
                 click.echo(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
                 has_ended = _status(event) in EXIT_CODES
@@ -130,7 +130,7 @@ def _events_in(piece: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _status(event: dict[str, Any]) -> str | None:
-    """Tell how the last job of the chain stood: after an event, or in a snapshot, which has the newest first."""
+    """Give the status of the last job of the chain: after an event, or in a snapshot, which has the newest first."""
     newest = event["jobs"][0] if event.get("jobs") else event
     status = newest.get("status")
     return None if status is None else str(status)

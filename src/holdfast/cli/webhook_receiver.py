@@ -1,4 +1,4 @@
-"""A receiver of webhooks for trying things out: it checks signatures, prints what comes, and answers as it is told."""
+"""A receiver of webhooks for trying things out: it checks signatures, prints what comes, and answers as chosen."""
 
 from __future__ import annotations
 
@@ -115,5 +115,5 @@ def _nested(value: Any, *names: str) -> Any:
 
 
 def _printable(text: str) -> str:
-    """Keep whoever sends something from writing to the terminal as he likes."""
+    """Keep a sender from steering the terminal."""
     return "".join(each if each.isprintable() else "?" for each in text[:200])

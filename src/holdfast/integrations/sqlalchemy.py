@@ -76,7 +76,7 @@ class SQLAlchemy:
 
 
 def _session_maker(source: object) -> tuple[bool, Callable[[], Any]]:
-    """Tell the colour of *source*, and how to make a session of it.
+    """Give whether *source* is async, and how to make a session of it.
 
     What a handler has loaded stays readable after the block: in async code an attribute that has expired cannot be
     read again. Whoever gives a maker of his own has said what he wants.
@@ -268,7 +268,7 @@ class BlockingSessionTransaction:
         raise ended_by_user()
 
     def _after_begin(self, _: Session, transaction: SessionTransaction, connection: Connection) -> None:
-        """Take note of what happens on the connection that the session has just begun with."""
+        """Watch what happens on the connection that the session has just begun with."""
         if transaction.parent is not None:
             return
         driver = connection.dialect.get_driver_connection(connection.connection.dbapi_connection)  # type: ignore[arg-type]
@@ -399,7 +399,7 @@ class ConnectionEvents:
 
 EVENTS: weakref.WeakKeyDictionary[Connection, ConnectionEvents] = weakref.WeakKeyDictionary()
 LISTENED_DIALECTS: weakref.WeakSet[Dialect] = weakref.WeakSet()
-"""The dialects whose errors we hear of; SQLAlchemy has that event for them only."""
+"""The dialects whose errors we listen for; SQLAlchemy has that event for them only."""
 
 
 def _failed(context: ExceptionContext) -> None:

@@ -89,7 +89,7 @@ async def _running_worker(hf: Holdfast, options: WorkerKeywords) -> AsyncIterato
 
 
 def _log_broken(ended: asyncio.Future[None]) -> None:
-    """Say at once that a worker has broken; its application goes on without it, and hears of it when it stops."""
+    """Log at once that a worker has broken; its application goes on without it, and gets the error when it stops."""
     if not ended.cancelled() and (error := ended.exception()) is not None:
         logger.error("worker_broke", exc_info=error)
 

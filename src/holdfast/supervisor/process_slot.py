@@ -70,7 +70,7 @@ class ProcessSlot:
         logger.info("process_started", extra={"place": self.number, "pid": self.pid})
 
     def read_pipe(self) -> None:
-        """Take in what the process has written."""
+        """Read what the process has written."""
         if self._process is None:
             return
         had_worked, now = self._process.has_worked, self._runtime.monotonic()

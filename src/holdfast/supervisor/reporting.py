@@ -134,7 +134,7 @@ class Notifier:
         return cls(address, (int(microseconds) / 1e6 or None) if is_watched else None)  # 0: it does not watch
 
     def send(self, **facts: str | int) -> bool:
-        """Tell *facts*; say whether they were taken. We work on whether they were or not."""
+        """Send *facts*; answer whether they were taken. We work on whether they were or not."""
         text = "\n".join(f"{name}={value}" for name, value in facts.items())
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.settimeout(SEND_SECONDS)  # its queue may be full for a moment

@@ -103,7 +103,7 @@ class _Service:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals > 1:
-            if self._has_supervisor:  # which kills; others may only have told both of us the same thing
+            if self._has_supervisor:  # which kills; others may only have sent both of us the same signal
                 return
             _leave(128 + number)
         set_alarm(self._grace + LAST_SECONDS + SPARE_SECONDS, lambda: _leave(NOT_WRITTEN))

@@ -62,7 +62,7 @@ class WorkerProcess:
         return self.heard_at is not None
 
     def read_pipe(self, now: float) -> None:
-        """Take in what it has written; of several lines the last one counts."""
+        """Read what it has written; of several lines the last one counts."""
         with suppress(BlockingIOError):
             while read := os.read(self.pipe, MOST_BYTES):
                 *lines, self._unfinished = (self._unfinished + read).split(b"\n")
@@ -101,7 +101,7 @@ class SupervisorPipe:
         return cls(int(number), int(descriptor)) if number else None
 
     def write(self, health: Health, poll: float) -> bool:
-        """Say how the worker is; tell whether the supervisor is still there."""
+        """Write the health of the worker; answer whether the supervisor is still there."""
         line = json.dumps({"poll": poll, "health": facts_of(health)}, ensure_ascii=False)
         try:
             os.write(self._descriptor, line.encode() + b"\n")

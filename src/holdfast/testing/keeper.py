@@ -1,8 +1,8 @@
 """The keeper: a small process that owns a PostgreSQL server and outlives the server's user by a moment.
 
-It starts and stops the server when told to. When its user closes the line or is gone, be it by `kill -9`, it
+It starts and stops the server when told to. When its user closes the socket or is gone, be it by `kill -9`, it
 stops the server and removes the directory. The server is its child, so there is no moment at which a killed
-user could leave one behind that nobody knows of. Both ends of the line are here: the user holds a `Keeper`,
+user could leave one behind that nobody knows of. Both ends of the socket are here: the user holds a `Keeper`,
 `main` is the process. That runs this file alone, which therefore imports only the standard library.
 """
 
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _serve(owner: _ServerOwner, parent: int) -> None:
-    # A process forked from the parent may hold the line open after the parent has died: look for it as well.
+    # A process forked from the parent may hold the socket open after the parent has died: look for it as well.
     while os.getppid() == parent:
         if not select.select([sys.stdin], [], [], PARENT_CHECK_SECONDS)[0]:
             continue

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from holdfast.runtime import Runtime
 
 HintMode: TypeAlias = Literal["listening", "watching", "polling"]
-"""How a worker learns of new work: by a line to PostgreSQL, by SQLite's log file, or by its poll alone."""
+"""How a worker learns of new work: by LISTEN on PostgreSQL, by SQLite's log file, or by its poll alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 
 
 class ClaimStateReceiver(Protocol):
-    """Who is told what became of the leases; called in the threads of the leases."""
+    """Receives what became of the claims; called in the threads that keep the leases."""
 
     def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
-        """Take in how the claims stand."""
+        """Act on the states of the claims, such as a request to cancel."""
 
     def on_fenced(self, tokens: list[Token]) -> None:
         """Stop these handlers: their leases may be over soon."""
 
     def on_step(self) -> None:
-        """Take note that the thread is alive; called at each of its steps."""
+        """Look after the event loop; called at each step of the first thread."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class LeaseKeeper:
         receiver: ClaimStateReceiver,
         on_extended: Callable[[], None] | None = None,
     ) -> None:
-        """Keep leases, and tell *receiver*; *on_extended* is called whenever `good_until` may say more than before."""
+        """Keep leases and notify *receiver*; *on_extended* is called whenever `good_until` may say more than before."""
         self._store = store
         self._on_extended = on_extended
         self._monotonic = runtime.monotonic
@@ -153,7 +153,7 @@ class LeaseKeeper:
         return lease is not None and (self._waits_to_write or not lease.is_late(self._monotonic()))
 
     def good_until(self, token: Token) -> tuple[float, float] | None:
-        """Say until when a lease may be counted on by who hears nothing from us, such as a child process.
+        """Say how long a lease may be counted on without a word from us, as by a child process.
 
         First when `may_complete` would say no, then when the handler is to stop; None if it is not kept here.
         """

@@ -206,7 +206,7 @@ class Worker:
         self._woken.set()
 
     def _send_leases(self) -> None:
-        """Tell child processes how long their leases are good for; called in either of the leases' threads."""
+        """Send child processes how long their leases are good for; called in either of the leases' threads."""
         if self._children is not None:
             self._children.send_leases()
 
@@ -350,7 +350,7 @@ class Worker:
         return "listening" if self._claimer is not None and self._hearing.is_listening else "polling"
 
     def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
-        """Take in how the claims stand; called in the leases' thread."""
+        """Stop handlers whose claims are lost or asked to end; called in the leases' thread."""
         urgent = {token: ABORTS[state] for token, state in states.items() if state in ABORTS}
         if urgent:
             self._loop.call_soon_threadsafe(self._running.abort, urgent)

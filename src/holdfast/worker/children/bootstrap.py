@@ -70,7 +70,7 @@ class Launch:
         tasks: Sequence[Task[..., Any]],
         middleware: Sequence[object],
     ) -> Self:
-        """Say how children of a worker of *application*, which may be told to be at *app*, begin; or raise `Misuse`."""
+        """Say how children of a worker of *application* begin, or raise `Misuse`; *app* is its path, if known."""
         if os.getpid() in _children:
             raise Misuse(IN_CHILD)
         modules = [each.function.__module__ for each in tasks if each.function is not None]
@@ -110,7 +110,7 @@ def _middleware_path(function: object) -> str:
 
 
 def database_digest(settings: Settings, store: Store) -> str:
-    """Give what is equal for the same database, and tells nobody where it is.
+    """Give a digest that is equal for the same database, and does not reveal where it is.
 
     A file is where the store has it: the directory that its name began in may not be that of this process any more.
     """

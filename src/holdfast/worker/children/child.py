@@ -107,7 +107,7 @@ class Child:
         die_with(message["parent"])
         try:
             engine, mistake = self._import(message), None
-        except BaseException as error:  # noqa: BLE001 - whatever modules do when they are imported, it is told
+        except BaseException as error:  # noqa: BLE001 - whatever modules do when they are imported, it is reported
             traceback.print_exception(error)
             engine, mistake = None, f"{type(error).__name__}: {error}"[:500]
             if message["main"] is not None:
@@ -181,7 +181,7 @@ class Child:
     # in the thread that listens
 
     def _listen(self) -> float:
-        """Wait for what the worker says, and see to it that nothing runs on without its lease."""
+        """Wait for messages of the worker, and see to it that nothing runs on without its lease."""
         seconds = self._lease.seconds if self._exit_at is None else self._exit_at[1] - self._monotonic()
         for message in self._pipe.receive(seconds):
             self._on_message(message)
@@ -246,7 +246,10 @@ async def _main(descriptor: int) -> None:
 
 def main(arguments: list[str]) -> None:
     """Run until the worker says that it is enough."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the worker, which drains; a terminal tells us as well
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # they are for the worker, which drains; a terminal signals us, too
         signal.signal(number, _ignore)
     mark_as_child()
     asyncio.run(_main(int(arguments[1])))

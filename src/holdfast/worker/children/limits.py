@@ -1,6 +1,6 @@
 """What keeps a child process within its bounds: its memory, the life of its worker, and the copies that handlers fork.
 
-A copy shares the line to the worker and the event loop's descriptors with the original: if it went on here it would
+A copy shares the pipe to the worker and the event loop's descriptors with the original: if it went on here it would
 speak in its name, and take down its loop when it ends. So it ends before that.
 """
 

@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other: a JSON object on each line, and nothing that can be run.
+"""The messages between a worker and its child processes: a JSON object on each line, and nothing that can be run.
 
 worker to child   begin     where its application is, and what else it is to know
                   run       a job, and how long its lease is good for
@@ -47,7 +47,7 @@ class MessageReader:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[Message]:
-        """Take in *piece*; give the messages that are whole by now, those before one that is no JSON as well."""
+        """Add *piece*; give the messages that are whole by now, those before one that is no JSON as well."""
         *whole, rest = piece.split(b"\n")
         if not whole:
             self._rest += rest

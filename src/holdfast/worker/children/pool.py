@@ -127,21 +127,21 @@ class Children:
             logger.error("child_lacks_task", extra={"task": task, "app": self._launch.app})
 
     def send_leases(self) -> None:
-        """Tell the children how long their leases are good for; in any thread."""
+        """Send the children how long their leases are good for; in any thread."""
         for attempt in list(self._busy.values()):
             attempt.send_lease()
 
-    # what is heard of them
+    # what comes from them
 
     def on_message(self, child: ChildProcess, message: Message) -> None:
-        """Take in a message."""
+        """Handle a message."""
         if message["say"] == "hello":
             self._on_hello(child, message)
         elif (attempt := self._busy.get(child)) is not None:
             attempt.on_message(message)
 
     def on_death(self, child: ChildProcess, code: int) -> None:
-        """Take in a death: of a child that works it concerns its job, of one that was starting those to come."""
+        """Handle a death: of a child that works it concerns its job, of one that was starting those to come."""
         if (timer := self._starting.pop(child, None)) is not None:
             timer.cancel()
             self._fail(child, how_it_died(code))
@@ -215,7 +215,7 @@ class Children:
         if self._failing_since is None:
             self._failing_since = self._runtime.monotonic()
         pid = None if child is None else child.pid
-        level = logging.ERROR if self._failures == 1 else logging.INFO  # a lasting trouble is told once
+        level = logging.ERROR if self._failures == 1 else logging.INFO  # a lasting trouble is an error once
         logger.log(level, "child_not_started", extra={"pid": pid, "reason": reason, "again_in": seconds})
         if self._retry is None and not self._is_closed:
             self._retry = asyncio.get_running_loop().call_later(seconds, self._start)

@@ -1,6 +1,6 @@
-"""One child process as its worker sees it: the line to it, and its death.
+"""One child process as its worker sees it: the socket to it, and its death.
 
-Its end is seen by what the system says of it and not by the line alone: what a handler has forked may keep the other
+Its end is seen by what the system says of it and not by the socket alone: what a handler has forked may keep the other
 end of that open. Messages are sent in any thread and wait for nobody; all else happens in the worker's loop.
 """
 
@@ -28,17 +28,17 @@ logger = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
-    """Who is told what a child says, and that it is dead; in the loop."""
+    """Receives the messages and the death of a child; called in the loop."""
 
     def on_message(self, child: ChildProcess, message: Message) -> None:
-        """Take in a message."""
+        """Handle a message."""
 
     def on_death(self, child: ChildProcess, code: int) -> None:
-        """Take in its death; *code* is its exit code, or minus the signal that ended it."""
+        """Handle its death; *code* is its exit code, or minus the signal that ended it."""
 
 
 class ChildProcess:
-    """A child that was just started; *owner* is told of it."""
+    """A child that was just started; *owner* receives what comes of it."""
 
     def __init__(self, runtime: Runtime, owner: Owner) -> None:
         self._loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class ChildProcess:
                 del self._unsent[: self._socket.send(self._unsent[:CHUNK])]
         except BlockingIOError:
             return True
-        except OSError:  # it is dying, as we shall hear
+        except OSError:  # it is dying, as we shall see
             self._unsent.clear()
         return False
 
@@ -103,7 +103,7 @@ class ChildProcess:
         self._on_bytes(piece)
 
     def _on_bytes(self, piece: bytes) -> None:
-        """Take in *piece*; what cannot be understood, as when a handler writes to every file, ends the child.
+        """Read *piece*; what cannot be understood, as when a handler writes to every file, ends the child.
 
         Its answer may have been lost with it, and its job would run for ever.
         """
@@ -115,7 +115,7 @@ class ChildProcess:
             self.kill()
 
     def _on_closed(self) -> None:
-        """See whether it is dead; what has closed its line and lives on is of no use to anybody."""
+        """See whether it is dead; a child that has closed its socket and lives on is of no use to anybody."""
         if self._is_open and self._process.poll() is None:
             self._loop.call_later(LOOK_SECONDS, self._kill_mute)
         self._check_death()
@@ -138,7 +138,7 @@ class ChildProcess:
         self._owner.on_death(self, code)
 
     def _let_be(self) -> None:
-        """Hear and say nothing any more."""
+        """Read and send nothing any more."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         if self._pidfd is not None:
@@ -150,7 +150,7 @@ class ChildProcess:
             self._unsent.clear()
 
     def kill(self) -> None:
-        """End it, whatever it does; its owner hears of its death."""
+        """End it, whatever it does; its owner is called when it is dead."""
         with suppress(OSError):
             self._process.kill()
 
@@ -171,7 +171,7 @@ class ChildProcess:
 
 
 def _spawn(runtime: Runtime) -> tuple[Process, socket.socket]:
-    """Start a child; give it and our end of the line to it."""
+    """Start a child; give it and our end of the socket pair."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     try:

@@ -22,7 +22,7 @@ CATCH_UP_SECONDS = 0.5
 
 
 class LeaseOfChild:
-    """The lease of the one job that runs here, as far as the worker has told.
+    """The lease of the one job that runs here, as far as the worker has said.
 
     A handler that has held Python's lock for long has kept the thread from hearing what it was told meanwhile: so who
     asks, and is late, waits a moment for that.
@@ -39,7 +39,7 @@ class LeaseOfChild:
         self._late_at = self._fenced_at = float("inf")
 
     def begin(self, number: int, until: tuple[float, float] | None) -> None:
-        """Take in that the *number*-th job comes, and how long its lease is good for; None: it is not kept any more.
+        """Begin the lease of the *number*-th job, which is good *until* then; None: it is not kept any more.
 
         First when it may be over soon, then when its handler is to stop for that.
         """
@@ -47,7 +47,7 @@ class LeaseOfChild:
         self._late_at, self._fenced_at = (0.0, 0.0) if until is None else until
 
     def renew(self, number: int, until: tuple[float, float]) -> None:
-        """Take in how long it is good for by now."""
+        """Note how long it is good for by now."""
         with self._renewed:
             if number == self.number:
                 self._late_at, self._fenced_at = until
@@ -55,14 +55,14 @@ class LeaseOfChild:
             self._renewed.notify_all()
 
     def spare(self, seconds: float) -> bool:
-        """Leave the worker *seconds* to say something, once: whoever stood still has not heard it yet, maybe."""
+        """Leave the worker *seconds* to say something, once: a process that stood still may not have read it yet."""
         if self._is_spared:
             return False
         self._is_spared, self._fenced_at = True, self._monotonic() + seconds
         return True
 
     def end(self) -> None:
-        """Take note that no job runs, or that what runs has completed its job."""
+        """Note that no job runs, or that what runs has completed its job."""
         self.number = None
         self._late_at = self._fenced_at = float("inf")
 
@@ -128,7 +128,7 @@ class ProgressOfChild:
         return report_progress
 
     def _send(self, report: ProgressReport, written: Future[bool] | None = None) -> None:
-        """Tell the worker what was said last; under the lock, or an older report may come after it."""
+        """Send the worker the last report; under the lock, or an older report may come after it."""
         number = next(self._numbers)
         if written is not None:
             self._flushing[number] = written
@@ -149,7 +149,7 @@ class ProgressOfChild:
             self._send(self._last)
 
     def end(self) -> None:
-        """Tell what has not been told, for the worker to write with the end of the job; it is over."""
+        """Send what was not sent, for the worker to write with the end of the job; it is over."""
         with self._lock:
             self._send_last()
             self._token = None
@@ -160,7 +160,7 @@ class ProgressOfChild:
             return [] if self._last is None or self._is_written else [self._last]
 
     def hold(self, token: Token) -> Future[bool]:
-        """Have nothing more written until `release`; the future tells when no write is under way."""
+        """Have nothing more written until `release`; the future resolves when no write is under way."""
         resting: Future[bool] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -169,7 +169,7 @@ class ProgressOfChild:
         return resting
 
     def release(self, token: Token, *, is_written: bool) -> None:
-        """Go on; *is_written*: all that was said until now is written, or was overtaken."""
+        """Go on; *is_written*: all that was reported until now is written, or was overtaken."""
         if is_written:
             with self._lock:
                 self._is_written = self._is_sent = True
@@ -190,13 +190,13 @@ class ProgressOfChild:
             self.give_up(token)
 
     def written(self, report: ProgressReport) -> None:
-        """Take in that *report* is written."""
+        """Note that *report* is written."""
         with self._lock:
             if report == self._last:
                 self._is_written = True
 
     def answered(self, number: int, answer: bool) -> None:
-        """Take in what the worker says to what was asked under *number*."""
+        """Resolve the request *number* by the worker's *answer*."""
         with self._lock:
             future = self._flushing.pop(number, None) or self._holding.pop(number, None)
         if future is not None:

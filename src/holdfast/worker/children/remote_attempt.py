@@ -90,7 +90,7 @@ class RemoteAttempt:
         self._ended: asyncio.Future[Message | int] = self._loop.create_future()
         """What the child said at the end, or how it died."""
         self._is_taken = False
-        """Whether the child has heard of it."""
+        """Whether the child has acknowledged it."""
         self._is_over = False
         self._killing: asyncio.TimerHandle | None = None
         self._sent_lease: tuple[float, float] | None = None
@@ -202,16 +202,16 @@ class RemoteAttempt:
         return self._judge.raised(error)
 
     def send_lease(self) -> None:
-        """Tell the child how long its lease is good for, if that is new; in any thread."""
+        """Send the child how long its lease is good for, if that is new; in any thread."""
         until = self._services.leases.good_until(self.token)
         if self._number is not None and self._child is not None and until is not None and until != self._sent_lease:
             self._sent_lease = until
             self._child.send("lease", number=self._number, until=until)
 
-    # what the child says
+    # what the child sends
 
     def on_message(self, message: Message) -> None:
-        """Take in what the child says of this attempt."""
+        """Handle a message of the child about this attempt."""
         progress = self._services.progress
         match message["say"]:
             case "taken":
@@ -230,7 +230,7 @@ class RemoteAttempt:
                 self._complete()
 
     def on_death(self, code: int) -> None:
-        """Take in that the child is dead."""
+        """End the attempt of a child that is dead."""
         self._end(code)
 
     def _end(self, how: Message | int) -> None:
@@ -238,7 +238,7 @@ class RemoteAttempt:
             self._ended.set_result(how)
 
     def _answer(self, message: Message, future: Future[bool] | None) -> None:
-        """Have the child hear what *future* comes to, under the number of what it asked."""
+        """Send the child what *future* comes to, under the number of its request."""
         child, number = self._child, message["number"]
         if future is not None and child is not None:
             future.add_done_callback(lambda done: child.send("answer", number=number, answer=done.result()))
@@ -248,7 +248,7 @@ class RemoteAttempt:
             self._child.send("written", report=REPORT.dump_python(report, mode="json"))
 
     def _complete(self) -> None:
-        """Take in that a block has completed the job: nothing is to be settled, renewed, or stopped for that."""
+        """Note that a block has completed the job: nothing is to be settled, renewed, or stopped for that."""
         self.is_completed = True
         self._services.leases.drop(self.token)
         self._services.progress.forget([self.token])

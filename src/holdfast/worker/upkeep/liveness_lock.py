@@ -1,4 +1,4 @@
-"""Proof of death on SQLite: each worker locks a file of its own; whoever gets that lock takes its jobs over at once.
+"""Proof of death on SQLite: each worker locks a file of its own; who gets that lock takes its jobs over at once.
 
 A lock that is not got, and a file that is missing or another one, prove nothing: then the lease decides, as everywhere.
 """

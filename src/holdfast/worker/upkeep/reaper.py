@@ -48,7 +48,7 @@ class _Spared:
 
 
 class Undelivered:
-    """Says once that webhooks wait and cannot be posted here, because the extra is not installed."""
+    """Logs once that webhooks wait and cannot be posted here, because the extra is not installed."""
 
     def __init__(self, store: Store, seconds: float = UNDELIVERED_SECONDS) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class Upkeep:
         self._is_hinted = True
 
     def hint(self) -> None:
-        """Take note that something was written: there may be new neighbours."""
+        """Note that something was written: there may be new neighbours."""
         self._is_hinted = True
 
     async def run(self) -> None:
@@ -160,7 +160,7 @@ class Upkeep:
         if self._liveness_locks is None:
             return
         if self._is_hinted or self._liveness_locks.sees_a_death() or self._rounds % NEIGHBOUR_ROUNDS == 0:
-            self._is_hinted = False  # whoever comes writes itself down, which is a hint
+            self._is_hinted = False  # a worker that begins writes itself down, which is a hint
             self._note_taken_back(await self._liveness_locks.take_over_the_dead())
 
     async def _pause(self) -> None:
