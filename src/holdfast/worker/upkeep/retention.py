@@ -71,7 +71,7 @@ class RetentionPass:
         for stage in STAGES:
             left = await self._walk_in_turn(await self._due(stage, policies, tally, dry_run), most_batches)
             if left:
-                self._left_off |= {each.key: each.place for each in left}
+                self._left_off |= {each.key: each.position for each in left}
                 tally.is_done = False
         if not dry_run:
             tally.trimmed = await self._tidy(is_whole=most_batches is None)
@@ -100,7 +100,7 @@ class RetentionPass:
 
     async def _take_batch(self, walk: _Walk) -> _Walk | None:
         """Take the next batch of *walk* through its stage; give how it goes on, None at its end."""
-        batch, has_more = await self._runner.read(retention.find, walk.stage, walk.group, walk.age_ms, walk.place)
+        batch, has_more = await self._runner.read(retention.find, walk.stage, walk.group, walk.age_ms, walk.position)
         if not batch:
             return None
         at_rest = await self._runner.read(retention.at_rest, walk.stage, batch)
@@ -111,7 +111,7 @@ class RetentionPass:
         walk.count("postponed", len(ripe) - len(willing))
         walk.count("kept", len(batch) - len(ripe) + len(willing) - len(done))
         gone = () if walk.dry_run else done
-        return replace(walk, place=walk.place.behind(batch, gone)) if has_more else None
+        return replace(walk, position=walk.position.behind(batch, gone)) if has_more else None
 
     async def _willing(self, walk: _Walk, batch: Sequence[DueChain]) -> set[int]:
         """Call the hooks of *batch*; answer which chains may go through the stage."""
@@ -254,7 +254,7 @@ class _Walk:
     policies: _Policies
     tally: _Tally
     dry_run: bool
-    place: WalkPosition
+    position: WalkPosition
 
     @property
     def key(self) -> tuple[Stage, str, Status]:
