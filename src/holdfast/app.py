@@ -19,7 +19,7 @@ from holdfast.client.outside_completion import Completing, RowLockFence
 from holdfast.client.providers import HasUrl, Opener, address_of, as_provider
 from holdfast.client.starter import Starter
 from holdfast.client.transactions import BlockTransaction
-from holdfast.client.verbs import NOW, Targets, Verbs, asked_by, when_of
+from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
 from holdfast.client.webhook_handles import WebhooksHandle
 from holdfast.database import make_lease_store, make_store, migrations
@@ -31,7 +31,7 @@ from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.events.sse_stream import EventStream, StreamRequest
-from holdfast.ids import Many, T, Target, target_id
+from holdfast.ids import Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
@@ -269,78 +269,69 @@ class Holdfast:
         """Delete whole chains, all or none; ids that are not there are passed over."""
         return await self._verbs.delete_many(await self._at(connection), chains, cascade)
 
-    @overload
     async def cancel(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> CancelAnswer: ...
-    @overload
-    async def cancel(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[CancelAnswer]: ...
-    async def cancel(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> CancelAnswer | list[CancelAnswer]:
-        """Cancel a job, or a list of them, all or none: at once what does not run, by request what runs.
+    ) -> CancelAnswer:
+        """Cancel a job: at once if it does not run, by request if it does.
 
-        Whatever has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
+        A job that has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
         that run can no longer complete the job. *by* and *why* are kept in the job's history.
         """
-        return await self._verbs.cancel(await self._at(connection), job, asked_by(by, why))
+        return (await self.cancel_many(only_one(job, "cancel"), by=by, why=why, connection=connection))[0]
 
-    @overload
+    async def cancel_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[CancelAnswer]:
+        """Cancel jobs as `cancel` does, all or none; the answers come in the order of *jobs*."""
+        return await self._verbs.cancel(await self._at(connection), jobs, asked_by(by, why))
+
     async def pause(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> PauseAnswer: ...
-    @overload
-    async def pause(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[PauseAnswer]: ...
-    async def pause(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> PauseAnswer | list[PauseAnswer]:
-        """Pause a job, or a list of them, all or none, until resumed: at once what waits, by request what runs.
+    ) -> PauseAnswer:
+        """Pause a job until it is resumed: at once if it waits, by request if it runs.
 
         A job that has a place in its lane keeps it, and halts the lane when its turn comes. Raises `StatusConflict`
         for a job that is paused already or has ended.
         """
-        return await self._verbs.pause(await self._at(connection), job, asked_by(by, why))
+        return (await self.pause_many(only_one(job, "pause"), by=by, why=why, connection=connection))[0]
 
-    @overload
+    async def pause_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[PauseAnswer]:
+        """Pause jobs as `pause` does, all or none; the answers come in the order of *jobs*."""
+        return await self._verbs.pause(await self._at(connection), jobs, asked_by(by, why))
+
     async def resume(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job: ...
-    @overload
-    async def resume(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Job]: ...
-    async def resume(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job | list[Job]:
-        """Let a paused job, or a list of them, go on: in its place, with the attempts that it has used.
+    ) -> Job:
+        """Let a paused job go on: in its place, with the attempts that it has used.
 
         Raises `StatusConflict` for a job that is not paused.
         """
-        return await self._verbs.resume(await self._at(connection), job, asked_by(by, why))
+        return (await self.resume_many(only_one(job, "resume"), by=by, why=why, connection=connection))[0]
 
-    @overload
+    async def resume_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]:
+        """Resume paused jobs as `resume` does, all or none; return them in the order of *jobs*."""
+        return await self._verbs.resume(await self._at(connection), jobs, asked_by(by, why))
+
     async def retry(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job: ...
-    @overload
-    async def retry(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Job]: ...
-    async def retry(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job | list[Job]:
-        """Run a failed or cancelled job, or a list of them, again, with a new budget of attempts.
+    ) -> Job:
+        """Run a failed or cancelled job again, with a new budget of attempts.
 
         Jobs that failed because it did are blocked again. Raises `StatusConflict`, and `UniqueConflict` if another
         chain holds its key by now.
         """
-        return await self._verbs.retry(await self._at(connection), job, asked_by(by, why))
+        return (await self.retry_many(only_one(job, "retry"), by=by, why=why, connection=connection))[0]
 
-    @overload
+    async def retry_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]:
+        """Retry failed or cancelled jobs as `retry` does, all or none; return them in the order of *jobs*."""
+        return await self._verbs.retry(await self._at(connection), jobs, asked_by(by, why))
+
     async def reschedule(
         self,
         job: Target,
@@ -350,48 +341,42 @@ class Holdfast:
         by: str | None = None,
         why: str | None = None,
         connection: object = None,
-    ) -> Job: ...
-    @overload
-    async def reschedule(
-        self,
-        job: Many[T],
-        *,
-        at: datetime | None = None,
-        after: float | timedelta | None = None,
-        by: str | None = None,
-        why: str | None = None,
-        connection: object = None,
-    ) -> list[Job]: ...
-    async def reschedule(
-        self,
-        job: Targets,
-        *,
-        at: datetime | None = None,
-        after: float | timedelta | None = None,
-        by: str | None = None,
-        why: str | None = None,
-        connection: object = None,
-    ) -> Job | list[Job]:
-        """Have a pending job, or a list of them, run *at* an aware datetime or *after* seconds or a timedelta.
+    ) -> Job:
+        """Have a pending job run *at* an aware datetime or *after* seconds or a timedelta.
 
         A time that is past means now. Raises `StatusConflict` for a job that is not pending.
         """
-        when, asked = when_of(at, after), asked_by(by, why)
-        return await self._verbs.reschedule(await self._at(connection), job, when, asked)
+        return (
+            await self.reschedule_many(
+                only_one(job, "reschedule"), at=at, after=after, by=by, why=why, connection=connection
+            )
+        )[0]
 
-    @overload
+    async def reschedule_many(
+        self,
+        jobs: Sequence[Target],
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> list[Job]:
+        """Reschedule pending jobs as `reschedule` does, all or none; return them in the order of *jobs*."""
+        when, asked = when_of(at, after), asked_by(by, why)
+        return await self._verbs.reschedule(await self._at(connection), jobs, when, asked)
+
     async def trigger(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job: ...
-    @overload
-    async def trigger(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Job]: ...
-    async def trigger(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job | list[Job]:
-        """Have a pending job, or a list of them, run now instead of later: a backoff or a delay is over."""
-        return await self._verbs.reschedule(await self._at(connection), job, NOW, asked_by(by, why))
+    ) -> Job:
+        """Have a pending job run now instead of later: a backoff or a delay is over."""
+        return (await self.trigger_many(only_one(job, "trigger"), by=by, why=why, connection=connection))[0]
+
+    async def trigger_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]:
+        """Trigger pending jobs as `trigger` does, all or none; return them in the order of *jobs*."""
+        return await self._verbs.reschedule(await self._at(connection), jobs, NOW, asked_by(by, why))
 
     @overload
     async def start_again(
@@ -401,20 +386,22 @@ class Holdfast:
     async def start_again(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> Chain[Any]: ...
-    @overload
     async def start_again(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Chain[Any]]: ...
-    async def start_again(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Chain[Any] | list[Chain[Any]]:
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[Any]:
         """Start a new chain as this one, or the one of this job, began: the same task, input, queue, lane and key.
 
         The old one is left as it is. If it, or another, still holds the unique key, that chain is given, with
         `deduplicated` set.
         """
-        again = await self._verbs.start_again(await self._at(connection), job, connection, asked_by(by, why))
-        return [self._hold(each) for each in again] if isinstance(again, list) else self._hold(again)
+        return (await self.start_again_many(only_one(job, "start_again"), by=by, why=why, connection=connection))[0]
+
+    async def start_again_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Chain[Any]]:
+        """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
+        again = await self._verbs.start_again(await self._at(connection), jobs, connection, asked_by(by, why))
+        return [self._hold(each) for each in again]
 
     @overload
     async def complete(

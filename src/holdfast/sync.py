@@ -23,7 +23,7 @@ from holdfast.client.providers import Opener
 from holdfast.client.starter import Starter
 from holdfast.client.transactions import BlockingTransaction as Transaction
 from holdfast.client.transactions import BlockTransaction
-from holdfast.client.verbs import NOW, Targets, Verbs, asked_by, when_of
+from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
 from holdfast.client.webhook_handles import BlockingWebhooksHandle
 from holdfast.database import migrations
@@ -35,7 +35,7 @@ from holdfast.events.follower import BlockingStream
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.events.sse_stream import EventStream, StreamRequest
-from holdfast.ids import Many, T, Target, target_id
+from holdfast.ids import Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
@@ -206,78 +206,65 @@ class BlockingHoldfast:
         """Delete whole chains, all or none; ids that are not there are passed over."""
         return drive(self._verbs.delete_many(self._at(connection), chains, cascade))
 
-    @overload
     def cancel(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> CancelAnswer: ...
-    @overload
-    def cancel(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[CancelAnswer]: ...
-    def cancel(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> CancelAnswer | list[CancelAnswer]:
-        """Cancel a job, or a list of them, all or none: at once what does not run, by request what runs.
+    ) -> CancelAnswer:
+        """Cancel a job: at once if it does not run, by request if it does.
 
-        Whatever has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
+        A job that has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
         that run can no longer complete the job. *by* and *why* are kept in the job's history.
         """
-        return drive(self._verbs.cancel(self._at(connection), job, asked_by(by, why)))
+        return self.cancel_many(only_one(job, "cancel"), by=by, why=why, connection=connection)[0]
 
-    @overload
+    def cancel_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[CancelAnswer]:
+        """Cancel jobs as `cancel` does, all or none; the answers come in the order of *jobs*."""
+        return drive(self._verbs.cancel(self._at(connection), jobs, asked_by(by, why)))
+
     def pause(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> PauseAnswer: ...
-    @overload
-    def pause(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[PauseAnswer]: ...
-    def pause(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> PauseAnswer | list[PauseAnswer]:
-        """Pause a job, or a list of them, all or none, until resumed: at once what waits, by request what runs.
+    ) -> PauseAnswer:
+        """Pause a job until it is resumed: at once if it waits, by request if it runs.
 
         A job that has a place in its lane keeps it, and halts the lane when its turn comes. Raises `StatusConflict`
         for a job that is paused already or has ended.
         """
-        return drive(self._verbs.pause(self._at(connection), job, asked_by(by, why)))
+        return self.pause_many(only_one(job, "pause"), by=by, why=why, connection=connection)[0]
 
-    @overload
-    def resume(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job: ...
-    @overload
-    def resume(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Job]: ...
-    def resume(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job | list[Job]:
-        """Let a paused job, or a list of them, go on: in its place, with the attempts that it has used.
+    def pause_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[PauseAnswer]:
+        """Pause jobs as `pause` does, all or none; the answers come in the order of *jobs*."""
+        return drive(self._verbs.pause(self._at(connection), jobs, asked_by(by, why)))
+
+    def resume(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
+        """Let a paused job go on: in its place, with the attempts that it has used.
 
         Raises `StatusConflict` for a job that is not paused.
         """
-        return drive(self._verbs.resume(self._at(connection), job, asked_by(by, why)))
+        return self.resume_many(only_one(job, "resume"), by=by, why=why, connection=connection)[0]
 
-    @overload
-    def retry(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job: ...
-    @overload
-    def retry(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Job]: ...
-    def retry(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job | list[Job]:
-        """Run a failed or cancelled job, or a list of them, again, with a new budget of attempts.
+    def resume_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]:
+        """Resume paused jobs as `resume` does, all or none; return them in the order of *jobs*."""
+        return drive(self._verbs.resume(self._at(connection), jobs, asked_by(by, why)))
+
+    def retry(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
+        """Run a failed or cancelled job again, with a new budget of attempts.
 
         Jobs that failed because it did are blocked again. Raises `StatusConflict`, and `UniqueConflict` if another
         chain holds its key by now.
         """
-        return drive(self._verbs.retry(self._at(connection), job, asked_by(by, why)))
+        return self.retry_many(only_one(job, "retry"), by=by, why=why, connection=connection)[0]
 
-    @overload
+    def retry_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]:
+        """Retry failed or cancelled jobs as `retry` does, all or none; return them in the order of *jobs*."""
+        return drive(self._verbs.retry(self._at(connection), jobs, asked_by(by, why)))
+
     def reschedule(
         self,
         job: Target,
@@ -287,48 +274,38 @@ class BlockingHoldfast:
         by: str | None = None,
         why: str | None = None,
         connection: object = None,
-    ) -> Job: ...
-    @overload
-    def reschedule(
-        self,
-        job: Many[T],
-        *,
-        at: datetime | None = None,
-        after: float | timedelta | None = None,
-        by: str | None = None,
-        why: str | None = None,
-        connection: object = None,
-    ) -> list[Job]: ...
-    def reschedule(
-        self,
-        job: Targets,
-        *,
-        at: datetime | None = None,
-        after: float | timedelta | None = None,
-        by: str | None = None,
-        why: str | None = None,
-        connection: object = None,
-    ) -> Job | list[Job]:
-        """Have a pending job, or a list of them, run *at* an aware datetime or *after* seconds or a timedelta.
+    ) -> Job:
+        """Have a pending job run *at* an aware datetime or *after* seconds or a timedelta.
 
         A time that is past means now. Raises `StatusConflict` for a job that is not pending.
         """
-        when, asked = when_of(at, after), asked_by(by, why)
-        return drive(self._verbs.reschedule(self._at(connection), job, when, asked))
+        return self.reschedule_many(
+            only_one(job, "reschedule"), at=at, after=after, by=by, why=why, connection=connection
+        )[0]
 
-    @overload
-    def trigger(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job: ...
-    @overload
-    def trigger(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Job]: ...
-    def trigger(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Job | list[Job]:
-        """Have a pending job, or a list of them, run now instead of later: a backoff or a delay is over."""
-        return drive(self._verbs.reschedule(self._at(connection), job, NOW, asked_by(by, why)))
+    def reschedule_many(
+        self,
+        jobs: Sequence[Target],
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        connection: object = None,
+    ) -> list[Job]:
+        """Reschedule pending jobs as `reschedule` does, all or none; return them in the order of *jobs*."""
+        when, asked = when_of(at, after), asked_by(by, why)
+        return drive(self._verbs.reschedule(self._at(connection), jobs, when, asked))
+
+    def trigger(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
+        """Have a pending job run now instead of later: a backoff or a delay is over."""
+        return self.trigger_many(only_one(job, "trigger"), by=by, why=why, connection=connection)[0]
+
+    def trigger_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Job]:
+        """Trigger pending jobs as `trigger` does, all or none; return them in the order of *jobs*."""
+        return drive(self._verbs.reschedule(self._at(connection), jobs, NOW, asked_by(by, why)))
 
     @overload
     def start_again(
@@ -338,20 +315,22 @@ class BlockingHoldfast:
     def start_again(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> Chain[Any]: ...
-    @overload
     def start_again(
-        self, job: Many[T], *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> list[Chain[Any]]: ...
-    def start_again(
-        self, job: Targets, *, by: str | None = None, why: str | None = None, connection: object = None
-    ) -> Chain[Any] | list[Chain[Any]]:
+        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> Chain[Any]:
         """Start a new chain as this one, or the one of this job, began: the same task, input, queue, lane and key.
 
         The old one is left as it is. If it, or another, still holds the unique key, that chain is given, with
         `deduplicated` set.
         """
-        again = drive(self._verbs.start_again(self._at(connection), job, connection, asked_by(by, why)))
-        return [self._hold(each) for each in again] if isinstance(again, list) else self._hold(again)
+        return self.start_again_many(only_one(job, "start_again"), by=by, why=why, connection=connection)[0]
+
+    def start_again_many(
+        self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
+    ) -> list[Chain[Any]]:
+        """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
+        again = drive(self._verbs.start_again(self._at(connection), jobs, connection, asked_by(by, why)))
+        return [self._hold(each) for each in again]
 
     @overload
     def complete(

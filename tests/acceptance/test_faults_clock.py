@@ -78,7 +78,7 @@ async def test_a_database_whose_clock_jumps_loses_and_doubles_nothing(
             hall.gate.set()
             if jumps == ["-2h"]:
                 await until_counts(hf, 20, completed=2, pending=2)
-                await hf.trigger(chains[2:])
+                await hf.trigger_many(chains[2:])
             await until_counts(hf, 20, completed=4)
             ran = list(hall.begun)
 

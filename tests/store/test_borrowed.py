@@ -274,21 +274,27 @@ async def do_everything(way: Way, connection: Any) -> list[Any]:
     first, second, third = await face.start_many([greet(name=name).options(delay=60) for name in "abc"], **at)
     blocked = await face.start(greet(name="blocked"), blockers=[first, second], on_blocker_failure="wait", **at)
     assert [each.id for each in await face.get_blockers(blocked, **at)] == [first.id, second.id]
-    await face.pause([first.id, second.id], by="ada", why="lunch", **at)
+    await face.pause_many([first.id, second.id], by="ada", why="lunch", **at)
     await face.resume(first, **at)
     await face.reschedule(first, after=120, **at)
-    await face.reschedule([first.id, held.id], at=datetime.now(UTC) + timedelta(hours=1), **at)
+    await face.reschedule_many([first.id, held.id], at=datetime.now(UTC) + timedelta(hours=1), **at)
     await face.trigger(first, **at)
     await face.cancel(second, by="ada", why="no more", **at)
     await face.retry(second, **at)
     await face.complete(greet, second, "done", by="ada", **at)
     again = await face.start_again(second, **at)
+    several = await face.start_again_many([first, second], **at)
+    await face.pause(several[0], **at)
+    await face.resume_many([several[0]], **at)
+    await face.trigger_many(several, **at)
+    await face.cancel_many(several, **at)
+    await face.retry_many(several, **at)
     await finish(way, third.id, connection)
     gone = await face.start_many([greet(name=name) for name in "xyz"], **at)
     await face.delete(gone[0], **at)
     await face.delete_many(gone[1:], cascade=True, **at)
     assert (await face.get_chain(third, **at)).output == "finished"
-    return [await face.get_job(each, **at) for each in (held, first, second, third, blocked, again)]
+    return [await face.get_job(each, **at) for each in (held, first, second, third, blocked, again, *several)]
 
 
 async def finish(way: Way, job_id: UUID, connection: Any) -> None:

@@ -308,7 +308,7 @@ async def test_retrying_two_chains_that_want_one_key_does_nothing(way: Way) -> N
     before = await whole_store(way)
 
     with pytest.raises(UniqueConflict):
-        await way.face.retry([first, second])
+        await way.face.retry_many([first, second])
 
     assert await whole_store(way) == before
 
@@ -458,7 +458,7 @@ async def test_a_verb_refuses_what_is_no_id(way: Way, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_verb_of_nothing_answers_with_nothing(way: Way, verb: str) -> None:
-    assert await getattr(way.face, verb)([]) == []
+    assert await getattr(way.face, f"{verb}_many")([]) == []
 
 
 async def test_a_job_a_chain_an_id_and_its_text_name_the_same(way: Way) -> None:
@@ -475,13 +475,43 @@ async def test_a_job_a_chain_an_id_and_its_text_name_the_same(way: Way) -> None:
 async def test_a_list_is_answered_in_its_order(way: Way) -> None:
     ids = [await make_job(way, status) for status in ("completed", "running", "pending", "cancelled", "failed")]
 
-    assert await way.face.cancel(ids) == ["already terminal", "requested", "cancelled", "already terminal", "cancelled"]
+    answers = await way.face.cancel_many(ids)
+
+    assert answers == ["already terminal", "requested", "cancelled", "already terminal", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "before", "after"),
+    [
+        ("resume_many", {}, "paused", "pending"),
+        ("retry_many", {}, "failed", "pending"),
+        ("trigger_many", {}, "pending", "pending"),
+        ("reschedule_many", {"after": 60}, "pending", "scheduled"),
+    ],
+)
+async def test_jobs_of_a_list_are_given_in_its_order(
+    way: Way, verb: str, options: dict[str, Any], before: str, after: str
+) -> None:
+    ids = [await make_job(way, before) for _ in range(3)][::-1]
+
+    jobs = await getattr(way.face, verb)(ids, by="ada", **options)
+
+    assert [(job.id, job.state) for job in jobs] == [(each, after) for each in ids]
+
+
+async def test_chains_of_a_list_are_started_again_in_its_order(way: Way) -> None:
+    chains = [await way.face.start(greet(name=name)) for name in ("Ada", "Bob", "Eve")]
+
+    again = await way.face.start_again_many((chains[2], str(chains[0].id)))
+
+    assert [(await way.face.get_job(each)).input.name for each in again] == ["Eve", "Ada"]
+    assert not {each.id for each in again} & {each.id for each in chains}
 
 
 async def test_a_job_that_is_named_twice_is_steered_once(way: Way) -> None:
     job_id = await make_job(way, "pending")
 
-    assert await way.face.cancel([job_id, str(job_id)]) == ["cancelled", "cancelled"]
+    assert await way.face.cancel_many([job_id, str(job_id)]) == ["cancelled", "cancelled"]
     assert await events_of(way, job_id) == ["job:cancelled"]
 
 
@@ -491,7 +521,7 @@ async def test_a_list_is_all_or_nothing(way: Way, verb: str, good: str, bad: str
     before = await whole_store(way)
 
     with pytest.raises(StatusConflict):
-        await getattr(way.face, verb)(ids)
+        await getattr(way.face, f"{verb}_many")(ids)
 
     assert await whole_store(way) == before
 
@@ -501,7 +531,7 @@ async def test_a_list_with_an_unknown_id_is_refused_whole(way: Way) -> None:
     before = await whole_store(way)
 
     with pytest.raises(JobNotFound):
-        await way.face.cancel([job_id, uuid4()])
+        await way.face.cancel_many([job_id, uuid4()])
 
     assert await whole_store(way) == before
 
@@ -511,7 +541,7 @@ async def test_the_id_of_a_job_that_has_continued_means_the_chains_current_job(w
     middle = await continue_chain(way, chain.id)
     last = await continue_chain(way, chain.id)
 
-    paused = await way.face.pause([chain.id, middle, last])
+    paused = await way.face.pause_many([chain.id, middle, last])
     job = await way.face.resume(middle)
     await way.face.cancel(chain)
 

@@ -22,11 +22,38 @@ def face(tmp_path: Path) -> BlockingHoldfast:
     return Holdfast(str(tmp_path / "jobs.db")).sync
 
 
-@pytest.mark.parametrize("verb", ["cancel", "pause", "resume", "retry", "start_again"])
-@pytest.mark.parametrize("several", [lambda: iter(IDS), lambda: set(IDS), lambda: dict.fromkeys(IDS)])
+STEERING = ["cancel", "pause", "resume", "retry", "trigger", "start_again"]
+WITHOUT_ORDER = [lambda: iter(IDS), lambda: set(IDS), lambda: dict.fromkeys(IDS)]
+
+
+@pytest.mark.parametrize("verb", [f"{verb}_many" for verb in STEERING])
+@pytest.mark.parametrize("several", WITHOUT_ORDER)
 def test_several_without_an_order_are_refused(face: BlockingHoldfast, verb: str, several: Callable[[], Any]) -> None:
     with pytest.raises(InvalidInput, match=r"write list\(…\)"):
         getattr(face, verb)(several())
+
+
+@pytest.mark.parametrize("verb", [*STEERING, "delete"])
+@pytest.mark.parametrize("several", [lambda: IDS, lambda: tuple(IDS), list, *WITHOUT_ORDER])
+def test_several_are_refused_with_the_line_to_write(
+    face: BlockingHoldfast, verb: str, several: Callable[[], Any]
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"write hf\.{verb}_many\(\[\.\.\.\]\)$"):
+        getattr(face, verb)(several())
+
+
+def test_a_list_of_jobs_is_not_rescheduled_by_the_verb_for_one(face: BlockingHoldfast) -> None:
+    several: Any = IDS
+
+    with pytest.raises(InvalidInput, match=r"write hf\.reschedule_many\(\[\.\.\.\]\)$"):
+        face.reschedule(several, after=60)
+
+
+@pytest.mark.parametrize("verb", [f"{verb}_many" for verb in STEERING])
+@pytest.mark.parametrize("one", [IDS[0], str(IDS[0])], ids=["id", "text"])
+def test_one_job_is_no_list_of_them(face: BlockingHoldfast, verb: str, one: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"not one \w+; write \[job\]$"):
+        getattr(face, verb)(one)
 
 
 @pytest.mark.parametrize("said", [{"by": b"ada"}, {"why": b""}, {"by": 7}, {"why": ["late"]}])

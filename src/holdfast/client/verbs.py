@@ -21,7 +21,7 @@ from holdfast.codec import clean_text
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import Operation, Runner
 from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
-from holdfast.ids import Many, Target, target_id
+from holdfast.ids import Target, target_id
 from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.states import Status
 from holdfast.store import polls, reads
@@ -34,7 +34,6 @@ from holdfast.tasks.task import Task, require_task
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Targets: TypeAlias = Target | Many[Any]
 When: TypeAlias = tuple[int, int]
 """A time in milliseconds since 1970, and how long from now it is instead if that is past."""
 
@@ -108,7 +107,7 @@ class Verbs:
 
     async def delete(self, at: Runner, target: Target, cascade: bool) -> list[UUID]:
         """Delete one chain, which must be there."""
-        deleted = await self.delete_many(at, [target], cascade)
+        deleted = await self.delete_many(at, only_one(target, "delete"), cascade)
         if not deleted:
             raise ChainNotFound(target_id(target))
         return deleted
@@ -118,25 +117,25 @@ class Verbs:
         refuse_in_block(at, deletes.delete)
         return await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
 
-    async def cancel(self, at: Runner, jobs: Targets, asked: Asked) -> CancelAnswer | list[CancelAnswer]:
+    async def cancel(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[CancelAnswer]:
         """Cancel jobs."""
-        return one_or_all(jobs, await _steer(at, steering.cancel, jobs, asked))
+        return await _steer(at, steering.cancel, jobs, asked)
 
-    async def pause(self, at: Runner, jobs: Targets, asked: Asked) -> PauseAnswer | list[PauseAnswer]:
+    async def pause(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[PauseAnswer]:
         """Pause jobs."""
-        return one_or_all(jobs, await _steer(at, steering.pause, jobs, asked))
+        return await _steer(at, steering.pause, jobs, asked)
 
-    async def resume(self, at: Runner, jobs: Targets, asked: Asked) -> Job | list[Job]:
+    async def resume(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Let paused jobs go on."""
-        return self._typed_jobs(jobs, await _steer(at, steering.resume, jobs, asked))
+        return [self._decoder.job(each) for each in await _steer(at, steering.resume, jobs, asked)]
 
-    async def retry(self, at: Runner, jobs: Targets, asked: Asked) -> Job | list[Job]:
+    async def retry(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Run failed or cancelled jobs again."""
-        return self._typed_jobs(jobs, await _steer(at, steering.retry, jobs, asked))
+        return [self._decoder.job(each) for each in await _steer(at, steering.retry, jobs, asked)]
 
-    async def reschedule(self, at: Runner, jobs: Targets, when: When, asked: Asked) -> Job | list[Job]:
+    async def reschedule(self, at: Runner, jobs: Sequence[Target], when: When, asked: Asked) -> list[Job]:
         """Have pending jobs run at another time."""
-        return self._typed_jobs(jobs, await _steer(at, steering.reschedule, jobs, *when, asked))
+        return [self._decoder.job(each) for each in await _steer(at, steering.reschedule, jobs, *when, asked)]
 
     async def complete(self, at: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
         """Complete a job without a worker."""
@@ -166,17 +165,14 @@ class Verbs:
         return Page(tuple(map(self._decoder.event, page.items)), page.next_cursor)
 
     async def start_again(
-        self, at: Runner, jobs: Targets, connection: object, asked: Asked
-    ) -> StoredChain[Any] | list[StoredChain[Any]]:
+        self, at: Runner, jobs: Sequence[Target], connection: object, asked: Asked
+    ) -> list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""
         refuse_in_block(at, creation.start_again)
         self._starter.take([], connection)
         wanted = [(each, self._starter.new_id()) for each in _target_ids(jobs)]
         started = await at.run(creation.start_again, wanted, asked.said()) if wanted else []
-        return one_or_all(jobs, [self._decoder.chain(each) for each in started])
-
-    def _typed_jobs(self, named: Targets, jobs: Sequence[Job]) -> Job | list[Job]:
-        return one_or_all(named, [self._decoder.job(each) for each in jobs])
+        return [self._decoder.chain(each) for each in started]
 
 
 def _timeout(timeout: Seconds | None) -> float | None:
@@ -188,28 +184,29 @@ def _timeout(timeout: Seconds | None) -> float | None:
     return seconds
 
 
-def _target_ids(targets: Targets) -> list[UUID]:
-    if isinstance(targets, list | tuple):
+def only_one(target: Target, verb: str) -> list[Target]:
+    """Take the one job that *verb* is given; refuse several of them with the line to write."""
+    if _are_several(target):
+        raise InvalidInput(f"hf.{verb}() takes one job, chain or id; write hf.{verb}_many([...])")
+    return [target]
+
+
+def _target_ids(targets: object) -> list[UUID]:
+    if isinstance(targets, Sequence) and not isinstance(targets, str | bytes):
         return [target_id(each) for each in targets]
-    if _is_without_order(targets):
+    if _are_several(targets):
         raise InvalidInput("several are given as a list or a tuple, for the answers have their order; write list(…)")
-    return [target_id(targets)]
+    raise InvalidInput(f"it is a list of jobs, chains or ids, not one {type(targets).__name__}; write [job]", "jobs")
 
 
-def _is_without_order(targets: object) -> bool:
-    """Tell whether these are several, as a set or a generator has them."""
+def _are_several(targets: object) -> bool:
     return isinstance(targets, Iterable) and not isinstance(targets, str | bytes) and not hasattr(targets, "id")
-
-
-def one_or_all(targets: Targets, answers: list[R]) -> R | list[R]:
-    """Give a list for a list, and its one answer for one target."""
-    return answers if isinstance(targets, list | tuple) else answers[0]
 
 
 async def _steer(
     at: Runner,
     verb: Operation[Concatenate[Sequence[UUID], P], list[R]],
-    targets: Targets,
+    targets: Sequence[Target],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> list[R]:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
-from holdfast import Chain, Holdfast, Job, Page, Unique
+from holdfast import CancelAnswer, Chain, Holdfast, Job, Page, PauseAnswer, Unique
 from holdfast.sync import Chain as BlockingChain
 
 hf = Holdfast("jobs.db")
@@ -70,6 +70,13 @@ async def awaited(job_id: UUID) -> None:
     assert_type(await hf.wait([job_id, "text"]), list[Chain[Any]])
     assert_type(await hf.delete(chain, cascade=True), list[UUID])
     assert_type(await hf.delete_many([chain, job_id, "text"]), list[UUID])
+    assert_type(await hf.cancel(chain), CancelAnswer)
+    assert_type(await hf.cancel_many([chain, job_id, "text"]), list[CancelAnswer])
+    assert_type(await hf.pause_many((chain, job_id)), list[PauseAnswer])
+    assert_type(await hf.retry(job_id), Job)
+    assert_type(await hf.reschedule_many([chain], after=60), list[Job])
+    assert_type(await hf.start_again(chain), Chain[str])
+    assert_type(await hf.start_again_many([chain]), list[Chain[Any]])
 
     wider: Chain[object] = chain
     assert_type(wider.id, UUID)
@@ -87,6 +94,9 @@ async def awaited(job_id: UUID) -> None:
     await chain.result(timeout="soon")  # refused
     total: int = await chain.result()  # refused
     await hf.delete([chain])  # refused
+    await hf.cancel([chain])  # refused
+    await hf.start_again([chain])  # refused
+    await hf.retry_many(chain)  # refused
 
 
 def blocking(job_id: UUID) -> None:
@@ -105,9 +115,14 @@ def blocking(job_id: UUID) -> None:
     assert_type(hf.sync.list_chains(status="failed"), Page[BlockingChain[Any]])
     assert_type(hf.sync.list_chain_jobs(chain), Page[Job])
     assert_type(hf.sync.delete(chain), list[UUID])
+    assert_type(hf.sync.cancel(chain), CancelAnswer)
+    assert_type(hf.sync.resume_many([chain, job_id]), list[Job])
+    assert_type(hf.sync.start_again(chain), BlockingChain[str])
+    assert_type(hf.sync.start_again_many([job_id]), list[BlockingChain[Any]])
     assert_type([job.id for job in hf.sync.list_jobs()], list[UUID])
 
     hf.sync.start(greet(name="x"), priority="high")  # refused
+    hf.sync.trigger((chain, job_id))  # refused
     use(hf.sync.start(greet(name="x")))  # refused
     total: int = chain.result()  # refused
 
