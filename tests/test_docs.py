@@ -38,8 +38,8 @@ import holdfast.errors
 import holdfast.parts
 from holdfast import Holdfast
 from holdfast.cli import commands
+from holdfast.client.handles import WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
-from holdfast.client.webhook_handles import WebhooksHandle
 from holdfast.errors import HoldfastError
 from holdfast.events.listeners import Listeners
 from holdfast.models import EventName

@@ -14,8 +14,14 @@ import pytest
 
 import holdfast
 from holdfast.app import Holdfast
-from holdfast.client.lane_handles import BlockingLaneHandle, BlockingQueueHandle, LaneHandle, QueueHandle
-from holdfast.client.webhook_handles import BlockingWebhooksHandle, WebhooksHandle
+from holdfast.client.handles import (
+    BlockingLaneHandle,
+    BlockingQueueHandle,
+    BlockingWebhooksHandle,
+    LaneHandle,
+    QueueHandle,
+    WebhooksHandle,
+)
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.sync import BlockingHoldfast
 
@@ -65,7 +71,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("jobs",),
         ("phases", "polls"),
     ),
-    "tasks": (("calls", "phases", "schemas", "signatures"), ("task",), ("pipelines",), ("registry",), ("decoder",)),
+    "tasks": (("calls", "phases", "signatures"), ("task",), ("pipelines",), ("registry",), ("decoder",)),
     "events": (("filters", "follower", "page_cache", "poller"), ("feed",), ("job_watch", "listeners", "sse_stream")),
     "client": (
         ("chain_handle", "list_options", "providers", "starter", "waiter"),
@@ -73,7 +79,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("completion",),
         ("outside_completion",),
         ("verbs",),
-        ("lane_handles", "webhook_handles"),
+        ("handles",),
     ),
     "worker": (
         ("attempts", "health", "leases", "shutdown", "upkeep"),

@@ -13,7 +13,7 @@ from uuid import UUID
 from holdfast import current_block, models
 from holdfast.client.chain_handle import Chain, Seconds
 from holdfast.client.completion import AsyncBlock
-from holdfast.client.lane_handles import LaneHandle, QueueHandle
+from holdfast.client.handles import LaneHandle, QueueHandle, WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.client.outside_completion import Completing, RowLockFence
 from holdfast.client.providers import HasUrl, Opener, address_of, as_provider
@@ -21,7 +21,6 @@ from holdfast.client.starter import Starter
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
-from holdfast.client.webhook_handles import WebhooksHandle
 from holdfast.database import make_lease_store, make_store, migrations
 from holdfast.database.borrowed import Borrower
 from holdfast.database.tx import Runner, Store

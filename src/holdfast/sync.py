@@ -15,7 +15,7 @@ from holdfast import current_block, models
 from holdfast.client.chain_handle import BlockingChain as Chain
 from holdfast.client.chain_handle import Seconds
 from holdfast.client.completion import BlockingBlock
-from holdfast.client.lane_handles import BlockingLaneHandle, BlockingQueueHandle
+from holdfast.client.handles import BlockingLaneHandle, BlockingQueueHandle, BlockingWebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.client.outside_completion import BlockingCompleting as Completing
 from holdfast.client.outside_completion import RowLockFence
@@ -25,7 +25,6 @@ from holdfast.client.transactions import BlockingTransaction as Transaction
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
-from holdfast.client.webhook_handles import BlockingWebhooksHandle
 from holdfast.database import migrations
 from holdfast.database.borrowed import Borrower
 from holdfast.database.tx import Blocking, Runner, Store, drive

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.errors import InvalidInput
-from holdfast.tasks.schemas import check_arguments
+from holdfast.tasks.calls import check_arguments
 
 SCHEMA = json.dumps(
     {

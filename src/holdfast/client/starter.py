@@ -22,10 +22,9 @@ from holdfast.settings import Settings
 from holdfast.store import task_rows
 from holdfast.store.chains import creation
 from holdfast.store.rows import SILENT
-from holdfast.tasks.calls import Call, Unset
+from holdfast.tasks.calls import Call, Unset, check_arguments
 from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks
-from holdfast.tasks.schemas import check_arguments
 from holdfast.webhooks.addresses import AddressRules
 
 R = TypeVar("R")

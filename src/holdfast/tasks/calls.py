@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -27,6 +28,17 @@ LONGEST = timedelta(days=36_525)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # characters that could forge a line in a log or a header, or that a database cannot store
 UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+# what JSON Schema calls the types of JSON values
+KINDS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
 
 
 class Unset(Enum):
@@ -313,3 +325,30 @@ def _as_fields(checked: dict[str, Any]) -> dict[str, Any]:
     # one of them takes the other's place
     times = {"delay_ms": checked.pop("delay", None), "run_at_ms": checked.pop("run_at", None)}
     return checked | times
+
+
+def check_arguments(arguments: str, schema: str) -> None:
+    """Raise `InvalidInput` for the first argument that *schema* does not know, misses or has of another kind.
+
+    For a task whose code is elsewhere: a misspelt or missing argument is refused where the job is started and not,
+    later, by the worker. What is inside a value is left to the worker's own types.
+    """
+    given: dict[str, Any] = json.loads(arguments)
+    wanted: dict[str, Any] = json.loads(schema)
+    known: dict[str, Any] = wanted.get("properties", {})
+    for name in wanted.get("required", []):
+        if name not in given:
+            raise InvalidInput(f"it is missing; the task takes {', '.join(known)}", f"arguments.{name}")
+    for name, value in given.items():
+        if known and name not in known:
+            raise InvalidInput(f"the task takes no such argument, but {', '.join(known)}", f"arguments.{name}")
+        if not _fits(value, known.get(name, {}).get("type")):
+            raise InvalidInput(f"it is to be of kind {known[name]['type']}", f"arguments.{name}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if not isinstance(kind, str) or kind not in KINDS:
+        return True
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, KINDS[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())

@@ -1,13 +1,15 @@
-"""Webhooks as people hold them: `hf.webhooks`; one line a method, in both colours.
+"""Lanes, queues and webhooks as people hold them: `hf.lane(key)`, `hf.queue(name)`, `hf.webhooks`, in both colours.
 
-What is done to subscriptions is done in a short transaction of our own, never in a caller's: every job that ends reads
-them.
+What is done to a whole lane or queue, or to subscriptions, is done in a short transaction of our own, never in a
+caller's: the engine needs these rows for everybody's jobs, and every job that ends reads the subscriptions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack
+from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.list_options import PageOptions, paging
@@ -16,9 +18,9 @@ from holdfast.client.verbs import asked_by
 from holdfast.database.tx import Operation, Runner, drive
 from holdfast.errors import InvalidInput
 from holdfast.ids import Target, target_id
-from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, Page, Subscription, Trigger
-from holdfast.store import webhooks
-from holdfast.tasks.calls import is_name
+from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, LaneInfo, Page, Subscription, Trigger
+from holdfast.store import lanes, webhooks
+from holdfast.tasks.calls import is_name, milliseconds_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,6 +28,114 @@ R = TypeVar("R")
 Subscriptions: TypeAlias = list[Subscription]  # where a method is called list, the word means that
 
 MOST_NAMES = 100
+
+
+async def write_alone(runner: Runner, verb: str, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run *operation* in a transaction of our own; *verb* is named if a block of a handler is open here."""
+    current_block.refuse_alone(verb)
+    return await runner.run(operation, *args, **kwargs)
+
+
+class LaneHandle:
+    """A lane, by its key; made by `hf.lane(key)`, which reads and changes nothing."""
+
+    def __init__(self, key: str, at: Runner) -> None:
+        self.key = key
+        self._at = at
+
+    async def pause(self, *, by: str | None = None, why: str | None = None) -> None:
+        """Claim none of its jobs until it is resumed; a running one is left to finish."""
+        await write_alone(self._at, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why))
+
+    async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
+        """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
+        return await write_alone(self._at, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why))
+
+    async def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
+        """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
+
+        Raises `LaneNotFound` if there is no such lane.
+        """
+        return await write_alone(self._at, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why))
+
+    async def info(self) -> LaneInfo:
+        """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
+        return await self._at.read(lanes.lane_info, self.key)
+
+
+class BlockingLaneHandle:
+    """A lane, by its key; made by `hf.sync.lane(key)`, which reads and changes nothing."""
+
+    def __init__(self, key: str, at: Runner) -> None:
+        self.key = key
+        self._at = at
+
+    def pause(self, *, by: str | None = None, why: str | None = None) -> None:
+        """Claim none of its jobs until it is resumed; a running one is left to finish."""
+        drive(write_alone(self._at, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why)))
+
+    def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
+        """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
+        return drive(write_alone(self._at, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why)))
+
+    def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
+        """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
+
+        Raises `LaneNotFound` if there is no such lane.
+        """
+        return drive(write_alone(self._at, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why)))
+
+    def info(self) -> LaneInfo:
+        """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
+        return drive(self._at.read(lanes.lane_info, self.key))
+
+
+class QueueHandle:
+    """A queue, by its name; made by `hf.queue(name)`, which reads and changes nothing."""
+
+    def __init__(self, name: str, at: Runner) -> None:
+        self.name = name
+        self._at = at
+
+    async def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
+        """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
+        await write_alone(
+            self._at,
+            "hf.queue(…).pause",
+            lanes.pause_queue,
+            self.name,
+            milliseconds_of(until, "until"),
+            asked_by(by, why),
+        )
+
+    async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
+        """Claim its jobs again; tell whether it was paused."""
+        return await write_alone(self._at, "hf.queue(…).resume", lanes.resume_queue, self.name, asked_by(by, why))
+
+
+class BlockingQueueHandle:
+    """A queue, by its name; made by `hf.sync.queue(name)`, which reads and changes nothing."""
+
+    def __init__(self, name: str, at: Runner) -> None:
+        self.name = name
+        self._at = at
+
+    def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
+        """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
+        drive(
+            write_alone(
+                self._at,
+                "hf.queue(…).pause",
+                lanes.pause_queue,
+                self.name,
+                milliseconds_of(until, "until"),
+                asked_by(by, why),
+            )
+        )
+
+    def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
+        """Claim its jobs again; tell whether it was paused."""
+        return drive(write_alone(self._at, "hf.queue(…).resume", lanes.resume_queue, self.name, asked_by(by, why)))
 
 
 class WebhooksHandle:
@@ -168,7 +278,9 @@ class WebhookVerbs:
             raise InvalidInput("it names none, so nothing would be told; leave it out for all tasks", "tasks")
         signing = _words("secrets", secrets)
         new_id = self._starter.new_id()
-        return await self._write("subscribe", webhooks.subscribe, new_id, url, wanted, only, signing)
+        return await write_alone(
+            self._at, "hf.webhooks.subscribe", webhooks.subscribe, new_id, url, wanted, only, signing
+        )
 
     async def list_all(self) -> list[Subscription]:
         """List all subscriptions."""
@@ -180,16 +292,18 @@ class WebhookVerbs:
 
     async def remove(self, subscription: Target) -> None:
         """Forget one."""
-        await self._write("remove", webhooks.unsubscribe, target_id(subscription))
+        await write_alone(self._at, "hf.webhooks.remove", webhooks.unsubscribe, target_id(subscription))
 
     async def enable(self, subscription: Target) -> Subscription:
         """Tell one again."""
-        return await self._write("enable", webhooks.enable, target_id(subscription))
+        return await write_alone(self._at, "hf.webhooks.enable", webhooks.enable, target_id(subscription))
 
     async def disable(self, subscription: Target, why: str | None) -> Subscription:
         """Tell one nothing."""
         reason = asked_by(None, why).why
-        return await self._write("disable", webhooks.disable, target_id(subscription), reason)
+        return await write_alone(
+            self._at, "hf.webhooks.disable", webhooks.disable, target_id(subscription), reason
+        )
 
     async def deliveries(self, job: Target | None, subscription: Target | None, page: PageOptions) -> Page[Delivery]:
         """List deliveries."""
@@ -201,11 +315,9 @@ class WebhookVerbs:
         """Deliver once more."""
         said = asked_by(by, why).said()
         new_id = self._starter.new_id()
-        return await self._write("redeliver", webhooks.redeliver, target_id(delivery), new_id, said)
-
-    async def _write(self, verb: str, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        current_block.refuse_alone(f"hf.webhooks.{verb}")
-        return await self._at.run(operation, *args, **kwargs)
+        return await write_alone(
+            self._at, "hf.webhooks.redeliver", webhooks.redeliver, target_id(delivery), new_id, said
+        )
 
 
 def _words(option: str, value: Any) -> tuple[str, ...]:
