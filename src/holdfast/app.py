@@ -99,7 +99,7 @@ class Holdfast:
         self._verbs = Verbs(self._starter)
         self._waiter = Waiter(self.store, self._runtime)
         self._feed = Feed(self.store, self._runtime)
-        self._listeners = Listeners(self._feed, self._runtime, self._starter.typed.event)
+        self._listeners = Listeners(self._feed, self._runtime, self._starter.decoder.event)
         self.on = self._listeners.on
         self.off = self._listeners.off
         self._get_result = partial(self._verbs.result, self.store, self._waiter)
@@ -156,7 +156,7 @@ class Holdfast:
         taken = self._starter.take(calls, connection)
         if connection is None:
             await self._starter.record_tasks(self.store)
-        return [self._hold(each) for each in await self._starter.start(await self._at(connection), taken)]
+        return [self._hold(each) for each in await self._starter.start(await self._runner(connection), taken)]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -206,7 +206,7 @@ class Holdfast:
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
-        return await self._verbs.get_job(await self._at(connection), job)
+        return await self._verbs.get_job(await self._runner(connection), job)
 
     @overload
     async def get_chain(self, chain: Chain[R], *, connection: object = None) -> Chain[R]: ...
@@ -214,7 +214,7 @@ class Holdfast:
     async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
     async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
         """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return self._hold(await self._verbs.get_chain(await self._at(connection), chain))
+        return self._hold(await self._verbs.get_chain(await self._runner(connection), chain))
 
     @overload
     async def wait(
@@ -260,13 +260,13 @@ class Holdfast:
 
         Raises `ChainNotFound`, and `StillReferenced` while an open job of another chain waits for it.
         """
-        return await self._verbs.delete(await self._at(connection), chain, cascade)
+        return await self._verbs.delete(await self._runner(connection), chain, cascade)
 
     async def delete_many(
         self, chains: Sequence[Target], *, cascade: bool = False, connection: object = None
     ) -> list[UUID]:
         """Delete whole chains, all or none; ids that are not there are passed over."""
-        return await self._verbs.delete_many(await self._at(connection), chains, cascade)
+        return await self._verbs.delete_many(await self._runner(connection), chains, cascade)
 
     async def cancel(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
@@ -282,7 +282,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[CancelAnswer]:
         """Cancel jobs as `cancel` does, all or none; the answers come in the order of *jobs*."""
-        return await self._verbs.cancel(await self._at(connection), jobs, asked_by(by, why))
+        return await self._verbs.cancel(await self._runner(connection), jobs, asked_by(by, why))
 
     async def pause(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
@@ -298,7 +298,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[PauseAnswer]:
         """Pause jobs as `pause` does, all or none; the answers come in the order of *jobs*."""
-        return await self._verbs.pause(await self._at(connection), jobs, asked_by(by, why))
+        return await self._verbs.pause(await self._runner(connection), jobs, asked_by(by, why))
 
     async def resume(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
@@ -313,7 +313,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Job]:
         """Resume paused jobs as `resume` does, all or none; return them in the order of *jobs*."""
-        return await self._verbs.resume(await self._at(connection), jobs, asked_by(by, why))
+        return await self._verbs.resume(await self._runner(connection), jobs, asked_by(by, why))
 
     async def retry(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
@@ -329,7 +329,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Job]:
         """Retry failed or cancelled jobs as `retry` does, all or none; return them in the order of *jobs*."""
-        return await self._verbs.retry(await self._at(connection), jobs, asked_by(by, why))
+        return await self._verbs.retry(await self._runner(connection), jobs, asked_by(by, why))
 
     async def reschedule(
         self,
@@ -363,7 +363,7 @@ class Holdfast:
     ) -> list[Job]:
         """Reschedule pending jobs as `reschedule` does, all or none; return them in the order of *jobs*."""
         when, asked = when_of(at, after), asked_by(by, why)
-        return await self._verbs.reschedule(await self._at(connection), jobs, when, asked)
+        return await self._verbs.reschedule(await self._runner(connection), jobs, when, asked)
 
     async def trigger(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
@@ -375,7 +375,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Job]:
         """Trigger pending jobs as `trigger` does, all or none; return them in the order of *jobs*."""
-        return await self._verbs.reschedule(await self._at(connection), jobs, NOW, asked_by(by, why))
+        return await self._verbs.reschedule(await self._runner(connection), jobs, NOW, asked_by(by, why))
 
     @overload
     async def start_again(
@@ -399,7 +399,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
-        again = await self._verbs.start_again(await self._at(connection), jobs, connection, asked_by(by, why))
+        again = await self._verbs.start_again(await self._runner(connection), jobs, connection, asked_by(by, why))
         return [self._hold(each) for each in again]
 
     @overload
@@ -439,7 +439,7 @@ class Holdfast:
         From every state but completed and cancelled; the handler of a running job is told. Raises `JobNotFound`,
         `WrongTask`, `StatusConflict` and `InvalidOutput`.
         """
-        return await self._verbs.complete(await self._at(connection), task, job, output, asked_by(by, why))
+        return await self._verbs.complete(await self._runner(connection), task, job, output, asked_by(by, why))
 
     def completing(
         self,
@@ -460,17 +460,17 @@ class Holdfast:
         fence = RowLockFence(
             task,
             target_id(job),
-            starting=self._starter,
+            starter=self._starter,
             asked=asked_by(by, why),
             begin=self._opener.begin,
-            borrow=None if connection is None else partial(self._at, connection),
+            borrow=None if connection is None else partial(self._runner, connection),
             using=using,
         )
         return AsyncBlock(fence, Completing)
 
     async def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
         """Read the chains that a job waits or has waited for, in the order in which they were given."""
-        found = await self._verbs.get_blockers(await self._at(connection), job)
+        found = await self._verbs.get_blockers(await self._runner(connection), job)
         return [self._hold(each) for each in found]
 
     async def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
@@ -486,7 +486,7 @@ class Holdfast:
         `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
         jobs anew, and go on from `hf.cursor()`.
         """
-        return self._feed.follow(after, event_filter(**wanted), self._starter.typed.event)
+        return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.event)
 
     def event_stream(
         self,
@@ -515,7 +515,7 @@ class Holdfast:
 
         It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
         """
-        return JobWatch(self._feed, target_id(job), self._starter.typed.job)
+        return JobWatch(self._feed, target_id(job), self._starter.decoder.job)
 
     async def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
         """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
@@ -532,7 +532,7 @@ class Holdfast:
     def _hold(self, chain: models.StoredChain[Any]) -> Chain[Any]:
         return Chain.of(chain, self._get_result)
 
-    async def _at(self, connection: object) -> Runner:
+    async def _runner(self, connection: object) -> Runner:
         if connection is None:
             return self.store
         if isinstance(connection, BlockTransaction):

@@ -67,7 +67,7 @@ class BlockingHoldfast:
         store: Store,
         lender: Borrower,
         opener: Opener,
-        starting: Starter,
+        starter: Starter,
         verbs: Verbs,
         waiter: Waiter,
         feed: Feed,
@@ -78,7 +78,7 @@ class BlockingHoldfast:
         self._blocking = Blocking(store)
         self._lender = lender
         self._opener = opener
-        self._starter = starting
+        self._starter = starter
         self._verbs = verbs
         self._waiter = waiter
         self._feed = feed
@@ -87,9 +87,9 @@ class BlockingHoldfast:
         self.off = listeners.off
         self._get_result = partial(verbs.result, self._blocking, waiter.blocking)
         self._retention = RetentionPass(
-            self._blocking, starting.tasks, usual_times(starting.settings), BlockingHooks(runtime)
+            self._blocking, starter.tasks, usual_times(starter.settings), BlockingHooks(runtime)
         )
-        self.webhooks = BlockingWebhooksHandle(self._blocking, starting)
+        self.webhooks = BlockingWebhooksHandle(self._blocking, starter)
         """Who is told of events by webhooks, and what came of it."""
         followers = weakref.ref(feed), weakref.ref(listeners)
         atexit.register(_close_at_exit, weakref.ref(store), weakref.ref(waiter), *followers)
@@ -127,7 +127,7 @@ class BlockingHoldfast:
         taken = self._starter.take(calls, connection)
         if connection is None:
             drive(self._starter.record_tasks(self._blocking))
-        return [self._hold(each) for each in drive(self._starter.start(self._at(connection), taken))]
+        return [self._hold(each) for each in drive(self._starter.start(self._runner(connection), taken))]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -145,7 +145,7 @@ class BlockingHoldfast:
 
     def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
-        return drive(self._verbs.get_job(self._at(connection), job))
+        return drive(self._verbs.get_job(self._runner(connection), job))
 
     @overload
     def get_chain(self, chain: Chain[R], *, connection: object = None) -> Chain[R]: ...
@@ -153,7 +153,7 @@ class BlockingHoldfast:
     def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
     def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
         """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return self._hold(drive(self._verbs.get_chain(self._at(connection), chain)))
+        return self._hold(drive(self._verbs.get_chain(self._runner(connection), chain)))
 
     @overload
     def wait(
@@ -199,11 +199,11 @@ class BlockingHoldfast:
 
         Raises `ChainNotFound`, and `StillReferenced` while an open job of another chain waits for it.
         """
-        return drive(self._verbs.delete(self._at(connection), chain, cascade))
+        return drive(self._verbs.delete(self._runner(connection), chain, cascade))
 
     def delete_many(self, chains: Sequence[Target], *, cascade: bool = False, connection: object = None) -> list[UUID]:
         """Delete whole chains, all or none; ids that are not there are passed over."""
-        return drive(self._verbs.delete_many(self._at(connection), chains, cascade))
+        return drive(self._verbs.delete_many(self._runner(connection), chains, cascade))
 
     def cancel(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
@@ -219,7 +219,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[CancelAnswer]:
         """Cancel jobs as `cancel` does, all or none; the answers come in the order of *jobs*."""
-        return drive(self._verbs.cancel(self._at(connection), jobs, asked_by(by, why)))
+        return drive(self._verbs.cancel(self._runner(connection), jobs, asked_by(by, why)))
 
     def pause(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
@@ -235,7 +235,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[PauseAnswer]:
         """Pause jobs as `pause` does, all or none; the answers come in the order of *jobs*."""
-        return drive(self._verbs.pause(self._at(connection), jobs, asked_by(by, why)))
+        return drive(self._verbs.pause(self._runner(connection), jobs, asked_by(by, why)))
 
     def resume(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
         """Let a paused job go on: in its place, with the attempts that it has used.
@@ -248,7 +248,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Job]:
         """Resume paused jobs as `resume` does, all or none; return them in the order of *jobs*."""
-        return drive(self._verbs.resume(self._at(connection), jobs, asked_by(by, why)))
+        return drive(self._verbs.resume(self._runner(connection), jobs, asked_by(by, why)))
 
     def retry(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
         """Run a failed or cancelled job again, with a new budget of attempts.
@@ -262,7 +262,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Job]:
         """Retry failed or cancelled jobs as `retry` does, all or none; return them in the order of *jobs*."""
-        return drive(self._verbs.retry(self._at(connection), jobs, asked_by(by, why)))
+        return drive(self._verbs.retry(self._runner(connection), jobs, asked_by(by, why)))
 
     def reschedule(
         self,
@@ -294,7 +294,7 @@ class BlockingHoldfast:
     ) -> list[Job]:
         """Reschedule pending jobs as `reschedule` does, all or none; return them in the order of *jobs*."""
         when, asked = when_of(at, after), asked_by(by, why)
-        return drive(self._verbs.reschedule(self._at(connection), jobs, when, asked))
+        return drive(self._verbs.reschedule(self._runner(connection), jobs, when, asked))
 
     def trigger(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
         """Have a pending job run now instead of later: a backoff or a delay is over."""
@@ -304,7 +304,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Job]:
         """Trigger pending jobs as `trigger` does, all or none; return them in the order of *jobs*."""
-        return drive(self._verbs.reschedule(self._at(connection), jobs, NOW, asked_by(by, why)))
+        return drive(self._verbs.reschedule(self._runner(connection), jobs, NOW, asked_by(by, why)))
 
     @overload
     def start_again(
@@ -328,7 +328,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
-        again = drive(self._verbs.start_again(self._at(connection), jobs, connection, asked_by(by, why)))
+        again = drive(self._verbs.start_again(self._runner(connection), jobs, connection, asked_by(by, why)))
         return [self._hold(each) for each in again]
 
     @overload
@@ -368,7 +368,7 @@ class BlockingHoldfast:
         From every state but completed and cancelled; the handler of a running job is told. Raises `JobNotFound`,
         `WrongTask`, `StatusConflict` and `InvalidOutput`.
         """
-        return drive(self._verbs.complete(self._at(connection), task, job, output, asked_by(by, why)))
+        return drive(self._verbs.complete(self._runner(connection), task, job, output, asked_by(by, why)))
 
     def completing(
         self,
@@ -389,7 +389,7 @@ class BlockingHoldfast:
         fence = RowLockFence(
             task,
             target_id(job),
-            starting=self._starter,
+            starter=self._starter,
             asked=asked_by(by, why),
             begin=self._opener.begin_blocking,
             borrow=None if connection is None else partial(self._borrow, connection),
@@ -399,7 +399,7 @@ class BlockingHoldfast:
 
     def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
         """Read the chains that a job waits or has waited for, in the order in which they were given."""
-        found = drive(self._verbs.get_blockers(self._at(connection), job))
+        found = drive(self._verbs.get_blockers(self._runner(connection), job))
         return [self._hold(each) for each in found]
 
     def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
@@ -415,7 +415,7 @@ class BlockingHoldfast:
         `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
         jobs anew, and go on from `hf.cursor()`.
         """
-        return self._feed.follow(after, event_filter(**wanted), self._starter.typed.event).blocking()
+        return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.event).blocking()
 
     def event_stream(
         self,
@@ -444,7 +444,7 @@ class BlockingHoldfast:
 
         It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
         """
-        return JobWatch(self._feed, target_id(job), self._starter.typed.job).blocking()
+        return JobWatch(self._feed, target_id(job), self._starter.decoder.job).blocking()
 
     def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
         """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
@@ -461,7 +461,7 @@ class BlockingHoldfast:
     def _hold(self, chain: models.StoredChain[Any]) -> Chain[Any]:
         return Chain.of(chain, self._get_result)
 
-    def _at(self, connection: object) -> Runner:
+    def _runner(self, connection: object) -> Runner:
         if connection is None:
             return self._blocking
         if isinstance(connection, BlockTransaction):
@@ -469,7 +469,7 @@ class BlockingHoldfast:
         return drive(self._lender.borrow(connection, is_async=False, identity=self._identity))
 
     async def _borrow(self, connection: object) -> Runner:
-        return self._at(connection)
+        return self._runner(connection)
 
     async def _identity(self) -> str | None:
         return self.store.read_sync(migrations.identity, self.store.database)

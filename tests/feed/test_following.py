@@ -440,7 +440,7 @@ async def test_a_stream_can_be_closed_while_a_thread_waits_in_it(database: str, 
     followed = hf.sync.events()
     with followed:
         waiting = asyncio.create_task(asyncio.to_thread(list, followed))
-        await until(lambda: followed.stream._tell is not None, "a thread waits")  # type: ignore[attr-defined]
+        await until(lambda: followed.stream._notify is not None, "a thread waits")  # type: ignore[attr-defined]
 
         followed.close()
 

@@ -48,9 +48,9 @@ class Fence(ABC):
     blocking_only: ClassVar[str]
     """What to write instead of `async with`, on a blocking face."""
 
-    def __init__(self, name: str, starting: Starter, chain_id: UUID | None = None) -> None:
+    def __init__(self, name: str, starter: Starter, chain_id: UUID | None = None) -> None:
         self.mark = Mark(name)
-        self.starting = starting
+        self.starter = starter
         self.chain_id = chain_id
         """The chain whose unique keys a start in the block may take over."""
         self.state = BlockState.NEW
@@ -120,7 +120,7 @@ class CompletionBlock(Generic[T]):
             raise
         if open_tx is not None:
             current_block.enter(fence.mark)
-            fence.opened = Statements(open_tx, fence.starting, fence.refuse, fence.chain_id)
+            fence.opened = Statements(open_tx, fence.starter, fence.refuse, fence.chain_id)
         return self._face()
 
     async def _leave(self, error: BaseException | None) -> None:

@@ -39,68 +39,68 @@ async def write_alone(runner: Runner, verb: str, operation: Operation[P, R], *ar
 class LaneHandle:
     """A lane, by its key; made by `hf.lane(key)`, which reads and changes nothing."""
 
-    def __init__(self, key: str, at: Runner) -> None:
+    def __init__(self, key: str, runner: Runner) -> None:
         self.key = key
-        self._at = at
+        self._runner = runner
 
     async def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        await write_alone(self._at, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why))
+        await write_alone(self._runner, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why))
 
     async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return await write_alone(self._at, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why))
+        return await write_alone(self._runner, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why))
 
     async def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
         Raises `LaneNotFound` if there is no such lane.
         """
-        return await write_alone(self._at, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why))
+        return await write_alone(self._runner, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why))
 
     async def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
-        return await self._at.read(lanes.lane_info, self.key)
+        return await self._runner.read(lanes.lane_info, self.key)
 
 
 class BlockingLaneHandle:
     """A lane, by its key; made by `hf.sync.lane(key)`, which reads and changes nothing."""
 
-    def __init__(self, key: str, at: Runner) -> None:
+    def __init__(self, key: str, runner: Runner) -> None:
         self.key = key
-        self._at = at
+        self._runner = runner
 
     def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        drive(write_alone(self._at, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why)))
+        drive(write_alone(self._runner, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why)))
 
     def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return drive(write_alone(self._at, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why)))
+        return drive(write_alone(self._runner, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why)))
 
     def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
         Raises `LaneNotFound` if there is no such lane.
         """
-        return drive(write_alone(self._at, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why)))
+        return drive(write_alone(self._runner, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why)))
 
     def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
-        return drive(self._at.read(lanes.lane_info, self.key))
+        return drive(self._runner.read(lanes.lane_info, self.key))
 
 
 class QueueHandle:
     """A queue, by its name; made by `hf.queue(name)`, which reads and changes nothing."""
 
-    def __init__(self, name: str, at: Runner) -> None:
+    def __init__(self, name: str, runner: Runner) -> None:
         self.name = name
-        self._at = at
+        self._runner = runner
 
     async def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
         await write_alone(
-            self._at,
+            self._runner,
             "hf.queue(…).pause",
             lanes.pause_queue,
             self.name,
@@ -110,21 +110,21 @@ class QueueHandle:
 
     async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused."""
-        return await write_alone(self._at, "hf.queue(…).resume", lanes.resume_queue, self.name, asked_by(by, why))
+        return await write_alone(self._runner, "hf.queue(…).resume", lanes.resume_queue, self.name, asked_by(by, why))
 
 
 class BlockingQueueHandle:
     """A queue, by its name; made by `hf.sync.queue(name)`, which reads and changes nothing."""
 
-    def __init__(self, name: str, at: Runner) -> None:
+    def __init__(self, name: str, runner: Runner) -> None:
         self.name = name
-        self._at = at
+        self._runner = runner
 
     def pause(self, *, until: datetime | None = None, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed, or until then; what runs is left to finish."""
         drive(
             write_alone(
-                self._at,
+                self._runner,
                 "hf.queue(…).pause",
                 lanes.pause_queue,
                 self.name,
@@ -135,14 +135,14 @@ class BlockingQueueHandle:
 
     def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused."""
-        return drive(write_alone(self._at, "hf.queue(…).resume", lanes.resume_queue, self.name, asked_by(by, why)))
+        return drive(write_alone(self._runner, "hf.queue(…).resume", lanes.resume_queue, self.name, asked_by(by, why)))
 
 
 class WebhooksHandle:
     """The subscriptions, and the deliveries that were made for them and for jobs with a webhook of their own."""
 
-    def __init__(self, at: Runner, starting: Starter) -> None:
-        self._verbs = WebhookVerbs(at, starting)
+    def __init__(self, runner: Runner, starter: Starter) -> None:
+        self._verbs = WebhookVerbs(runner, starter)
 
     async def subscribe(
         self,
@@ -201,8 +201,8 @@ class WebhooksHandle:
 class BlockingWebhooksHandle:
     """The subscriptions, and the deliveries that were made for them and for jobs with a webhook of their own."""
 
-    def __init__(self, at: Runner, starting: Starter) -> None:
-        self._verbs = WebhookVerbs(at, starting)
+    def __init__(self, runner: Runner, starter: Starter) -> None:
+        self._verbs = WebhookVerbs(runner, starter)
 
     def subscribe(
         self,
@@ -261,9 +261,9 @@ class BlockingWebhooksHandle:
 class WebhookVerbs:
     """What both handles do, written once: over a blocking runner nothing suspends."""
 
-    def __init__(self, at: Runner, starting: Starter) -> None:
-        self._at = at
-        self._starter = starting
+    def __init__(self, runner: Runner, starter: Starter) -> None:
+        self._runner = runner
+        self._starter = starter
 
     async def subscribe(
         self, url: str, events: Sequence[str], tasks: Sequence[str] | None, secrets: Sequence[str]
@@ -279,44 +279,42 @@ class WebhookVerbs:
         signing = _words("secrets", secrets)
         new_id = self._starter.new_id()
         return await write_alone(
-            self._at, "hf.webhooks.subscribe", webhooks.subscribe, new_id, url, wanted, only, signing
+            self._runner, "hf.webhooks.subscribe", webhooks.subscribe, new_id, url, wanted, only, signing
         )
 
     async def list_all(self) -> list[Subscription]:
         """List all subscriptions."""
-        return await self._at.read(webhooks.list_subscriptions)
+        return await self._runner.read(webhooks.list_subscriptions)
 
     async def get(self, subscription: Target) -> Subscription:
         """Read one."""
-        return await self._at.read(webhooks.get_subscription, target_id(subscription))
+        return await self._runner.read(webhooks.get_subscription, target_id(subscription))
 
     async def remove(self, subscription: Target) -> None:
         """Forget one."""
-        await write_alone(self._at, "hf.webhooks.remove", webhooks.unsubscribe, target_id(subscription))
+        await write_alone(self._runner, "hf.webhooks.remove", webhooks.unsubscribe, target_id(subscription))
 
     async def enable(self, subscription: Target) -> Subscription:
         """Tell one again."""
-        return await write_alone(self._at, "hf.webhooks.enable", webhooks.enable, target_id(subscription))
+        return await write_alone(self._runner, "hf.webhooks.enable", webhooks.enable, target_id(subscription))
 
     async def disable(self, subscription: Target, why: str | None) -> Subscription:
         """Tell one nothing."""
         reason = asked_by(None, why).why
-        return await write_alone(
-            self._at, "hf.webhooks.disable", webhooks.disable, target_id(subscription), reason
-        )
+        return await write_alone(self._runner, "hf.webhooks.disable", webhooks.disable, target_id(subscription), reason)
 
     async def deliveries(self, job: Target | None, subscription: Target | None, page: PageOptions) -> Page[Delivery]:
         """List deliveries."""
         about = None if job is None else target_id(job)
         receiver = None if subscription is None else target_id(subscription)
-        return await self._at.read(webhooks.list_deliveries, about, receiver, paging(**page))
+        return await self._runner.read(webhooks.list_deliveries, about, receiver, paging(**page))
 
     async def redeliver(self, delivery: Target, by: str | None, why: str | None) -> Delivery:
         """Deliver once more."""
         said = asked_by(by, why).said()
         new_id = self._starter.new_id()
         return await write_alone(
-            self._at, "hf.webhooks.redeliver", webhooks.redeliver, target_id(delivery), new_id, said
+            self._runner, "hf.webhooks.redeliver", webhooks.redeliver, target_id(delivery), new_id, said
         )
 
 

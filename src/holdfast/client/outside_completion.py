@@ -48,13 +48,13 @@ class RowLockFence(Fence):
         task: Task[..., Any],
         job_id: UUID,
         *,
-        starting: Starter,
+        starter: Starter,
         asked: Asked,
         begin: Callable[[float, None, object], Awaitable[OpenTx]],
         borrow: Callable[[], Awaitable[Runner]] | None,
         using: object,
     ) -> None:
-        super().__init__("hf.completing()", starting)
+        super().__init__("hf.completing()", starter)
         self._task = task
         self._job_id = job_id
         self._asked = asked
@@ -101,8 +101,8 @@ class RowLockFence(Fence):
         """Lock the current job of a chain, which has one of *names*."""
         current = await self.runner.run(completing.lock_of_task, job_id, names)
         blockers = await self.runner.read(reads.get_blockers, current.job.id)
-        typed = self.starting.typed
-        self.locked = task, current, typed.job(current.job), [typed.chain(each) for each in blockers]
+        decoder = self.starter.decoder
+        self.locked = task, current, decoder.job(current.job), [decoder.chain(each) for each in blockers]
 
     async def finish(self, current: Current, output: str | None, successor: Continuation | None) -> None:
         """Complete a job that is locked, with its *output*, a JSON text, or with the job that continues its chain."""
@@ -136,10 +136,10 @@ class _Shared:
     async def _go_on(self, call: Call[Any]) -> Self:
         taken = take_continuation(call)
         self._refuse_done()
-        starting = self._fence.starting
-        successor = await starting.continuation_of(self._fence.runner, taken)
+        starter = self._fence.starter
+        successor = await starter.continuation_of(self._fence.runner, taken)
         await self._complete(None, successor)
-        task = starting.tasks.get(taken.task) if taken.task in starting.tasks else None
+        task = starter.tasks.get(taken.task) if taken.task in starter.tasks else None
         await self._fence.look(task, successor.start.id, [taken.task])
         return type(self)(self._fence)
 

@@ -41,7 +41,7 @@ class Starter:
 
     def __init__(self, tasks: Tasks, settings: Settings, runtime: Runtime) -> None:
         self.tasks = tasks
-        self.typed = Decoder(tasks)
+        self.decoder = Decoder(tasks)
         self.new_id = IdMaker(runtime.wall_ms, runtime.chance)
         self.addresses = AddressRules.of(settings)
         """Which addresses webhooks may go to."""
@@ -49,32 +49,34 @@ class Starter:
         self._recorded: set[str] = set()
         self._strangers: dict[str, TaskRecord] = {}
 
-    async def record_tasks(self, at: Runner) -> None:
+    async def record_tasks(self, runner: Runner) -> None:
         """Write down what is new of the tasks whose code is here."""
         fresh = [task for task in self.tasks if not task.is_declared and task.name not in self._recorded]
         if fresh:
             records = [task.record() for task in fresh]
-            if changed := await at.read(task_rows.changed, records):
-                await at.run(task_rows.record, changed)
+            if changed := await runner.read(task_rows.changed, records):
+                await runner.run(task_rows.record, changed)
             self._recorded |= {task.name for task in fresh}
 
     def forget(self) -> None:
         """Forget what is written down: the database may be another when it is next used."""
         self._recorded, self._strangers = set(), {}
 
-    async def start(self, at: Runner, calls: Sequence[Call[R]], from_chain: UUID | None = None) -> list[StoredChain[R]]:
+    async def start(
+        self, runner: Runner, calls: Sequence[Call[R]], from_chain: UUID | None = None
+    ) -> list[StoredChain[R]]:
         """Start a chain for each call, in order; a unique key that *from_chain* holds is handed over."""
-        starts = await self._starts_of(at, calls)
+        starts = await self._starts_of(runner, calls)
         if from_chain is not None:
             starts = [replace(each, from_chain=from_chain) if each.unique is not None else each for each in starts]
         if not starts:
             return []
-        started = await at.gather(creation.start, starts)
-        return [self.typed.chain(each) for each in started]
+        started = await runner.gather(creation.start, starts)
+        return [self.decoder.chain(each) for each in started]
 
-    async def continuation_of(self, at: Runner, call: Call[Any]) -> Continuation:
+    async def continuation_of(self, runner: Runner, call: Call[Any]) -> Continuation:
         """Turn the call that a chain goes on with into what the store takes."""
-        (start,) = await self._starts_of(at, [call])
+        (start,) = await self._starts_of(runner, [call])
         return Continuation(start, INHERITABLE - call.chosen.given - self._said_by_owner(call.task))
 
     def _said_by_owner(self, task: str) -> set[str]:
@@ -83,8 +85,8 @@ class Starter:
         policy = {} if record is None else json.loads(record.policy)
         return {name for name in INHERITABLE & USUAL.keys() if policy.get(name, USUAL[name]) != USUAL[name]}
 
-    async def _starts_of(self, at: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
-        known = await self._records(at, calls)
+    async def _starts_of(self, runner: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
+        known = await self._records(runner, calls)
         return [self._start_of(each, known.get(each.task)) for each in calls]
 
     def take(self, calls: Sequence[Call[R]], connection: object) -> list[Call[R]]:
@@ -98,12 +100,12 @@ class Starter:
             )
         return taken
 
-    async def _records(self, at: Runner, calls: Sequence[Call[Any]]) -> dict[str, TaskRecord]:
+    async def _records(self, runner: Runner, calls: Sequence[Call[Any]]) -> dict[str, TaskRecord]:
         """Read what the code's owners wrote down of tasks whose code is not here; what was found is kept."""
         asked = {each.task for each in calls if None in (each.chosen.queue, each.chosen.priority, each.chosen.history)}
         known = self._strangers
         if missing := asked - known.keys():
-            found = await at.read(task_rows.find, sorted(missing))
+            found = await runner.read(task_rows.find, sorted(missing))
             known |= {each.name: each for each in found}
         return known
 

@@ -25,10 +25,10 @@ class Statements:
     """What both faces do, as coroutines; *refuse* raises when the block may not go on, such as after a lost lease."""
 
     def __init__(
-        self, open_tx: OpenTx, starting: Starter, refuse: Callable[[], None], from_chain: UUID | None = None
+        self, open_tx: OpenTx, starter: Starter, refuse: Callable[[], None], from_chain: UUID | None = None
     ) -> None:
         self._open_tx = open_tx
-        self._starter = starting
+        self._starter = starter
         self._refuse = refuse
         self._from_chain = from_chain
         self._is_closed = False

@@ -1,4 +1,4 @@
-"""What both faces do, written once: reading, waiting and steering; `starting` has the starts.
+"""What both faces do, written once: reading, waiting and steering; `client/starter` has the starts.
 
 Every verb takes a `Runner` first: the store, its blocking twin or a caller's transaction. The async face awaits a
 verb; over a blocking runner nothing suspends, so the blocking face finishes the same coroutine with `drive()`.
@@ -41,24 +41,24 @@ WORDS_LENGTH = 2_000
 
 
 class Verbs:
-    """The verbs over one registry of tasks and one set of settings, those of *starting*."""
+    """The verbs over one registry of tasks and one set of settings, those of *starter*."""
 
-    def __init__(self, starting: Starter) -> None:
-        self._starter = starting
-        self._decoder = starting.typed
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+        self._decoder = starter.decoder
 
-    async def get_job(self, at: Runner, target: Target) -> Job:
+    async def get_job(self, runner: Runner, target: Target) -> Job:
         """Read one job."""
-        return self._decoder.job(await at.read(reads.get_job, target_id(target)))
+        return self._decoder.job(await runner.read(reads.get_job, target_id(target)))
 
-    async def get_chain(self, at: Runner, target: Target) -> StoredChain[Any]:
+    async def get_chain(self, runner: Runner, target: Target) -> StoredChain[Any]:
         """Read one chain."""
-        return self._decoder.chain(await at.read(reads.get_chain, target_id(target)))
+        return self._decoder.chain(await runner.read(reads.get_chain, target_id(target)))
 
-    async def result(self, at: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
+    async def result(self, runner: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
         """Wait until a chain closes and give its output; or raise why there is none."""
         seconds = _timeout(timeout)
-        end = (await at.read(polls.chain_results, [chain_id])).get(chain_id)
+        end = (await runner.read(polls.chain_results, [chain_id])).get(chain_id)
         if end is None:
             raise ChainNotFound(chain_id)
         if end.closed_as is None:
@@ -71,107 +71,107 @@ class Verbs:
         return self._decoder.output(end.task, end.output)
 
     async def wait(
-        self, at: Runner, waits: Waits, targets: Sequence[Target], until: Until, timeout: Seconds | None
+        self, runner: Runner, waits: Waits, targets: Sequence[Target], until: Until, timeout: Seconds | None
     ) -> list[StoredChain[Any]]:
         """Wait until all, or any, of the chains have closed; give all of them as they are then."""
         if until not in get_args(Until):
             raise InvalidInput("one waits for 'all' or for 'any'", "until")
         seconds = _timeout(timeout)
         ids = [target_id(each) for each in targets]
-        found = await at.read(polls.chain_results, ids) if ids else {}
+        found = await runner.read(polls.chain_results, ids) if ids else {}
         if missing := [each for each in ids if each not in found]:
             raise ChainNotFound(missing[0])
         still_open = list({each.chain_id: None for each in found.values() if each.closed_as is None})
         if still_open and (until == "all" or len(still_open) == len({each.chain_id for each in found.values()})):
             await waits.wait(still_open, until, seconds)
         chain_ids = [found[each].chain_id for each in ids]
-        known = {each.id: self._decoder.chain(each) for each in await at.read(reads.chains_by_id, chain_ids)}
+        known = {each.id: self._decoder.chain(each) for each in await runner.read(reads.chains_by_id, chain_ids)}
         if gone := [each for each in chain_ids if each not in known]:
             raise ChainNotFound(gone[0])
         return [known[each] for each in chain_ids]
 
-    async def list_jobs(self, at: Runner, options: JobListOptions) -> Page[Job]:
+    async def list_jobs(self, runner: Runner, options: JobListOptions) -> Page[Job]:
         """List jobs."""
-        page = await at.read(reads.list_jobs, *job_list(**options))
+        page = await runner.read(reads.list_jobs, *job_list(**options))
         return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
-    async def list_chains(self, at: Runner, options: ChainListOptions) -> Page[StoredChain[Any]]:
+    async def list_chains(self, runner: Runner, options: ChainListOptions) -> Page[StoredChain[Any]]:
         """List chains."""
-        page = await at.read(reads.list_chains, *chain_list(**options))
+        page = await runner.read(reads.list_chains, *chain_list(**options))
         return Page(tuple(map(self._decoder.chain, page.items)), page.next_cursor)
 
-    async def list_chain_jobs(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
+    async def list_chain_jobs(self, runner: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs of one chain."""
-        page = await at.read(reads.list_chain_jobs, target_id(target), paging(**options))
+        page = await runner.read(reads.list_chain_jobs, target_id(target), paging(**options))
         return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
-    async def delete(self, at: Runner, target: Target, cascade: bool) -> list[UUID]:
+    async def delete(self, runner: Runner, target: Target, cascade: bool) -> list[UUID]:
         """Delete one chain, which must be there."""
-        deleted = await self.delete_many(at, only_one(target, "delete"), cascade)
+        deleted = await self.delete_many(runner, only_one(target, "delete"), cascade)
         if not deleted:
             raise ChainNotFound(target_id(target))
         return deleted
 
-    async def delete_many(self, at: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
+    async def delete_many(self, runner: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
         """Delete chains, as far as they are there."""
-        refuse_in_block(at, deletes.delete)
-        return await at.run(deletes.delete, [target_id(each) for each in targets], cascade)
+        refuse_in_block(runner, deletes.delete)
+        return await runner.run(deletes.delete, [target_id(each) for each in targets], cascade)
 
-    async def cancel(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[CancelAnswer]:
+    async def cancel(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[CancelAnswer]:
         """Cancel jobs."""
-        return await _steer(at, steering.cancel, jobs, asked)
+        return await _steer(runner, steering.cancel, jobs, asked)
 
-    async def pause(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[PauseAnswer]:
+    async def pause(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[PauseAnswer]:
         """Pause jobs."""
-        return await _steer(at, steering.pause, jobs, asked)
+        return await _steer(runner, steering.pause, jobs, asked)
 
-    async def resume(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
+    async def resume(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Let paused jobs go on."""
-        return [self._decoder.job(each) for each in await _steer(at, steering.resume, jobs, asked)]
+        return [self._decoder.job(each) for each in await _steer(runner, steering.resume, jobs, asked)]
 
-    async def retry(self, at: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
+    async def retry(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Run failed or cancelled jobs again."""
-        return [self._decoder.job(each) for each in await _steer(at, steering.retry, jobs, asked)]
+        return [self._decoder.job(each) for each in await _steer(runner, steering.retry, jobs, asked)]
 
-    async def reschedule(self, at: Runner, jobs: Sequence[Target], when: When, asked: Asked) -> list[Job]:
+    async def reschedule(self, runner: Runner, jobs: Sequence[Target], when: When, asked: Asked) -> list[Job]:
         """Have pending jobs run at another time."""
-        return [self._decoder.job(each) for each in await _steer(at, steering.reschedule, jobs, *when, asked)]
+        return [self._decoder.job(each) for each in await _steer(runner, steering.reschedule, jobs, *when, asked)]
 
-    async def complete(self, at: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
+    async def complete(self, runner: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
         """Complete a job without a worker."""
         require_task(task, "hf.complete")
-        refuse_in_block(at, completing.complete)
-        operation = completing.complete if isinstance(at, Borrowed | InBlock) else completing.complete_at_once
-        job = await at.run(operation, target_id(target), task.names, task.encode_output(output), asked)
+        refuse_in_block(runner, completing.complete)
+        operation = completing.complete if _is_callers(runner) else completing.complete_at_once
+        job = await runner.run(operation, target_id(target), task.names, task.encode_output(output), asked)
         return self._decoder.job(job)
 
-    async def get_blockers(self, at: Runner, target: Target) -> list[StoredChain[Any]]:
+    async def get_blockers(self, runner: Runner, target: Target) -> list[StoredChain[Any]]:
         """Read the chains that a job waits for."""
-        return [self._decoder.chain(each) for each in await at.read(reads.get_blockers, target_id(target))]
+        return [self._decoder.chain(each) for each in await runner.read(reads.get_blockers, target_id(target))]
 
-    async def list_blocked_by(self, at: Runner, target: Target, options: PageOptions) -> Page[Job]:
+    async def list_blocked_by(self, runner: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs that wait for a chain."""
-        page = await at.read(reads.list_blocked_by, target_id(target), paging(**options))
+        page = await runner.read(reads.list_blocked_by, target_id(target), paging(**options))
         return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
-    async def cursor(self, at: Runner) -> str:
+    async def cursor(self, runner: Runner) -> str:
         """Give the cursor of now."""
-        return (await at.read(reading.now)).text
+        return (await runner.read(reading.now)).text
 
-    async def timeline(self, at: Runner, target: Target, options: PageOptions) -> Page[Event]:
+    async def timeline(self, runner: Runner, target: Target, options: PageOptions) -> Page[Event]:
         """List the events of one job."""
         wanted = paging(**options)
-        page = await at.read(reading.timeline, target_id(target), wanted.limit, wanted.cursor)
+        page = await runner.read(reading.timeline, target_id(target), wanted.limit, wanted.cursor)
         return Page(tuple(map(self._decoder.event, page.items)), page.next_cursor)
 
     async def start_again(
-        self, at: Runner, jobs: Sequence[Target], connection: object, asked: Asked
+        self, runner: Runner, jobs: Sequence[Target], connection: object, asked: Asked
     ) -> list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""
-        refuse_in_block(at, creation.start_again)
+        refuse_in_block(runner, creation.start_again)
         self._starter.take([], connection)
         wanted = [(each, self._starter.new_id()) for each in _target_ids(jobs)]
-        started = await at.run(creation.start_again, wanted, asked.said()) if wanted else []
+        started = await runner.run(creation.start_again, wanted, asked.said()) if wanted else []
         return [self._decoder.chain(each) for each in started]
 
 
@@ -204,7 +204,7 @@ def _are_several(targets: object) -> bool:
 
 
 async def _steer(
-    at: Runner,
+    runner: Runner,
     verb: Operation[Concatenate[Sequence[UUID], P], list[R]],
     targets: Sequence[Target],
     *args: P.args,
@@ -214,16 +214,21 @@ async def _steer(
     ids = _target_ids(targets)
     if not ids:
         return []
-    refuse_in_block(at, verb)
-    if isinstance(at, Borrowed | InBlock):
-        return await at.run(verb, ids, *args, **kwargs)
-    return await at.run(steering.at_once, verb, ids, *args, **kwargs)
+    refuse_in_block(runner, verb)
+    if _is_callers(runner):
+        return await runner.run(verb, ids, *args, **kwargs)
+    return await runner.run(steering.at_once, verb, ids, *args, **kwargs)
 
 
-def refuse_in_block(at: Runner, operation: Callable[..., Any]) -> None:
+def refuse_in_block(runner: Runner, operation: Callable[..., Any]) -> None:
     """Raise `Misuse` for *operation* in a transaction of our own, if a block of a handler is open here."""
-    if not isinstance(at, Borrowed | InBlock):
+    if not _is_callers(runner):
         current_block.refuse_write(f"hf.{operation.__name__}")
+
+
+def _is_callers(runner: Runner) -> bool:
+    """Tell whether it writes in a transaction that the caller, or a block, has opened and will commit."""
+    return isinstance(runner, Borrowed | InBlock)
 
 
 def asked_by(by: str | None, why: str | None) -> Asked:

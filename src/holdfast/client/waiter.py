@@ -1,7 +1,7 @@
 """Waiting for chains to close: one waiter in a process, whoever waits, in a loop or in a thread.
 
-Its lookout has a thread. At a hint, and at every poll, it reads once which of all the chains that are waited for have
-closed, and tells those who wait; it never waits for the log. A store that is away for a while ends no wait.
+Its poller has a thread. At a hint, and at every poll, it reads once which of all the chains that are waited for have
+closed, and notifies those who wait; it never waits for the log. A store that is away for a while ends no wait.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Waits(Protocol):
 
 
 class Wait:
-    """One who waits for *chain_ids*; *tell* is called once, in the waiter's thread."""
+    """One who waits for *chain_ids*; *on_done* is called once, in the waiter's thread."""
 
-    def __init__(self, chain_ids: Sequence[UUID], until: Until, tell: Callable[[], None]) -> None:
+    def __init__(self, chain_ids: Sequence[UUID], until: Until, on_done: Callable[[], None]) -> None:
         self.open = set(chain_ids)
         self.is_done = False
         self._until = until
-        self._tell = tell
+        self._on_done = on_done
         self._ends: dict[UUID, ChainResult] = {}
         self._error: HoldfastError | None = None
 
@@ -69,7 +69,7 @@ class Wait:
     def _finish(self) -> None:
         if not self.is_done:
             self.is_done = True
-            self._tell()
+            self._on_done()
 
 
 class Waiter:
@@ -81,7 +81,7 @@ class Waiter:
         self._here = _WaiterState(store, runtime)
 
     def add(self, wait: Wait) -> None:
-        """Have *wait* told when its time has come."""
+        """Notify *wait* when its chains have closed."""
         if self._here.process != os.getpid():  # the thread is the parent's, and so are those who wait there
             self._here = _WaiterState(self._store, self._runtime)
         self._here.add(wait)
@@ -97,12 +97,12 @@ class Waiter:
 
     async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, ChainResult]:
         """Wait in an event loop, as `Waits` says."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wait = Wait(chain_ids, until, partial(resolve, told))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wait = Wait(chain_ids, until, partial(resolve, done))
         self.add(wait)
         try:
             async with asyncio.timeout(seconds):
-                await told
+                await done
         except TimeoutError:
             raise _too_late(chain_ids, wait, seconds) from None
         finally:
@@ -124,11 +124,11 @@ class BlockingWaits:
 
     async def wait(self, chain_ids: Sequence[UUID], until: Until, seconds: float | None) -> dict[UUID, ChainResult]:
         """Wait in a thread, as `Waits` says."""
-        told = self._runtime.signal()
-        wait = Wait(chain_ids, until, told.set)
+        done = self._runtime.signal()
+        wait = Wait(chain_ids, until, done.set)
         self._waiter.add(wait)
         try:
-            if not told.wait(seconds):
+            if not done.wait(seconds):
                 raise _too_late(chain_ids, wait, seconds)
         finally:
             self._waiter.withdraw(wait)

@@ -1,6 +1,6 @@
 """Following the log: one reader in a process, however many follow, in loops or in threads.
 
-The feed has a lookout: at a hint, and at every poll, it reads what is new, once, and hands it to its followers. Each
+The feed has a poller: at a hint, and at every poll, it reads what is new, once, and hands it to its followers. Each
 has a buffer with a bound. A follower *joins*: it takes its place among those who are handed what is new, and then
 reads by itself, behind its own cursor, until nothing more is there; of what it was handed meanwhile it leaves out what
 it has seen. A follower that is too slow, so that its buffer is full, loses the buffer and reads by itself again. So
@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from holdfast.database.hints import Horizon
 from holdfast.database.tx import Runner, Store
 from holdfast.errors import CursorExpired, HoldfastError, Misuse
-from holdfast.events.follower import BlockingStream, Stream, Tell
+from holdfast.events.follower import BlockingStream, Notify, Stream
 from holdfast.events.page_cache import Pages
 from holdfast.events.poller import Poller
 from holdfast.models import Event, EventFilter
@@ -113,7 +113,7 @@ class Follower(Stream[Event]):
         self._taken = 0
         self._awaited: tuple[float, int] | None = None  # since when, and what it had taken then
         self._has_joined = self._is_closed = False
-        self._tell: Tell | None = None
+        self._notify: Notify | None = None
 
     @property
     def cursor(self) -> str:
@@ -137,9 +137,9 @@ class Follower(Stream[Event]):
         """Tell whether it gives no more events."""
         return self._is_closed
 
-    def listen(self, tell: Tell | None) -> None:
-        """Have *tell* called, in any thread, whenever there may be an event to take."""
-        self._tell = tell
+    def listen(self, notify: Notify | None) -> None:
+        """Call *notify*, in any thread, whenever there may be an event to take."""
+        self._notify = notify
 
     def blocking(self) -> BlockingFollower:
         """Give the same as a plain iterator, for blocking code."""
@@ -151,34 +151,34 @@ class Follower(Stream[Event]):
         self._here.leave(self)
         self._ring()
 
-    async def join(self, at: Runner) -> None:
+    async def join(self, runner: Runner) -> None:
         """Take its place in the log, by reads of its own."""
         if self._has_joined or self._is_closed:
             return
         self._refuse_elsewhere()
         try:
-            await self._here.admit(self, at)
+            await self._here.admit(self, runner)
             if self._reached is None:
-                self._reached = self._cursor = await at.read(reading.now)
+                self._reached = self._cursor = await runner.read(reading.now)
             else:
-                await self._read_on(at)  # a cursor that leads nowhere is told at once
+                await self._read_on(runner)  # a cursor that leads nowhere is told at once
         except BaseException:
             self._here.leave(self)
             raise
         self._has_joined = True
 
-    async def take(self, at: Runner) -> Event | None:
+    async def take(self, runner: Runner) -> Event | None:
         """Give the next event, reading by itself where it must; None if there is none now, or no more at all."""
-        await self.join(at)
+        await self.join(runner)
         self._refuse_elsewhere()
         while not self._is_closed:
-            if (told := self._next(gives=True)) is not None:
-                return told.event if self._read is None else self._read(told.event)
+            if (entry := self._next(gives=True)) is not None:
+                return entry.event if self._read is None else self._read(entry.event)
             if self.error is not None:
                 raise self.error
             if not self.is_behind:
                 return None
-            await self._read_on(at)
+            await self._read_on(runner)
         return None
 
     def hand(self, page: Sequence[LoggedEvent], end: Cursor) -> None:
@@ -227,19 +227,19 @@ class Follower(Stream[Event]):
                 return entry
         return None
 
-    async def _read_on(self, at: Runner) -> None:
+    async def _read_on(self, runner: Runner) -> None:
         """Read a page by itself; what is handed over from before that on counts again."""
         with self._change:
             if self._has_overflowed:
                 self._reached, self._must_read, self._has_overflowed = self._cursor, True, False
         try:
-            found, told = await self._here.pages.read(at, _placed(self._reached))
+            found, entries = await self._here.pages.read(runner, _placed(self._reached))
         except CursorExpired as error:
             self.error = error
             self._here.leave(self)
             raise
         with self._change:
-            _append(self._own, [each for each in told if self._wanted.fits(each.event)], found.cursor)
+            _append(self._own, [each for each in entries if self._wanted.fits(each.event)], found.cursor)
             self._reached, self._must_read = found.cursor, not found.is_last
 
     def _refuse_elsewhere(self) -> None:
@@ -247,8 +247,8 @@ class Follower(Stream[Event]):
             raise Misuse("this follows the log in the process that was forked; follow it anew in this one")
 
     def _ring(self) -> None:
-        if (tell := self._tell) is not None:
-            tell()
+        if (notify := self._notify) is not None:
+            notify()
 
 
 class BlockingFollower(BlockingStream[Event]):
@@ -283,7 +283,7 @@ class _FeedState:
         self.pages = Pages(runtime.monotonic)
         self.poller = Poller(store, runtime, self, "feed")
 
-    async def admit(self, follower: Follower, at: Runner) -> None:
+    async def admit(self, follower: Follower, runner: Runner) -> None:
         """Hand *follower* whatever is read from now on, and see to it that something is."""
         with self._change:
             if not self._followers:
@@ -291,7 +291,7 @@ class _FeedState:
             self._followers[follower] = None
             has_place = self._cursor is not None
         if not has_place:
-            cursor = await at.read(reading.now)
+            cursor = await runner.read(reading.now)
             with self._change:
                 self._cursor = self._cursor or cursor
         self.poller.wake()
@@ -331,8 +331,8 @@ class _FeedState:
             except CursorExpired as error:  # it failed over, or was restored: everybody begins anew
                 self.break_off(error)
                 return horizon
-            told = self._store.read_sync(reading.to_events, found) if found.lines else []
-            self._hand(cursor, found.cursor, told)
+            entries = self._store.read_sync(reading.to_events, found) if found.lines else []
+            self._hand(cursor, found.cursor, entries)
             horizon = found.horizon
             if found.is_last:
                 return horizon
@@ -348,12 +348,12 @@ class _FeedState:
         for follower in followers:
             follower.fail(error)
 
-    def _hand(self, before: Cursor, after: Cursor, told: Sequence[LoggedEvent]) -> None:
+    def _hand(self, before: Cursor, after: Cursor, entries: Sequence[LoggedEvent]) -> None:
         with self._change:
             if self._cursor is before:  # else all have left meanwhile, and others have come
                 self._cursor = after
                 for follower in list(self._followers):
-                    follower.hand(told, after)
+                    follower.hand(entries, after)
 
     def _all(self) -> list[Follower]:
         with self._change:

@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 TROUBLE_SECONDS = 0.5
 
-Tell: TypeAlias = Callable[[], None]
+Notify: TypeAlias = Callable[[], None]
 
 
 class Stream(ABC, Generic[T_co]):
@@ -43,11 +43,11 @@ class Stream(ABC, Generic[T_co]):
         self.runtime = runtime
 
     @abstractmethod
-    async def join(self, at: Runner) -> None:
+    async def join(self, runner: Runner) -> None:
         """Take its place; from now on nothing is missed. Again, do nothing."""
 
     @abstractmethod
-    async def take(self, at: Runner) -> T_co | None:
+    async def take(self, runner: Runner) -> T_co | None:
         """Give what comes next; None if there is nothing now, or nothing more at all."""
 
     @property
@@ -61,8 +61,8 @@ class Stream(ABC, Generic[T_co]):
         """Tell whether it gives no more."""
 
     @abstractmethod
-    def listen(self, tell: Tell | None) -> None:
-        """Have *tell* called, in any thread, whenever there may be something to take."""
+    def listen(self, notify: Notify | None) -> None:
+        """Call *notify*, in any thread, whenever there may be something to take."""
 
     @abstractmethod
     def close(self) -> None:
@@ -91,8 +91,8 @@ class Stream(ABC, Generic[T_co]):
     async def __anext__(self) -> T_co:
         loop = asyncio.get_running_loop()
         while True:
-            told: asyncio.Future[None] = loop.create_future()
-            self.listen(partial(resolve, told))
+            ready: asyncio.Future[None] = loop.create_future()
+            self.listen(partial(resolve, ready))
             seconds = self.poll_seconds
             try:
                 if (found := await self.take(self.store)) is not None:
@@ -105,7 +105,7 @@ class Stream(ABC, Generic[T_co]):
                 raise StopAsyncIteration
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await told
+                    await ready
 
 
 class BlockingStream(Generic[T_co]):
@@ -113,14 +113,14 @@ class BlockingStream(Generic[T_co]):
 
     def __init__(self, stream: Stream[T_co]) -> None:
         self.stream = stream
-        self._at = Blocking(stream.store)
+        self._blocking = Blocking(stream.store)
 
     def close(self) -> None:
         """End it; a thread that waits for more is told that there is no more."""
         self.stream.close()
 
     def __enter__(self) -> Self:
-        drive(self.stream.join(self._at))
+        drive(self.stream.join(self._blocking))
         return self
 
     def __exit__(
@@ -133,11 +133,11 @@ class BlockingStream(Generic[T_co]):
 
     def __next__(self) -> T_co:
         while True:
-            told = self.stream.runtime.signal()
-            self.stream.listen(told.set)
+            ready = self.stream.runtime.signal()
+            self.stream.listen(ready.set)
             seconds = self.stream.poll_seconds
             try:
-                if (found := drive(self.stream.take(self._at))) is not None:
+                if (found := drive(self.stream.take(self._blocking))) is not None:
                     return found
             except StoreError:
                 if self.stream.error is not None or not self.stream.has_joined:
@@ -145,4 +145,4 @@ class BlockingStream(Generic[T_co]):
                 seconds = TROUBLE_SECONDS
             if self.stream.is_closed:
                 raise StopIteration
-            told.wait(seconds)
+            ready.wait(seconds)

@@ -9,7 +9,7 @@ from uuid import UUID
 from holdfast.database.tx import Runner
 from holdfast.errors import CursorExpired, JobNotFound
 from holdfast.events.feed import Feed, Follower
-from holdfast.events.follower import Stream, Tell
+from holdfast.events.follower import Notify, Stream
 from holdfast.models import EventFilter, Job
 from holdfast.store.log import reading
 
@@ -28,7 +28,7 @@ class JobWatch(Stream[Job]):
         self._job_id = job_id
         self._read = read
         self._given: Job | None = None
-        self._tell: Tell | None = None
+        self._notify: Notify | None = None
         self._is_closed = False
         self._follower = self._follow()
 
@@ -42,29 +42,29 @@ class JobWatch(Stream[Job]):
         """Tell whether it gives no more."""
         return self._is_closed or self._follower.is_closed
 
-    def listen(self, tell: Tell | None) -> None:
-        """Have *tell* called, in any thread, whenever there may be something to take."""
-        self._tell = tell
-        self._follower.listen(tell)
+    def listen(self, notify: Notify | None) -> None:
+        """Call *notify*, in any thread, whenever there may be something to take."""
+        self._notify = notify
+        self._follower.listen(notify)
 
     def close(self) -> None:
         """Watch no more."""
         self._is_closed = True
         self._follower.close()
 
-    async def join(self, at: Runner) -> None:
+    async def join(self, runner: Runner) -> None:
         """Take its place in the log."""
-        await self._follower.join(at)
+        await self._follower.join(runner)
 
-    async def take(self, at: Runner) -> Job | None:
+    async def take(self, runner: Runner) -> Job | None:
         """Give the job, if it is another than the last one given."""
         try:
-            await self.join(at)
-            job = await (self._look(at) if self._must_look else self._hear(at))
+            await self.join(runner)
+            job = await (self._look(runner) if self._must_look else self._take_event(runner))
         except CursorExpired:  # failed over, or restored: what was told is lost, what is can be read
             self._follower.close()
             self._follower, self._given = self._follow(), None
-            return await self.take(at)
+            return await self.take(runner)
         except JobNotFound:
             self.close()
             if self._given is None:
@@ -81,15 +81,15 @@ class JobWatch(Stream[Job]):
     def _must_look(self) -> bool:
         return self._given is None or self.poll_seconds is not None
 
-    async def _look(self, at: Runner) -> Job | None:
+    async def _look(self, runner: Runner) -> Job | None:
         """Read the job itself."""
-        job, has_history = await at.read(reading.job_and_history, self._job_id)
+        job, has_history = await runner.read(reading.job_and_history, self._job_id)
         self.poll_seconds = None if has_history else POLL_SECONDS
         return job if self._is_news(job) else None
 
-    async def _hear(self, at: Runner) -> Job | None:
-        """Take what is told of the job."""
-        while (event := await self._follower.take(at)) is not None:
+    async def _take_event(self, runner: Runner) -> Job | None:
+        """Take the next event that changes the job."""
+        while (event := await self._follower.take(runner)) is not None:
             if event.job is None:
                 raise JobNotFound(self._job_id)
             if self._is_news(event.job):
@@ -102,5 +102,5 @@ class JobWatch(Stream[Job]):
 
     def _follow(self) -> Follower:
         follower = self._feed.follow(wanted=EventFilter(jobs=frozenset((self._job_id,))))
-        follower.listen(self._tell)
+        follower.listen(self._notify)
         return follower

@@ -93,12 +93,12 @@ class Listeners:
         for each in calling:
             each.end()
 
-    async def open(self, at: Runner, loop: asyncio.AbstractEventLoop | None) -> None:
+    async def open(self, runner: Runner, loop: asyncio.AbstractEventLoop | None) -> None:
         """Begin to call those that are not called yet; what happens from now on is theirs."""
         fresh = self._begin(loop)
         try:
             for calling in fresh.values():
-                await calling.join(at)
+                await calling.join(runner)
         except BaseException:
             self._drop(fresh)  # all of them: whoever opens again begins those that are not called
             raise
@@ -185,7 +185,7 @@ class Calling(Protocol):
     def is_alive(self) -> bool:
         """Tell whether it still calls, or could."""
 
-    async def join(self, at: Runner) -> None:
+    async def join(self, runner: Runner) -> None:
         """Take its place in the log, so that what happens from now on is not missed."""
 
     def begin(self) -> None:
@@ -216,9 +216,9 @@ class _Calling:
         """What the listener is called."""
         return self._listener.name
 
-    async def join(self, at: Runner) -> None:
+    async def join(self, runner: Runner) -> None:
         """Take its place in the log."""
-        await self._follower.join(at)
+        await self._follower.join(runner)
 
     def end(self) -> None:
         """Begin no more calls."""
@@ -248,7 +248,7 @@ class CallingInThread(_Calling):
     def __init__(self, listener: Listener, follow: Callable[[], Follower], runtime: Runtime) -> None:
         super().__init__(listener, follow)
         self._runtime = runtime
-        self._at = Blocking(self._follower.store)
+        self._blocking = Blocking(self._follower.store)
         self._shell: Stepper | None = None
         self._thread: int | None = None
         self._runner: asyncio.Runner | None = None
@@ -284,7 +284,7 @@ class CallingInThread(_Calling):
     def _call_for_all(self) -> float | None:
         while not self._has_ended:
             try:
-                event = drive(self._follower.take(self._at))
+                event = drive(self._follower.take(self._blocking))
             except HoldfastError as error:
                 if isinstance(error, CursorExpired) or self._follower.error is not None:
                     self._begin_anew(error)

@@ -37,10 +37,10 @@ class Pages:
         self._kept: OrderedDict[Cursor, tuple[float, Page]] = OrderedDict()
         self._blocks: deque[LogRows] = deque(maxlen=KEPT_BLOCKS)
 
-    async def read(self, at: Runner, cursor: Cursor) -> Page:
+    async def read(self, runner: Runner, cursor: Cursor) -> Page:
         """Read the page behind *cursor*; or raise `CursorExpired`."""
         kept = self.kept(cursor)
-        return await at.read(_read_page, self, cursor) if kept is None else kept
+        return await runner.read(_read_page, self, cursor) if kept is None else kept
 
     def find(self, store: Store, cursor: Cursor) -> LogRows:
         """Read only the lines of the page behind *cursor*, blocking; or raise `CursorExpired`."""

@@ -1,6 +1,6 @@
 """Looking at the store again and again, for all who want to know in this process: at hints, and at every poll.
 
-A lookout has a thread, made when somebody first wants to know, and let go when nobody has wanted to for a while. What
+A poller has a thread, made when somebody first wants to know, and let go when nobody has wanted to for a while. What
 it looks at is its duty's. When there is nothing more to see it says so in the `worker` table, so that a hint is
 sent, and looks once more (`database/hints` has the theory). A store that is away for a while is told once, and looked
 at again.
@@ -79,7 +79,7 @@ class Poller:
             shell.stop()
         self._go_away()
 
-    def _hear(self) -> None:
+    def _on_hint(self) -> None:
         rest, shell = self.rest, self._shell
         if rest is not None and shell is not None:
             rest.count_hint()
@@ -119,7 +119,7 @@ class Poller:
         return rest.seconds()
 
     def _watch(self) -> HintListener:
-        return self._store.watch(self._hear, follows_log=self._kind == "feed")
+        return self._store.watch(self._on_hint, follows_log=self._kind == "feed")
 
     def _glance(self, rest: SleepMark) -> None:
         horizon = self._duty.look()

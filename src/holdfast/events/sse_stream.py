@@ -22,7 +22,7 @@ from pydantic_core import to_json
 from holdfast.database.tx import Runner
 from holdfast.errors import CursorExpired, HoldfastError, InvalidCursor, InvalidInput
 from holdfast.events.feed import Feed, Follower
-from holdfast.events.follower import Stream, Tell
+from holdfast.events.follower import Notify, Stream
 from holdfast.models import Event, EventFilter, Job
 from holdfast.store.log.snapshot import read
 from holdfast.wire import sse_frames
@@ -63,7 +63,7 @@ class EventStream(Stream[bytes]):
         self._follower: Follower | None = None
         self._taken: list[bytes] = []
         self._last_id = ""
-        self._tell: Tell | None = None
+        self._notify: Notify | None = None
         self._is_closed = False
         self._given_at = feed.runtime.monotonic()
 
@@ -77,12 +77,12 @@ class EventStream(Stream[bytes]):
         """Tell whether it gives no more."""
         return self._is_closed or (self._follower is not None and self._follower.is_closed)
 
-    def listen(self, tell: Tell | None) -> None:
-        """Have *tell* called, in any thread, whenever there may be something to give."""
-        self._tell = tell
+    def listen(self, notify: Notify | None) -> None:
+        """Call *notify*, in any thread, whenever there may be something to give."""
+        self._notify = notify
         self.poll_seconds = max(self._silent_seconds_left, 0.0)
         if self._follower is not None:
-            self._follower.listen(tell)
+            self._follower.listen(notify)
 
     def close(self) -> None:
         """End it, and leave nothing behind."""
@@ -90,24 +90,24 @@ class EventStream(Stream[bytes]):
         if self._follower is not None:
             self._follower.close()
 
-    async def join(self, at: Runner) -> None:
+    async def join(self, runner: Runner) -> None:
         """Take its place in the log, behind the snapshot or the id that it begins with."""
         if self.has_joined or self.is_closed:
             return
         try:
-            await self._begin(at)
+            await self._begin(runner)
         except (CursorExpired, InvalidCursor) as error:
-            await self._begin_anew(at, str(error))
+            await self._begin_anew(runner, str(error))
 
-    async def take(self, at: Runner) -> bytes | None:
+    async def take(self, runner: Runner) -> bytes | None:
         """Give the next piece; a `ping`, if it has been silent for long; or None."""
-        await self.join(at)
+        await self.join(runner)
         if self._follower is None or self.is_closed:
             return None
         try:
-            await self._take_events(at, self._follower)
+            await self._take_events(runner, self._follower)
         except CursorExpired as error:
-            await self._begin_anew(at, str(error))
+            await self._begin_anew(runner, str(error))
         except HoldfastError:
             if not self._taken:  # else it comes again, behind what was taken
                 self.error = self._follower.error
@@ -119,39 +119,39 @@ class EventStream(Stream[bytes]):
         self._given_at = self.runtime.monotonic()
         return self._empty()
 
-    async def _begin(self, at: Runner) -> None:
+    async def _begin(self, runner: Runner) -> None:
         if self._asked.last_event_id is None and self._asked.snapshot:
-            await self._snapshot(at)
+            await self._snapshot(runner)
             return
-        follower = await self._follow(at, self._asked.last_event_id)
+        follower = await self._follow(runner, self._asked.last_event_id)
         self._last_id = self._asked.last_event_id or follower.cursor
         self._taken.append(sse_frames.resume_point(self._last_id))
 
-    async def _begin_anew(self, at: Runner, reason: str) -> None:
+    async def _begin_anew(self, runner: Runner, reason: str) -> None:
         """Say that there is a gap, and how everything stands behind it."""
         self._empty()  # what was taken before the gap is in the snapshot
         self._taken.append(_message("reset", {"at": self._now(), "reason": reason}))
-        await self._snapshot(at)
+        await self._snapshot(runner)
 
-    async def _snapshot(self, at: Runner) -> None:
-        jobs, cursor = await at.read(read, self._asked.wanted, SNAPSHOT_JOBS + 1)
+    async def _snapshot(self, runner: Runner) -> None:
+        jobs, cursor = await runner.read(read, self._asked.wanted, SNAPSHOT_JOBS + 1)
         self._last_id = cursor.text
-        await self._follow(at, self._last_id)
+        await self._follow(runner, self._last_id)
         self._taken.append(sse_frames.message(_snapshot_text(jobs, self._now()), event="snapshot", id=self._last_id))
 
-    async def _follow(self, at: Runner, after: str | None) -> Follower:
+    async def _follow(self, runner: Runner, after: str | None) -> Follower:
         follower = self._feed.follow(after, self._asked.wanted, is_awaited=True)
-        follower.listen(self._tell)
-        await follower.join(at)
+        follower.listen(self._notify)
+        await follower.join(runner)
         self._follower = follower
         if self._is_closed:  # meanwhile
             follower.close()
         return follower
 
-    async def _take_events(self, at: Runner, follower: Follower) -> None:
+    async def _take_events(self, runner: Runner, follower: Follower) -> None:
         """Take what is there, up to a piece."""
         size = 0
-        while size < PIECE_BYTES and (event := await follower.take(at)) is not None:
+        while size < PIECE_BYTES and (event := await follower.take(runner)) is not None:
             self._taken.append(_written(event))
             self._last_id = event.cursor
             size += len(self._taken[-1])
@@ -183,11 +183,11 @@ def _message(event: str, data: dict[str, Any]) -> bytes:
 def _written(event: Event) -> bytes:
     """Give the message of *event*; the first stream that needs it writes it, for all."""
     if event._written is None:
-        told = event_object(event)
+        message = event_object(event)
         if event.job is not None:
-            told["omitted"] = list(LEFT_OUT) if _is_long(event.job) else []
-            told["job"] |= dict.fromkeys(told["omitted"])
-        wire = sse_frames.message(to_json(told).decode(), event=event.name, id=event.cursor)
+            message["omitted"] = list(LEFT_OUT) if _is_long(event.job) else []
+            message["job"] |= dict.fromkeys(message["omitted"])
+        wire = sse_frames.message(to_json(message).decode(), event=event.name, id=event.cursor)
         object.__setattr__(event, "_written", wire)  # it is frozen for everybody else
         return wire
     return event._written
@@ -203,11 +203,11 @@ def _snapshot_text(jobs: Sequence[Job], at: str) -> str:
     omitted: list[str] = []
     room = SNAPSHOT_BYTES
     for job in jobs[:SNAPSHOT_JOBS]:
-        told = job_object(job)
+        shown = job_object(job)
         if _is_long(job):
-            told |= dict.fromkeys(LEFT_OUT)
-            omitted.append(told["id"])
-        written.append(to_json(told))
+            shown |= dict.fromkeys(LEFT_OUT)
+            omitted.append(shown["id"])
+        written.append(to_json(shown))
         room -= len(written[-1])
         if room < 0:
             break

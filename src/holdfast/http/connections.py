@@ -77,41 +77,41 @@ class ShutdownSignals:
     """Tells open streams that their server is stopping; looks after it only while there are any."""
 
     def __init__(self) -> None:
-        self._told: dict[asyncio.Future[None], Connection] = {}
+        self._waiting: dict[asyncio.Future[None], Connection] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._waiting)
 
     def add(self, connection: Connection) -> asyncio.Future[None]:
         """Give what is done once the server of *connection* stops."""
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[None] = loop.create_future()
-        self._told[told] = connection
+        stop: asyncio.Future[None] = loop.create_future()
+        self._waiting[stop] = connection
         self._timer = self._timer or loop.call_later(LOOK_SECONDS, self._look, loop.call_later)
-        return told
+        return stop
 
-    def withdraw(self, told: asyncio.Future[None]) -> None:
+    def withdraw(self, stop: asyncio.Future[None]) -> None:
         """Forget a stream that has ended."""
-        del self._told[told]
-        told.cancel()
-        if not self._told and self._timer is not None:
+        del self._waiting[stop]
+        stop.cancel()
+        if not self._waiting and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def tell_all(self) -> None:
+    def stop_all(self) -> None:
         """Have every open stream end."""
-        for told in self._told:
-            _tell(told)
+        for stop in self._waiting:
+            _resolve(stop)
 
     def _look(self, call_later: Callable[..., asyncio.TimerHandle]) -> None:
         is_stopping = is_server_stopping()
-        for told, connection in self._told.items():
+        for stop, connection in self._waiting.items():
             if is_stopping or connection.is_closing:
-                _tell(told)
+                _resolve(stop)
         self._timer = call_later(LOOK_SECONDS, self._look, call_later)
 
 
-def _tell(told: asyncio.Future[None]) -> None:
-    if not told.done():
-        told.set_result(None)
+def _resolve(stop: asyncio.Future[None]) -> None:
+    if not stop.done():
+        stop.set_result(None)

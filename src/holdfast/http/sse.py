@@ -74,17 +74,17 @@ class Events:
         self._send_seconds = send_seconds
         self._most_streams = most_streams
         self._allow = allow
-        self._farewells = ShutdownSignals()
+        self._shutdown = ShutdownSignals()
         self._served = 0
 
     @property
     def open_streams(self) -> int:
         """How many streams are open."""
-        return len(self._farewells)
+        return len(self._shutdown)
 
     def end_streams(self) -> None:
         """End every open stream, for servers that cannot be seen stopping from here; each can be resumed."""
-        self._farewells.tell_all()
+        self._shutdown.stop_all()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,11 +94,11 @@ class Events:
         if (refusal := self._refusal(request, allowed)) is not None:
             await refusal(scope, receive, send)
             return
-        told = self._farewells.add(connection := Connection(receive))
+        stop = self._shutdown.add(connection := Connection(receive))
         try:
-            await self._respond(_Exchange(request, send, connection, told), allowed)
+            await self._respond(_Exchange(request, send, connection, stop), allowed)
         finally:
-            self._farewells.withdraw(told)
+            self._shutdown.withdraw(stop)
 
     def _refusal(self, request: Request, allowed: EventFilter | None) -> JSONResponse | None:
         if request.method != "GET":
@@ -168,11 +168,11 @@ class Events:
 class _Exchange:
     """One response: it has been started, and is ended in every case, also if nobody takes its end."""
 
-    def __init__(self, request: Request, send: Send, connection: Connection, told: asyncio.Future[None]) -> None:
+    def __init__(self, request: Request, send: Send, connection: Connection, stop: asyncio.Future[None]) -> None:
         self.request = request
         self.send = send
         self.cut = connection.cut
-        self._told = told
+        self._stop = stop
 
     async def refuse(self, status: int, code: str, message: str) -> None:
         """Say why there is no stream."""
@@ -195,7 +195,7 @@ class _Exchange:
         async with asyncio.TaskGroup() as group:
             pumping = group.create_task(pump)
             leaving = group.create_task(self._gone())
-            await asyncio.wait((pumping, leaving, self._told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((pumping, leaving, self._stop), return_when=asyncio.FIRST_COMPLETED)
             has_left = leaving.done()
             pumping.cancel()
             leaving.cancel()

@@ -126,10 +126,10 @@ def phase_object(phase: Phase) -> dict[str, Any]:
 
 def event_object(event: Event) -> dict[str, Any]:
     """Write *event* with its job; `job:deleted` has `deletedJobId` alone, for nothing else is left."""
-    told: dict[str, Any] = {"event": event.name, "at": instant_text(event.at)}
+    head: dict[str, Any] = {"event": event.name, "at": instant_text(event.at)}
     if event.deleted_job_id is not None:
-        return told | {"deletedJobId": str(event.deleted_job_id)}
-    return told | {
+        return head | {"deletedJobId": str(event.deleted_job_id)}
+    return head | {
         "status": None if event.status is None else str(event.status),
         "version": event.version,
         "attempt": event.attempt,

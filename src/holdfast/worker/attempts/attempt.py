@@ -292,9 +292,9 @@ class Attempt:
 
     def blockers(self) -> tuple[Blocker, ...]:
         """Tell how the chains ended that the job has waited for."""
-        typed = self.desk.starting.typed
+        decoder = self.desk.starting.decoder
         return tuple(
-            Blocker(each.chain_id, each.task, each.closed_as, typed.output(each.task, each.output))
+            Blocker(each.chain_id, each.task, each.closed_as, decoder.output(each.task, each.output))
             for each in self.job.blockers
         )
 

@@ -99,7 +99,7 @@ class TokenFence(Fence):
 
     async def _make_outcome(self, open_tx: OpenTx) -> Outcome:
         if self._successor is not None:
-            successor = await self.starting.continuation_of(open_tx, self._successor)
+            successor = await self.starter.continuation_of(open_tx, self._successor)
             return Outcome(Kind.COMPLETE, successor=successor)
         if not isinstance(self._output, Unset):
             return Outcome(Kind.COMPLETE, output=self._output)
