@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast import current_block, models
+from holdfast import current_block
 from holdfast.client.chain_handle import Chain, Seconds
 from holdfast.client.completion import AsyncBlock
 from holdfast.client.handles import LaneHandle, QueueHandle, WebhooksHandle
@@ -31,7 +31,7 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Target, target_id
-from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings, SettingsOptions
@@ -102,7 +102,8 @@ class Holdfast:
         self._listeners = Listeners(self._feed, self._runtime, self._starter.decoder.event)
         self.on = self._listeners.on
         self.off = self._listeners.off
-        self._get_result = partial(self._verbs.result, self.store, self._waiter)
+        get_result = partial(self._verbs.result, self.store, self._waiter)
+        self._handle: Callable[[StoredChain[Any]], Chain[Any]] = partial(Chain.of, get_result=get_result)
         self._make_retention = partial(
             RetentionPass, self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._runtime)
         )
@@ -156,7 +157,7 @@ class Holdfast:
         taken = self._starter.take(calls, connection)
         if connection is None:
             await self._starter.record_tasks(self.store)
-        return [self._hold(each) for each in await self._starter.start(await self._runner(connection), taken)]
+        return list(map(self._handle, await self._starter.start(await self._runner(connection), taken)))
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -185,14 +186,13 @@ class Holdfast:
             chosen,
             make_locks,
             self._make_retention() if self.settings.retention else None,
-            self._make_delivery() if chosen.webhooks and has_extra() else None,
+            make_delivery(self.store, self.settings, self._runtime, self._poster)
+            if chosen.webhooks and has_extra()
+            else None,
             Launch.of(self, chosen.app, self.settings, self.store, in_children, chosen.middleware)
             if in_children
             else None,
         )
-
-    def _make_delivery(self) -> Task[..., Any]:
-        return make_delivery(self.store, self.settings, self._runtime, self._poster)
 
     async def retain(self, *, dry_run: bool = False) -> Retained:
         """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.
@@ -214,7 +214,7 @@ class Holdfast:
     async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
     async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
         """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return self._hold(await self._verbs.get_chain(await self._runner(connection), chain))
+        return self._handle(await self._verbs.get_chain(await self._runner(connection), chain))
 
     @overload
     async def wait(
@@ -233,7 +233,7 @@ class Holdfast:
         that is not there or is deleted meanwhile.
         """
         found = await self._verbs.wait(self.store, self._waiter, chains, until, timeout)
-        return [self._hold(each) for each in found]
+        return list(map(self._handle, found))
 
     async def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.
@@ -249,7 +249,7 @@ class Holdfast:
         `status` is that of the last job, `is_open=True` leaves out closed chains, `roots_only=True` those that are
         blockers; the rest as in `list_jobs`.
         """
-        return (await self._verbs.list_chains(self.store, wanted)).map(self._hold)
+        return (await self._verbs.list_chains(self.store, wanted)).map(self._handle)
 
     async def list_chain_jobs(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
         """List the jobs of a chain, its first one first; or raise `ChainNotFound`."""
@@ -400,7 +400,7 @@ class Holdfast:
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
         again = await self._verbs.start_again(await self._runner(connection), jobs, connection, asked_by(by, why))
-        return [self._hold(each) for each in again]
+        return list(map(self._handle, again))
 
     @overload
     async def complete(
@@ -471,7 +471,7 @@ class Holdfast:
     async def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
         """Read the chains that a job waits or has waited for, in the order in which they were given."""
         found = await self._verbs.get_blockers(await self._runner(connection), job)
-        return [self._hold(each) for each in found]
+        return list(map(self._handle, found))
 
     async def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
         """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
@@ -528,9 +528,6 @@ class Holdfast:
     def queue(self, name: str) -> QueueHandle:
         """Take hold of a queue, to pause or resume it; reads and changes nothing."""
         return QueueHandle(check_any("queue", name), self.store)
-
-    def _hold(self, chain: models.StoredChain[Any]) -> Chain[Any]:
-        return Chain.of(chain, self._get_result)
 
     async def _runner(self, connection: object) -> Runner:
         if connection is None:

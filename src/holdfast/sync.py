@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast import current_block, models
+from holdfast import current_block
 from holdfast.client.chain_handle import BlockingChain as Chain
 from holdfast.client.chain_handle import Seconds
 from holdfast.client.completion import BlockingBlock
@@ -35,7 +35,7 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Target, target_id
-from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
@@ -85,7 +85,8 @@ class BlockingHoldfast:
         self._listeners = listeners
         self.on = listeners.on
         self.off = listeners.off
-        self._get_result = partial(verbs.result, self._blocking, waiter.blocking)
+        get_result = partial(verbs.result, self._blocking, waiter.blocking)
+        self._handle: Callable[[StoredChain[Any]], Chain[Any]] = partial(Chain.of, get_result=get_result)
         self._retention = RetentionPass(
             self._blocking, starter.tasks, usual_times(starter.settings), BlockingHooks(runtime)
         )
@@ -127,7 +128,7 @@ class BlockingHoldfast:
         taken = self._starter.take(calls, connection)
         if connection is None:
             drive(self._starter.record_tasks(self._blocking))
-        return [self._hold(each) for each in drive(self._starter.start(self._runner(connection), taken))]
+        return list(map(self._handle, drive(self._starter.start(self._runner(connection), taken))))
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -153,7 +154,7 @@ class BlockingHoldfast:
     def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
     def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
         """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return self._hold(drive(self._verbs.get_chain(self._runner(connection), chain)))
+        return self._handle(drive(self._verbs.get_chain(self._runner(connection), chain)))
 
     @overload
     def wait(
@@ -172,7 +173,7 @@ class BlockingHoldfast:
         that is not there or is deleted meanwhile.
         """
         found = drive(self._verbs.wait(self._blocking, self._waiter.blocking, chains, until, timeout))
-        return [self._hold(each) for each in found]
+        return list(map(self._handle, found))
 
     def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.
@@ -188,7 +189,7 @@ class BlockingHoldfast:
         `status` is that of the last job, `is_open=True` leaves out closed chains, `roots_only=True` those that are
         blockers; the rest as in `list_jobs`.
         """
-        return drive(self._verbs.list_chains(self._blocking, wanted)).map(self._hold)
+        return drive(self._verbs.list_chains(self._blocking, wanted)).map(self._handle)
 
     def list_chain_jobs(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
         """List the jobs of a chain, its first one first; or raise `ChainNotFound`."""
@@ -329,7 +330,7 @@ class BlockingHoldfast:
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
         again = drive(self._verbs.start_again(self._runner(connection), jobs, connection, asked_by(by, why)))
-        return [self._hold(each) for each in again]
+        return list(map(self._handle, again))
 
     @overload
     def complete(
@@ -400,7 +401,7 @@ class BlockingHoldfast:
     def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
         """Read the chains that a job waits or has waited for, in the order in which they were given."""
         found = drive(self._verbs.get_blockers(self._runner(connection), job))
-        return [self._hold(each) for each in found]
+        return list(map(self._handle, found))
 
     def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
         """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
@@ -457,9 +458,6 @@ class BlockingHoldfast:
     def queue(self, name: str) -> BlockingQueueHandle:
         """Take hold of a queue, to pause or resume it; reads and changes nothing."""
         return BlockingQueueHandle(check_any("queue", name), self._blocking)
-
-    def _hold(self, chain: models.StoredChain[Any]) -> Chain[Any]:
-        return Chain.of(chain, self._get_result)
 
     def _runner(self, connection: object) -> Runner:
         if connection is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -17,6 +18,8 @@ R_co = TypeVar("R_co", covariant=True)
 Seconds: TypeAlias = float | timedelta
 GetResult: TypeAlias = Callable[[UUID, Seconds | None], Coroutine[Any, Any, Any]]
 
+_values_of = attrgetter(*(each.name for each in fields(models.StoredChain)))
+
 
 class ChainHandle(models.StoredChain[R_co]):
     """A chain as it was when it was read, and the face that it came from; copies and pickles have none."""
@@ -28,14 +31,14 @@ class ChainHandle(models.StoredChain[R_co]):
     @classmethod
     def of(cls, chain: models.StoredChain[Any], get_result: GetResult) -> Self:
         """Hand *chain* to somebody who may want its result."""
-        held = cls(**{each.name: getattr(chain, each.name) for each in fields(chain)})
-        object.__setattr__(held, "_get_result", get_result)
-        return held
+        handle = cls(*_values_of(chain))
+        object.__setattr__(handle, "_get_result", get_result)
+        return handle
 
     @classmethod
     def copy_of(cls, chain: models.StoredChain[Any]) -> Self:
         """Hand *chain* to somebody for whom it is not committed yet, and has no result to wait for."""
-        return cls(**{each.name: getattr(chain, each.name) for each in fields(chain)})
+        return cls(*_values_of(chain))
 
     def _result(self, timeout: Seconds | None) -> Coroutine[Any, Any, Any]:
         try:

@@ -22,7 +22,7 @@ from holdfast.settings import Settings
 from holdfast.store import task_rows
 from holdfast.store.chains import creation
 from holdfast.store.rows import SILENT
-from holdfast.tasks.calls import Call, Unset, check_arguments
+from holdfast.tasks.calls import Call, check_arguments
 from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks
 from holdfast.webhooks.addresses import AddressRules
@@ -71,8 +71,7 @@ class Starter:
             starts = [replace(each, from_chain=from_chain) if each.unique is not None else each for each in starts]
         if not starts:
             return []
-        started = await runner.gather(creation.start, starts)
-        return [self.decoder.chain(each) for each in started]
+        return list(map(self.decoder.chain, await runner.gather(creation.start, starts)))
 
     async def continuation_of(self, runner: Runner, call: Call[Any]) -> Continuation:
         """Turn the call that a chain goes on with into what the store takes."""
@@ -85,10 +84,6 @@ class Starter:
         policy = {} if record is None else json.loads(record.policy)
         return {name for name in INHERITABLE & USUAL.keys() if policy.get(name, USUAL[name]) != USUAL[name]}
 
-    async def _starts_of(self, runner: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
-        known = await self._records(runner, calls)
-        return [self._start_of(each, known.get(each.task)) for each in calls]
-
     def take(self, calls: Sequence[Call[R]], connection: object) -> list[Call[R]]:
         """Take *calls* as used, whatever comes of them, and hold the setting `require_connection`."""
         taken = take_calls(calls)
@@ -100,22 +95,26 @@ class Starter:
             )
         return taken
 
-    async def _records(self, runner: Runner, calls: Sequence[Call[Any]]) -> dict[str, TaskRecord]:
-        """Read what the code's owners wrote down of tasks whose code is not here; what was found is kept."""
+    async def _starts_of(self, runner: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
+        """Fill in what owners wrote down of tasks whose code is not here; what was found of them is kept."""
         asked = {each.task for each in calls if None in (each.chosen.queue, each.chosen.priority, each.chosen.history)}
-        known = self._strangers
+        known = self._strangers  # `forget()` may put another in its place while this reads
         if missing := asked - known.keys():
             found = await runner.read(task_rows.find, sorted(missing))
             known |= {each.name: each for each in found}
-        return known
+        return [self._start_of(each, known.get(each.task)) for each in calls]
 
     def _start_of(self, call: Call[Any], record: TaskRecord | None) -> Start:
         if call.task not in self.tasks:
-            _refuse_unknown(call, record)
+            if record is None:
+                raise UnknownTask(call.task)
+            check_arguments(call.arguments, record.input_schema)
         policy = USUAL | (json.loads(record.policy) if record is not None else {})
         options = call.chosen
+        webhook = SILENT if options.webhook is None else None
         if isinstance(options.webhook, str):
-            self.addresses.check(options.webhook)
+            webhook = options.webhook
+            self.addresses.check(webhook)
         return Start(
             id=options.id or self.new_id(),
             named=options.id is not None,
@@ -132,7 +131,7 @@ class Starter:
             blockers=options.blockers,
             on_blocker_failure=options.on_blocker_failure,
             unique=options.unique,
-            webhook=_webhook(options.webhook),
+            webhook=webhook,
         )
 
 
@@ -144,7 +143,9 @@ def take_calls(calls: Sequence[Call[R]]) -> list[Call[R]]:
     for each in given:
         if not isinstance(each, Call):
             raise Misuse(f"{each!r} is not a call; call the task: `hf.start(task(argument=…))`")
-    return [each.consume() for each in given]
+    for each in given:
+        each.consume()
+    return given
 
 
 def take_continuation(call: Call[R]) -> Call[R]:
@@ -155,15 +156,3 @@ def take_continuation(call: Call[R]) -> Call[R]:
     if taken.chosen.unique is not None:
         raise Misuse("a continuation has no unique key of its own: the chain keeps the one that it was started with")
     return taken
-
-
-def _refuse_unknown(call: Call[Any], record: TaskRecord | None) -> None:
-    if record is None:
-        raise UnknownTask(call.task)
-    check_arguments(call.arguments, record.input_schema)
-
-
-def _webhook(chosen: str | Unset | None) -> str | None:
-    if isinstance(chosen, Unset):
-        return None
-    return SILENT if chosen is None else chosen

@@ -60,7 +60,8 @@ class JobWatch(Stream[Job]):
         """Give the job, if it is another than the last one given."""
         try:
             await self.join(runner)
-            job = await (self._look(runner) if self._must_look else self._take_event(runner))
+            must_look = self._given is None or self.poll_seconds is not None
+            job = await (self._look(runner) if must_look else self._take_event(runner))
         except CursorExpired:  # failed over, or restored: what was told is lost, what is can be read
             self._follower.close()
             self._follower, self._given = self._follow(), None
@@ -76,10 +77,6 @@ class JobWatch(Stream[Job]):
         if job.outcome is not None:
             self.close()
         return self._read(job)
-
-    @property
-    def _must_look(self) -> bool:
-        return self._given is None or self.poll_seconds is not None
 
     async def _look(self, runner: Runner) -> Job | None:
         """Read the job itself."""

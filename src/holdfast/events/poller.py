@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from holdfast.database.hints import HintListener, Horizon, SleepMark
+from holdfast.database.hints import Horizon, SleepMark
 from holdfast.database.tx import Store
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.runtime import Runtime, Stepper
@@ -89,21 +89,30 @@ class Poller:
         """Look, if anybody wants to know; answer when to look again."""
         now = self._monotonic()
         if not self._duty.is_wanted:
-            return self._linger(now)
+            if (left := self._wanted_at + LINGER_SECONDS - now) > 0:
+                return left
+            self._go_away()
+            return None
         if (early := self._looked_at + SHORTEST_SECONDS - now) > 0:
             return early
         self._looked_at = self._wanted_at = now
         try:
             return self._look()
         except StoreError as error:
-            return self._after_trouble(error)
+            if not self.is_failing:
+                self.is_failing = True
+                logger.warning("%s_cannot_read", self._kind, extra={"reason": str(error)})
+            return TROUBLE_SECONDS
         except Exception as error:  # noqa: BLE001 - it belongs to those who want to know, and the thread lives on
             broken = error if isinstance(error, HoldfastError) else StoreError(f"the {self._kind} broke off: {error!r}")
             self._duty.break_off(broken)
             return LINGER_SECONDS
 
     def _look(self) -> float:
-        rest = self.rest = self.rest or SleepMark(self._watch(), self._monotonic)
+        rest = self.rest
+        if rest is None:
+            hints = self._store.watch(self._on_hint, follows_log=self._kind == "feed")
+            rest = self.rest = SleepMark(hints, self._monotonic)
         if rest.wants_to_wake:
             self._store.run_sync(workers.mark_awake, self._member.id)
             rest.has_unmarked()
@@ -112,31 +121,19 @@ class Poller:
             self._store.run_sync(workers.mark_asleep, self._member)
             rest.has_marked()
             self._glance(rest)
-        self._beat(rest)
+        now = self._monotonic()
+        if rest.is_marked and now - self._beaten_at > BEAT_SECONDS:
+            self._beaten_at = now
+            self._store.run_sync(workers.beat, self._member, is_asleep=True)
         if self.is_failing:
             self.is_failing = False
             logger.warning("%s_reads_again", self._kind)
         return rest.seconds()
 
-    def _watch(self) -> HintListener:
-        return self._store.watch(self._on_hint, follows_log=self._kind == "feed")
-
     def _glance(self, rest: SleepMark) -> None:
         horizon = self._duty.look()
         if horizon is not None:
             rest.has_looked(horizon)
-
-    def _beat(self, rest: SleepMark) -> None:
-        now = self._monotonic()
-        if rest.is_marked and now - self._beaten_at > BEAT_SECONDS:
-            self._beaten_at = now
-            self._store.run_sync(workers.beat, self._member, is_asleep=True)
-
-    def _linger(self, now: float) -> float | None:
-        if (left := self._wanted_at + LINGER_SECONDS - now) > 0:
-            return left
-        self._go_away()
-        return None
 
     def _go_away(self) -> None:
         rest, self.rest = self.rest, None
@@ -146,9 +143,3 @@ class Poller:
         if rest.is_marked:
             with suppress(StoreError):  # a row that is left behind has no beat, and is forgotten
                 self._store.run_sync(workers.forget, [self._member.id])
-
-    def _after_trouble(self, error: StoreError) -> float:
-        if not self.is_failing:
-            self.is_failing = True
-            logger.warning("%s_cannot_read", self._kind, extra={"reason": str(error)})
-        return TROUBLE_SECONDS

@@ -174,7 +174,7 @@ def _from_function(
     function: Any, options: TaskOptions, frame: FrameType, middleware: Sequence[Middleware], place: str = ""
 ) -> Task[..., Any]:
     signature = read_signature(function, frame.f_locals)
-    policy = _policy(options)
+    policy = Policy(**cast("dict[str, Any]", {key: value for key, value in options.items() if key in POLICY_KEYS}))
     if policy.is_in_child:
         _refuse_unreachable(function, frame, is_made_here=bool(place))
     said = {option: getattr(policy, option) for option in OWNERS}
@@ -206,11 +206,6 @@ def _refuse_unreachable(function: Any, frame: FrameType, *, is_made_here: bool) 
             'run_in="process" needs a file that a child process can import; put the task into a module, for what is '
             "typed or given by -c is nowhere"
         )
-
-
-def _policy(options: TaskOptions) -> Policy:
-    chosen = {key: value for key, value in options.items() if key in POLICY_KEYS}
-    return Policy(**cast("dict[str, Any]", chosen))
 
 
 def _default_name(function: Callable[..., Any]) -> str:
