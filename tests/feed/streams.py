@@ -82,7 +82,7 @@ def watch(way: Way, job: Any) -> InColour:
 
 def is_at_rest(hf: Holdfast) -> bool:
     """Tell whether the feed has looked, and sleeps; on PostgreSQL, whether it trusts that it will be woken."""
-    rest = hf._feed.here.poller.rest
+    rest = hf._feed.here.poller.sleep_mark
     return rest is not None and rest._marked_at is not None and (hf.store.database == "sqlite" or rest._is_sure)
 
 

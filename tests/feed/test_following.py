@@ -252,7 +252,7 @@ async def test_a_feed_that_nobody_follows_any_more_strikes_itself_off(
     async with events(way):
         await until(lambda: is_at_rest(way.hf), "the feed is at rest")
 
-    await until(lambda: way.hf._feed.here.poller.rest is None, "the feed listens no more")
+    await until(lambda: way.hf._feed.here.poller.sleep_mark is None, "the feed listens no more")
 
     async def is_empty() -> bool:
         return await way.rows("SELECT id FROM holdfast_worker") == []

@@ -216,7 +216,7 @@ async def test_a_thousand_who_wait_cost_one_read_for_a_hint(way: Way, monkeypatc
 
 
 def is_at_rest(hf: Holdfast) -> bool:
-    rest = hf._waiter._here.poller.rest
+    rest = hf._waiter._here.poller.sleep_mark
     return rest is not None and (hf.store.database == "sqlite" or rest._is_sure)
 
 
@@ -261,7 +261,7 @@ async def test_a_waiter_that_nobody_needs_any_more_strikes_itself_off(
         await until(lambda: is_at_rest(way.hf), "the waiter is at rest")
         await engine.run(way)
 
-    await until(lambda: way.hf._waiter._here.poller.rest is None, "the waiter listens no more")
+    await until(lambda: way.hf._waiter._here.poller.sleep_mark is None, "the waiter listens no more")
 
     async def is_empty() -> bool:
         return await way.rows("SELECT id FROM holdfast_worker") == []

@@ -1,7 +1,7 @@
 """Looking at the store again and again, for all who want to know in this process: at hints, and at every poll.
 
 A poller has a thread, made when somebody first wants to know, and let go when nobody has wanted to for a while. What
-it looks at is its duty's. When there is nothing more to see it says so in the `worker` table, so that a hint is
+it looks at is its target's. When there is nothing more to see it says so in the `worker` table, so that a hint is
 sent, and looks once more (`database/hints` has the theory). A store that is away for a while is told once, and looked
 at again.
 """
@@ -45,50 +45,50 @@ class Pollable(Protocol):
 class Poller:
     """The thread that looks; *kind* names it, in logs and in the `worker` table."""
 
-    def __init__(self, store: Store, runtime: Runtime, duty: Pollable, kind: Literal["waiter", "feed"]) -> None:
+    def __init__(self, store: Store, runtime: Runtime, target: Pollable, kind: Literal["waiter", "feed"]) -> None:
         self._store = store
         self._runtime = runtime
         self._monotonic = runtime.monotonic
-        self._duty = duty
+        self._target = target
         self._kind = kind
         self._member = Member.here(f"{kind}-{runtime.chance.getrandbits(48):012x}", looks_out_as=kind)
         self._change = threading.Lock()
-        self._shell: Stepper | None = None
-        self.rest: SleepMark | None = None
+        self._thread: Stepper | None = None
+        self.sleep_mark: SleepMark | None = None
         self.is_failing = False
         self._looked_at = self._wanted_at = self._beaten_at = self._monotonic()
 
     def wake(self) -> None:
         """Look soon."""
         with self._change:
-            if self._shell is None:
-                self._shell = self._runtime.stepper(self._step, f"holdfast-{self._kind}")
-            self._shell.wake()
+            if self._thread is None:
+                self._thread = self._runtime.stepper(self._step, f"holdfast-{self._kind}")
+            self._thread.wake()
 
     def release(self) -> None:
         """Let go, in a while, if nobody wants to know any more."""
         with self._change:
-            if self._shell is not None and not self._duty.is_wanted:
-                self._shell.wake()
+            if self._thread is not None and not self._target.is_wanted:
+                self._thread.wake()
 
     def close(self) -> None:
         """Let go of the thread; the next wake begins anew."""
         with self._change:
-            shell, self._shell = self._shell, None
-        if shell is not None:
-            shell.stop()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
         self._go_away()
 
     def _on_hint(self) -> None:
-        rest, shell = self.rest, self._shell
-        if rest is not None and shell is not None:
-            rest.count_hint()
-            shell.wake()
+        mark, thread = self.sleep_mark, self._thread
+        if mark is not None and thread is not None:
+            mark.count_hint()
+            thread.wake()
 
     def _step(self) -> float | None:
         """Look, if anybody wants to know; answer when to look again."""
         now = self._monotonic()
-        if not self._duty.is_wanted:
+        if not self._target.is_wanted:
             if (left := self._wanted_at + LINGER_SECONDS - now) > 0:
                 return left
             self._go_away()
@@ -105,41 +105,41 @@ class Poller:
             return TROUBLE_SECONDS
         except Exception as error:  # noqa: BLE001 - it belongs to those who want to know, and the thread lives on
             broken = error if isinstance(error, HoldfastError) else StoreError(f"the {self._kind} broke off: {error!r}")
-            self._duty.break_off(broken)
+            self._target.break_off(broken)
             return LINGER_SECONDS
 
     def _look(self) -> float:
-        rest = self.rest
-        if rest is None:
+        mark = self.sleep_mark
+        if mark is None:
             hints = self._store.watch(self._on_hint, follows_log=self._kind == "feed")
-            rest = self.rest = SleepMark(hints, self._monotonic)
-        if rest.wants_to_wake:
+            mark = self.sleep_mark = SleepMark(hints, self._monotonic)
+        if mark.wants_to_wake:
             self._store.run_sync(workers.mark_awake, self._member.id)
-            rest.has_unmarked()
-        self._glance(rest)
-        if rest.wants_to_sleep and self._duty.is_wanted:
+            mark.has_unmarked()
+        self._glance(mark)
+        if mark.wants_to_sleep and self._target.is_wanted:
             self._store.run_sync(workers.mark_asleep, self._member)
-            rest.has_marked()
-            self._glance(rest)
+            mark.has_marked()
+            self._glance(mark)
         now = self._monotonic()
-        if rest.is_marked and now - self._beaten_at > BEAT_SECONDS:
+        if mark.is_marked and now - self._beaten_at > BEAT_SECONDS:
             self._beaten_at = now
             self._store.run_sync(workers.beat, self._member, is_asleep=True)
         if self.is_failing:
             self.is_failing = False
             logger.warning("%s_reads_again", self._kind)
-        return rest.seconds()
+        return mark.seconds()
 
-    def _glance(self, rest: SleepMark) -> None:
-        horizon = self._duty.look()
+    def _glance(self, mark: SleepMark) -> None:
+        horizon = self._target.look()
         if horizon is not None:
-            rest.has_looked(horizon)
+            mark.has_looked(horizon)
 
     def _go_away(self) -> None:
-        rest, self.rest = self.rest, None
-        if rest is None:
+        mark, self.sleep_mark = self.sleep_mark, None
+        if mark is None:
             return
-        rest.stop()
-        if rest.is_marked:
+        mark.stop()
+        if mark.is_marked:
             with suppress(StoreError):  # a row that is left behind has no beat, and is forgotten
                 self._store.run_sync(workers.forget, [self._member.id])
