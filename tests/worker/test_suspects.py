@@ -58,7 +58,7 @@ async def start_suspects(hf: Holdfast, stage: Stage, count: int) -> list[Chain[N
         await tx.execute("UPDATE holdfast_job SET crashes = 2 WHERE task = 'suspect'")
 
     await hf.store.run(crash)
-    await hf.resume(suspects)
+    await hf.resume_many(suspects)
     return suspects
 
 
