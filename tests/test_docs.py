@@ -10,6 +10,7 @@ write them anew with `.venv/bin/python -m tests.test_docs`; until then the tests
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import doctest
 import enum
@@ -49,14 +50,19 @@ from holdfast.tasks.calls import CHECKS, StartOptions
 from holdfast.tasks.pipelines import Pipeliner
 from holdfast.tasks.task import TaskOptions
 from holdfast.wire.webhook_body import webhook_schema
+from tests.support import walk
 from tests.support.databases import django_project
 from tests.support.processes import forked
 from tests.support.tables import faults as fault_table
 from tests.support.tables import guarantees as guarantee_table
+from tests.support.tables import rooms as room_table
+from tests.test_house import SOURCE, room_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = [each for each in sorted(ROOT.glob("examples/*.py")) if each.name != "__init__.py"]
+
+FOLDERS = sorted(each.name for each in SOURCE.iterdir() if (each / "__init__.py").exists())
 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -682,7 +688,32 @@ def faults_table() -> str:
     return table(("", "what goes wrong", "tests", "left"), rows)
 
 
+def rooms_text() -> str:
+    rows = table(("room", "what it is for", "what is in it: the left imports the right"), room_table.rows())
+    return f"{room_table.drawing()}\n\n{rows}"
+
+
+def walk_table() -> str:
+    """Show what three walks have in common; what runs by the clock, beside the jobs, is in some of them only."""
+    walks = [walk.record() for _ in range(3)]
+    by_job = set.intersection(*(set(each["job"]) for each in walks))
+    by_webhook = set.intersection(*(set(each["webhook"]) for each in walks))
+    rows = [
+        (f"`{name}`", first_line(name), "every job" if name in by_job else "a webhook")
+        for name in sorted(by_job | by_webhook, key=lambda name: (-room_of(name.replace("/", ".")), name))
+    ]
+    return table(("module", "its first line", "passed by"), rows)
+
+
+def first_line(module: str) -> str:
+    """Give the first line of the docstring of *module*, which is named as in `store/jobs/claiming`."""
+    path = SOURCE / f"{module}.py"
+    tree = ast.parse((path if path.exists() else SOURCE / module / "__init__.py").read_text(encoding="utf-8"))
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
+
+
 GENERATED: dict[str, Callable[[], str]] = {
+    "rooms": rooms_text,
     "guarantees": guarantee_table.show,
     "faults": faults_table,
     "settings": settings_table,
@@ -707,6 +738,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "keywords": keywords_text,
     "words": words_text,
 }
+RECORDED: dict[str, Callable[[], str]] = {"walk": walk_table}
+"""What is written by the same command, and differs a little from run to run: the tests of the walk check it."""
 MARKED = re.compile(r"(<!-- generated: (?P<name>[\w ]+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -725,6 +758,56 @@ def test_a_generated_part_is_what_the_code_says(name: str) -> None:
     assert text.strip() == GENERATED[name]().strip(), f"{name_of(page)}: .venv/bin/python -m tests.test_docs"
 
 
+# the architecture page: its walk passes every module, and what it names is there
+
+
+ARCHITECTURE = ROOT / "docs" / "internals" / "architecture.md"
+# pages and records that name modules as they are now; an older record keeps the names of its day
+NAMING_MODULES = [
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs" / "internals").glob("*.md")),
+    *sorted((ROOT / "docs" / "internals" / "decisions").glob("002*.md")),
+]
+MODULE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(FOLDERS)})/[\w/]*\w)(?:\.(?!py\b)(\w+))?")
+
+
+def test_the_architecture_names_every_module_that_a_job_passes() -> None:
+    text = MARKED.sub(lambda each: "" if each["name"] == "rooms" else each["text"], ARCHITECTURE.read_text("utf-8"))
+    named = set(re.findall(r"`([\w/]+)`", text))
+    walked = {name for modules in walk.record().values() for name in modules}
+
+    assert len(walked) > 50
+    assert sorted(walked - named) == [], (
+        "name them on the page, or write the walk anew: .venv/bin/python -m tests.test_docs"
+    )
+
+
+def test_a_module_in_the_walk_is_shown_with_its_first_line() -> None:
+    rows = re.findall(r"^\| `([\w/]+)` \| (.*) \| [^|]* \|$", places()["walk"][1], re.MULTILINE)
+
+    assert rows
+    assert dict(rows) == {name: first_line(name).replace("|", "\\|") for name, _ in rows}
+
+
+@pytest.mark.parametrize("page", NAMING_MODULES, ids=name_of)
+def test_modules_and_their_functions_that_are_named_exist(page: Path) -> None:
+    for path, function in MODULE.findall(page.read_text(encoding="utf-8")):
+        found = [each for each in (SOURCE / f"{path}.py", SOURCE / path / "__init__.py") if each.exists()]
+        assert found or (SOURCE / path).is_dir(), f"{name_of(page)} names {path}"
+        if function and found:
+            is_there = re.search(rf"\b(def|class) {function}\b", found[0].read_text(encoding="utf-8"))
+            assert is_there, f"{name_of(page)} names {path}.{function}"
+
+
+def test_the_architecture_names_every_thread() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
+    started = set(re.findall(r"(?:shell|stepper|Pool|Threads)\([^\n]*\"(holdfast-[a-z]+)\"", text))
+
+    assert len(started) > 5
+    named = set(re.findall(r"`(holdfast-[a-z]+)`", ARCHITECTURE.read_text(encoding="utf-8")))
+    assert sorted(started - named) == []
+
+
 def test_every_option_of_a_start_has_its_row_in_the_guide() -> None:
     guide = (ROOT / "docs" / "guides" / "starting-jobs.md").read_text(encoding="utf-8")
 
@@ -741,9 +824,10 @@ def test_every_error_is_in_the_guide_of_what_to_do() -> None:
 
 def write() -> None:
     """Write every generated part anew."""
+    parts = GENERATED | RECORDED
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        new = MARKED.sub(lambda each: f"{each[1]}\n{GENERATED[each['name']]()}\n\n{each[4]}", text)
+        new = MARKED.sub(lambda each: f"{each[1]}\n{parts[each['name']]()}\n\n{each[4]}", text)
         if new != text:
             page.write_text(new, encoding="utf-8")
             print(f"wrote {name_of(page)}")
