@@ -33,6 +33,15 @@ def test_tables_are_qualified_where_they_are_named_and_not_where_columns_are() -
     assert text == 'UPDATE "shop".holdfast_job SET id = 1 WHERE holdfast_job.seq = 2 AND holdfast_job_x = 1'
 
 
+def test_stores_with_the_same_words_share_what_is_compiled_and_others_do_not() -> None:
+    text = "SELECT count(*) FROM holdfast_lane WHERE key = :key"
+
+    assert PostgresDialect("shop").compile(text) is POSTGRES.compile(text)
+    assert SqliteDialect().compile(text) is LITE.compile(text)
+    assert PostgresDialect("bank").compile(text).text == POSTGRES.compile(text).text.replace("shop", "bank")
+    assert SqliteDialect(now="7").compile("SELECT $now").text == "SELECT 7"
+
+
 def test_comments_do_not_travel() -> None:
     assert LITE.compile("SELECT 1 -- :why\n, 2").text == "SELECT 1 \n, 2"
 

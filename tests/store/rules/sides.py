@@ -21,6 +21,7 @@ from uuid import UUID
 import psycopg
 
 from holdfast import Holdfast, HoldfastError, Tasks, Unique
+from holdfast.database.dialect import Dialect
 from holdfast.database.postgres import PostgresStore
 from holdfast.database.sqlite import SqliteStore
 from holdfast.database.tx import Operation, Store, Tx
@@ -431,7 +432,8 @@ def postgres_side(url: str) -> Side:
     store.migrate_sync()
     connection = psycopg.connect(url, autocommit=True)
     connection.execute(f"CREATE SEQUENCE IF NOT EXISTS {CLOCK}")
-    store.dialect.fragments = {**store.dialect.fragments, "now": f"(SELECT last_value FROM {CLOCK})"}
+    # made anew where it stands, for the store has handed it on: its texts are not those of stores with the usual clock
+    Dialect.__init__(store.dialect, {**store.dialect.fragments, "now": f"(SELECT last_value FROM {CLOCK})"})
     return _opened(Side(store, connection, [0]))
 
 
