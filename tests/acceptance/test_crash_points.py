@@ -1,9 +1,10 @@
 """Every statement and every commit: whatever happens to a process there, nothing is lost, doubled, or half done.
 
 The ways are kill -9, an error that nobody could expect, SIGSTOP until all leases are over, and on PostgreSQL a cut of
-all connections; after the last three the process itself has to go on. `scenarios` says what is played, `walker` plays
-it, and `points.json` lists the points of each scenario: a test fails if one is passed that is not in it, and every run
-fails if its point is not passed. `python -m tests.acceptance.walker write` writes the list anew.
+all connections; after the last three the process itself has to go on. The last two come at every third statement only.
+`scenarios` says what is played, `walker` plays it, and `points.json` lists the points of each scenario: a test fails if
+one is passed that is not in it, and every run fails if its point is not passed. `python -m tests.acceptance.walker
+write` writes the list anew.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.acceptance.processes import state_of
 from tests.acceptance.scenarios import SCENARIOS
 from tests.acceptance.scene import ROOT, Scene, WorkerProcess
 from tests.acceptance.walker import table
-from tests.acceptance.walks import Way, all_settings, ask, walk, ways
+from tests.acceptance.walks import Way, all_settings, ask, points_of, walk, ways
 
 IN_CHILDREN_APP = "tests.acceptance.jobs_in_children:hf"
 ALWAYS: set[Way] = {
@@ -63,7 +64,8 @@ def test_a_walk_sees_an_operation_that_is_done_by_half(tmp_path: Path) -> None:
     assert "half of it is there" in failures[points[1]]
 
 
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_every_point_that_is_passed_is_walked(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> None:
     """A new statement, or a new operation, is a new point: record the table anew, or play the operation somewhere.
 
@@ -155,11 +157,22 @@ def test_every_operation_that_writes_is_walked() -> None:
 
 
 def test_every_point_outside_transactions_is_walked_in_every_way() -> None:
-    walked = {(database, point, mode) for name, database, mode in ways(SCENARIOS) for point in table()[name][database]}
+    walked = {(way[1], point, way[2]) for way in ways(SCENARIOS) for point in points_of(*way)}
     walked |= {*cases(IN_CHILDREN), *test_webhooks.CASES}
     walked |= {(database, point, mode) for database, point, _, mode in test_media_pipeline.CASES}
 
     assert set(cases(OUTSIDE)) - walked == set()
+
+
+def test_a_kill_and_an_error_come_at_every_point_and_the_rest_at_every_commit() -> None:
+    points = table()["complete in a lane"]["postgres"]
+    commits = {each for each in points if "commit" in each}
+
+    chosen = {mode: points_of("complete in a lane", "postgres", mode) for mode in ("kill", "raise", "stop", "cut")}
+
+    assert chosen["kill"] == chosen["raise"] == points
+    assert chosen["stop"] == chosen["cut"]
+    assert commits < set(chosen["cut"]) < set(points)
 
 
 def test_the_table_has_nothing_but_points() -> None:

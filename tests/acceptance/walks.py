@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,9 @@ Way: TypeAlias = tuple[str, str, str]
 """Scenario, database, mode."""
 LANES = 4
 """How many walk at once where most of the time is spent waiting for the server to cut a transaction."""
+EVERY = 3
+"""Of the statements of a transaction, how many there are to one at which a program is stopped, or cut off."""
+STATEMENT = re.compile(r"\.statement (\d+)")
 
 
 def ways(scenarios: Mapping[str, Scenario]) -> list[Way]:
@@ -37,7 +41,7 @@ def ways(scenarios: Mapping[str, Scenario]) -> list[Way]:
 
 def walk(request: pytest.FixtureRequest, directory: Path, name: str, database: str, mode: str) -> dict[str, str]:
     """Walk every point of the scenario *name* in *mode*; tell at which of them something is wrong, and what."""
-    points = table()[name][database]
+    points = points_of(name, database, mode)
     is_slow = (database, mode) == ("postgres", "stop") and not SCENARIOS[name].table
     lanes = LANES if is_slow else 1
     asked = [
@@ -46,6 +50,19 @@ def walk(request: pytest.FixtureRequest, directory: Path, name: str, database: s
     ]
     answers = ask("walk", directory, [each for each in asked if each["points"]])
     return {point: what for answer in answers for point, what in answer.items()}
+
+
+def points_of(name: str, database: str, mode: str) -> list[str]:
+    """Name the points of the scenario *name* that are walked in *mode*.
+
+    A kill and an error come at every point. A stop and a cut come at every point outside transactions, at every commit
+    and at every third statement: whatever the statement is, its transaction is over, and the same code finds out.
+    """
+    points = table()[name][database]
+    if mode in ("kill", "raise"):
+        return points
+    numbers = [(point, STATEMENT.search(point)) for point in points]
+    return [point for point, found in numbers if found is None or int(found[1]) % EVERY == 1]
 
 
 def all_settings(request: pytest.FixtureRequest, database: str) -> Iterator[dict[str, Any]]:
