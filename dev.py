@@ -160,7 +160,8 @@ def test_arguments(arguments: list[str]) -> list[str]:
     chooses_processes = re.compile(r"-n\d*|--numprocesses.*|--pdb|--trace|no:xdist")
     if not any(chooses_processes.fullmatch(argument) for argument in passed_on):
         # on two cores: many of the short ones wait for something, the long ones mostly work
-        passed_on = ["-n", "2" if "--long" in arguments else "3", *passed_on]
+        processes = "2" if "--long" in arguments else "3"
+        passed_on = ["-n", processes, "--dist", "worksteal", *passed_on]
     return passed_on
 
 

@@ -197,16 +197,19 @@ def test_a_checkout_that_cannot_be_written_is_named(
     assert "cannot write /proc/holdfast: run it as the owner of" in capsys.readouterr().err
 
 
+STEALING = ("--dist", "worksteal")
+
+
 @pytest.mark.parametrize(
     ("given", "passed_on"),
     [
-        ([], ["-n", "3", *(f"--ignore={each}" for each in dev.CHECKING_TESTS)]),
-        (["-k", "claim", "-x"], ["-n", "3", "-k", "claim", "-x"]),
+        ([], ["-n", "3", *STEALING, *(f"--ignore={each}" for each in dev.CHECKING_TESTS)]),
+        (["-k", "claim", "-x"], ["-n", "3", *STEALING, "-k", "claim", "-x"]),
         (["-n", "0"], ["-n", "0"]),
         (["-n4"], ["-n4"]),
         (["--pdb"], ["--pdb"]),
         (["--fast", "-n0"], ["--sqlite-only", "--ignore=tests/acceptance", "-n0"]),
-        (["--long", "tests/store"], ["-n", "2", "-m", "long", "tests/store"]),
+        (["--long", "tests/store"], ["-n", "2", *STEALING, "-m", "long", "tests/store"]),
     ],
 )
 def test_arguments_go_to_pytest(given: list[str], passed_on: list[str]) -> None:

@@ -152,6 +152,7 @@ def until_past(stage: Scene, seconds: float) -> None:
     until(lambda: stage.rows("SELECT $now")[0][0] > begun + seconds * 1000, "time passes", seconds + 10)
 
 
+@pytest.mark.long  # by default, `tests/store/test_admission.py` has eight claimers race
 @on_both_but("sqlite")
 def test_eight_racing_workers_never_overlap_in_a_lane(stage: Scene) -> None:
     """I-26."""

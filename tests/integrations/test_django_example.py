@@ -41,6 +41,7 @@ def test_its_own_tests_pass(variables: dict[str, str]) -> None:
     assert "Ran 4 tests" in manage(variables, "test", "examples.orders_django", "--noinput")
 
 
+@pytest.mark.long  # by default, `test_django_command.py` tests the command in one process
 async def test_the_worker_runs_jobs_until_it_is_told_to_stop(variables: dict[str, str]) -> None:
     manage(variables, "migrate", "--verbosity=0")
     job_id = manage(variables, "shell", "--verbosity=0", "-c", ORDER).strip()

@@ -38,6 +38,10 @@ STAGED = [each for each in SIMULATED if each.scene is not None]
 BY_CHANCE = [each for each in SIMULATED if each.scene is None]
 
 
+def test_the_slow_ones_are_caught_by_chance() -> None:
+    assert {each.name for each in BY_CHANCE} >= set(SLOW)
+
+
 def test_every_scene_catches_somebody() -> None:
     assert {each.scene.name for each in STAGED if each.scene is not None} == SCENES.keys()
 
@@ -59,6 +63,10 @@ def test_a_scene_catches_a_wrong_engine(
 SLOW = (
     "expired, unreaped lease treated as lost",
     "guard of settling, and the look before it",
+    "lease set after the claim, not in it",
+    "resume leaves an old request standing",
+    "unblock twice",
+    "waiting for the write lock counted as a loss",
 )
 """What takes seconds to be caught, for the long part."""
 

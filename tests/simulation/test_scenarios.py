@@ -13,7 +13,7 @@ from tests.simulation.scenes import MOST_SEEDS, SCENES, play_scene
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-BY_DEFAULT = 2
+BY_DEFAULT = 1
 SEEDS = [seed if seed < BY_DEFAULT else pytest.param(seed, marks=pytest.mark.long) for seed in range(MOST_SEEDS)]
 
 

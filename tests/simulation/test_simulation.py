@@ -13,6 +13,7 @@ from tests.simulation.world import SAFETY_SECONDS, Outcome, play
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SHORT_SECONDS = 45.0
+SEEDS_BY_DEFAULT = 6
 SEEDS_TOGETHER = 20
 
 # what a batch of seeds must have come across, or it would prove little
@@ -34,10 +35,10 @@ def told(outcome: Outcome, seconds: float) -> str:
     return f"{outcome.violation}\n  again: python -m tests.simulation {outcome.seed} {seconds:g}"
 
 
-def play_all(first: int, folder: Path, template: Path, seconds: float) -> Counter[str]:
+def play_all(seeds: range, folder: Path, template: Path, seconds: float) -> Counter[str]:
     """Play a batch of seeds; give what they came across."""
     reached: Counter[str] = Counter()
-    for seed in range(first, first + SEEDS_TOGETHER):
+    for seed in seeds:
         outcome = play(seed, folder, template, seconds)
         assert outcome.violation is None, told(outcome, seconds)
         reached += outcome.reached
@@ -45,7 +46,15 @@ def play_all(first: int, folder: Path, template: Path, seconds: float) -> Counte
 
 
 def test_no_rule_is_broken_and_every_job_ends(folder: Path, template: Path) -> None:
-    reached = play_all(0, folder, template, SHORT_SECONDS)
+    reached = play_all(range(SEEDS_BY_DEFAULT), folder, template, SHORT_SECONDS)
+
+    assert reached["completed outside"]
+    assert reached["reaped"]
+
+
+@pytest.mark.long
+def test_short_runs_come_across_everything(folder: Path, template: Path) -> None:
+    reached = play_all(range(SEEDS_TOGETHER), folder, template, SHORT_SECONDS)
 
     assert not REACHED - reached.keys(), f"too tame: {REACHED - reached.keys()} did not come about in {reached}"
 
@@ -54,7 +63,7 @@ def test_no_rule_is_broken_and_every_job_ends(folder: Path, template: Path) -> N
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(1000, 4500, SEEDS_TOGETHER))
 def test_no_rule_is_broken_in_a_long_time(first: int, folder: Path, template: Path) -> None:
-    reached = play_all(first, folder, template, SAFETY_SECONDS)
+    reached = play_all(range(first, first + SEEDS_TOGETHER), folder, template, SAFETY_SECONDS)
 
     assert not REACHED - reached.keys(), f"too tame: {REACHED - reached.keys()} did not come about in {reached}"
 

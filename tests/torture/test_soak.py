@@ -51,6 +51,7 @@ def test_rows_that_outlive_their_jobs_are_complained_of() -> None:
     assert soaked({}, left=1).complaints(SIZES) == ["1 rows are left of lanes and keys"]
 
 
+@pytest.mark.long
 def test_a_worker_on_sqlite_holds_no_more_after_thousands_of_jobs(tmp_path: Path) -> None:
     judge("SQLite", str(tmp_path / "jobs.db"), str(tmp_path / "again.db"))
 

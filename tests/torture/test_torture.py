@@ -65,7 +65,7 @@ def test_nothing_is_lost_in_a_few_seconds_of_faults(tmp_path: Path, database: Da
 def test_nothing_is_lost_in_minutes_of_faults(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, database: DatabaseKind, seed: int
 ) -> None:
-    made = judged(Plan(database, seed, 110), tmp_path)
+    made = judged(Plan(database, seed, 80), tmp_path)
 
     with capsys.disabled():
         print(f"\n{made.table()}")

@@ -1,6 +1,7 @@
 """The same steps on SQLite, on PostgreSQL and on both come to what the law says, whatever is done in whatever order.
 
-The default run draws the same steps each time; the long one draws others each time, and prints what repeats a failure.
+The default run draws the same steps each time, and the long one more of the same. The one by hand draws others each
+time, for an hour, and prints what repeats a failure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,20 @@ QUICK = settings(
 LONG = settings(QUICK, derandomize=False, print_blob=True)
 CATCHING = settings(QUICK, phases=(Phase.generate,))
 
-long = [pytest.mark.long, pytest.mark.timeout(3600)]
+long = [pytest.mark.long, pytest.mark.timeout(600)]
+by_hand = [pytest.mark.long, pytest.mark.by_hand, pytest.mark.timeout(3600)]
+
+
+def sizes(by_default: int, long_run: int, drawn: int) -> pytest.MarkDecorator:
+    """Say how many examples a test plays in the default run, in the long one, and in the one by hand."""
+    return pytest.mark.parametrize(
+        ("chosen", "examples"),
+        [
+            pytest.param(QUICK, by_default, id="quick"),
+            pytest.param(QUICK, long_run, id="long", marks=long),
+            pytest.param(LONG, drawn, id="by hand", marks=by_hand),
+        ],
+    )
 
 
 def play(chosen: settings, examples: int, *sides: Side) -> None:
@@ -37,50 +51,48 @@ def play(chosen: settings, examples: int, *sides: Side) -> None:
     run_state_machine_as_test(make, settings=settings(chosen, max_examples=examples))
 
 
-@pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 60, id="quick"), pytest.param(LONG, 5_000, id="long", marks=long)]
-)
+@sizes(24, 100, 5_000)
 def test_sqlite_keeps_the_law(sqlite: Side, chosen: settings, examples: int) -> None:
     """I-05, I-09, I-26, I-36."""
     play(chosen, examples, sqlite)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 20, id="quick"), pytest.param(LONG, 2_000, id="long", marks=long)]
-)
+@sizes(8, 40, 2_000)
 def test_postgres_keeps_the_law(postgres: Side, chosen: settings, examples: int) -> None:
     """I-05, I-09, I-26, I-36."""
     play(chosen, examples, postgres)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "examples"), [pytest.param(QUICK, 8, id="quick"), pytest.param(LONG, 500, id="long", marks=long)]
-)
+@sizes(4, 20, 500)
 def test_both_databases_come_to_the_same(sqlite: Side, postgres: Side, chosen: settings, examples: int) -> None:
     """I-54."""
     play(chosen, examples, sqlite, postgres)
 
 
-# what shows after a few examples; the others are for the long part
+# what shows after a few examples; the others are drawn by hand
 SOON = {
     "guard of resume",
     "a chain that closes keeps its key",
     "attempt number does not grow",
     "an event is appended twice",
     "double successor",
+    "the id of an earlier job means that job",
+    "a reader is given an event again when it comes back",
+    "retention ignores blockers",
+}
+# what takes a second or two, for the long part
+LATER = {
     "guard of completing without a worker",
     "a chain is not closed by its last job",
-    "the id of an earlier job means that job",
     "a run that ends leaves its phase under way",
     "a phase begins without the token",
-    "a reader is given an event again when it comes back",
     "delete leaves the later steps of a chain",
     "completion without a worker leaves the lane halted",
-    "retention ignores blockers",
 }
 MOST_EXAMPLES = 1_500
 load()
-CASES = [pytest.param(each, id=each.name, marks=() if each.name in SOON else long) for each in DRAWN]
+MARKS: dict[str, list[pytest.MarkDecorator]] = {**dict.fromkeys(LATER, long), **{name: [] for name in SOON}}
+CASES = [pytest.param(each, id=each.name, marks=MARKS.get(each.name, by_hand)) for each in DRAWN]
 
 
 @pytest.mark.parametrize("mutant", CASES)
@@ -93,4 +105,4 @@ def test_a_wrong_engine_is_caught(mutant: Mutant, sqlite: Side) -> None:
 
 
 def test_the_mutants_that_show_soon_are_mutants() -> None:
-    assert {each.name for each in DRAWN} >= SOON
+    assert {each.name for each in DRAWN} >= SOON | LATER

@@ -68,6 +68,7 @@ def test_a_part_of_the_contract_holds_through_pgbouncer(
 
 
 @pytest.mark.long
+@pytest.mark.by_hand
 @pytest.mark.timeout(1500)
 def test_the_whole_contract_holds_through_pgbouncer(
     pgbouncer_program: Program, postgres_server: str, tmp_path: Path
