@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from holdfast import Context, Holdfast, InvalidId, Tasks
 from holdfast.cli import commands
 from holdfast.cli.watch import LEAVE_SECONDS
 from tests.support.conditions import until
+from tests.support.processes import forked
 from tests.support.processes.thread_signals import send_to_thread
 
 tasks = Tasks()
@@ -70,6 +72,12 @@ def run(hf: Holdfast, *arguments: str) -> Result:
     return CliRunner().invoke(commands, ["watch", *arguments, "--database", hf.settings.database])
 
 
+@pytest.fixture
+def forked_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have asyncio start programs of ours without importing Holdfast anew; not where an interpreter's end matters."""
+    monkeypatch.setattr(subprocess, "Popen", forked.Popen)
+
+
 @asynccontextmanager
 async def watching(hf: Holdfast, *arguments: str, **options: Any) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the command as a process."""
@@ -95,6 +103,7 @@ async def line_with(process: asyncio.subprocess.Process, words: str) -> str:
     raise AssertionError(f"it ended without {words!r}")
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_a_job_is_followed_by_lines_to_the_end_of_its_chain(hf: Holdfast) -> None:
     async with hf.worker():
         chain = await hf.start(film(title="Metropolis"))
@@ -109,6 +118,7 @@ async def test_a_job_is_followed_by_lines_to_the_end_of_its_chain(hf: Holdfast) 
     assert last.startswith("publish ")
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_json_is_an_event_a_line(hf: Holdfast) -> None:
     async with hf.worker():
         chain = await hf.start(film(title="Metropolis"))
@@ -129,6 +139,7 @@ async def test_json_is_an_event_a_line(hf: Holdfast) -> None:
     assert phases[0][1] == "completed"
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_in_a_terminal_there_is_a_bar_for_the_job_and_for_each_phase(hf: Holdfast) -> None:
     terminal, inside = pty.openpty()
     shown = bytearray()
@@ -224,6 +235,7 @@ jobs = Holdfast({database!r})
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_a_job_without_history_is_watched_too(hf: Holdfast) -> None:
     async with hf.worker():
         chain = await hf.start(silent())
@@ -233,6 +245,7 @@ async def test_a_job_without_history_is_watched_too(hf: Holdfast) -> None:
             assert await asyncio.wait_for(process.wait(), 20) == 0
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_a_job_that_is_deleted_meanwhile_is_one_line_and_3(hf: Holdfast) -> None:
     chain = await hf.start(publish(title="Metropolis"), paused=True)
     async with watching(hf, str(chain.id)) as process:
@@ -272,6 +285,7 @@ async def test_a_failed_job_is_6_and_shows_its_error(hf: Holdfast) -> None:
     assert "the film is torn" in told.output
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_what_cannot_be_watched_is_one_line(hf: Holdfast) -> None:
     async with watching(hf, str(uuid4())) as process:
         said, told = await asyncio.wait_for(process.communicate(), 20)
