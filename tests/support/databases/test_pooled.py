@@ -60,10 +60,11 @@ def passed(summary: str) -> int:
     return int(found[1]) if found else 0
 
 
+@pytest.mark.long
 def test_a_part_of_the_contract_holds_through_pgbouncer(
     pgbouncer_program: Program, postgres_server: str, tmp_path: Path
 ) -> None:
-    """P-31; the whole of it takes minutes, and is below."""
+    """P-31; the whole of it takes many minutes, and is below."""
     assert passed(run_pooled(tmp_path, postgres_server, "-n", "0", *PART)) > 100
 
 
