@@ -289,7 +289,8 @@ def waits_for_a_lock(connection: psycopg.Connection[Any]) -> bool:
 
 
 async def test_a_command_timeout_of_asyncpgs_is_unavailable(postgres: Way) -> None:
-    async with connected(postgres, command_timeout=0.1) as connection:
+    # two seconds: asyncpg closes a connection whose statement was not cancelled within its command_timeout, too
+    async with connected(postgres, command_timeout=2) as connection:
         transaction = connection.transaction()
         await transaction.start()
         with psycopg.connect(postgres.hf.settings.database) as stranger:
