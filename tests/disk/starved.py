@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from contextlib import suppress
+from pathlib import Path
 
 from holdfast import Holdfast, Tasks
 from holdfast.errors import StoreError
@@ -52,6 +53,26 @@ def fork_once() -> None:
     os.waitpid(child, 0)
 
 
+def has_open(path: str) -> bool:
+    """Tell whether this process has the file open; without a descriptor, so that it can be asked when there is none."""
+    for number in range(DESCRIPTORS):
+        with suppress(OSError):
+            if Path(f"/proc/self/fd/{number}").readlink() == Path(path).resolve():
+                return True
+    return False
+
+
+def take_those_of_connections(path: str) -> list[int]:
+    """Have the connections to *path* closed, and take their descriptors before a thread of the worker's does."""
+    taken: list[int] = []
+    for _ in range(100):
+        fork_once()
+        taken += take_all()
+        if not has_open(path):
+            return taken
+    raise AssertionError("the worker was always the first to open its connections again")
+
+
 async def refusal(hf: Holdfast) -> str:
     """Try to start a job; give the name of the error and what it says."""
     try:
@@ -71,8 +92,7 @@ async def main(path: str) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, most))
         taken = take_all()
-        fork_once()
-        taken += take_all()
+        taken += take_those_of_connections(path)
         refused = await refusal(hf)
         gate.set()
         await until(lambda: len(ended) == 2 and worker.health().trouble_since is not None, "it is in trouble", 30)
