@@ -26,7 +26,7 @@ async def test_a_handler_that_hangs_after_an_error_behind_its_commit_is_still_st
     hf = new_holdfast("sqlite")
     stopped = asyncio.Event()
 
-    @hf.task(name="hangs", timeout=0.2)
+    @hf.task(name="hangs", timeout=1)
     async def hangs(ctx: Context) -> int:
         try:
             async with ctx.complete() as tx:
