@@ -21,8 +21,7 @@ from holdfast.testing import (
     PostgresFailed,
     PostgresServer,
     PostgresUnavailable,
-    binaries,
-    identity,
+    host,
     postgres,
     temporary_postgres,
 )
@@ -274,7 +273,7 @@ def test_a_machine_that_leaves_only_root_is_told_so(monkeypatch: pytest.MonkeyPa
 def test_the_embedded_server_is_copied_if_it_cannot_be_run_in_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    embedded = binaries.embedded_directory()
+    embedded = host.embedded_directory()
     assert embedded
     package = embedded.parents[1]
     for source in package.parent.glob(f"{package.name}*"):  # copied without the permission to execute
@@ -291,10 +290,10 @@ def test_the_embedded_server_is_copied_if_it_cannot_be_run_in_place(
 
 @on_linux
 def test_a_server_can_run_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    mapped = [each for each in identity._candidates() if each.prefix and each.works()]
+    mapped = [each for each in host._candidates() if each.prefix and each.works()]
     if not mapped:
         pytest.skip("this system allows no user namespaces")
-    monkeypatch.setattr(identity, "_candidates", lambda: iter(mapped))
+    monkeypatch.setattr(host, "_candidates", lambda: iter(mapped))
 
     with temporary_postgres() as server:
         assert query(server.url, "SELECT 1") == [(1,)]

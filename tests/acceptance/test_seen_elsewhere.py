@@ -10,7 +10,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -403,9 +403,10 @@ async def test_workers_operators_and_producers_never_deadlock(new_holdfast: NewH
 
     async def operate(face: Holdfast) -> None:
         for _ in range(40):
-            verb = chance.choice([face.cancel, face.pause, face.resume, face.retry, face.trigger, face.delete_many])
+            verbs = [face.cancel_many, face.pause_many, face.resume_many, face.retry_many, face.trigger_many]
+            verb: Callable[[list[Any]], Awaitable[Any]] = chance.choice([*verbs, face.delete_many])
             try:
-                await verb(chance.sample(known, min(3, len(known))))  # type: ignore[operator]
+                await verb(chance.sample(known, min(3, len(known))))
             except (Conflict, NotFound, StoreError):
                 await asyncio.sleep(0)
 

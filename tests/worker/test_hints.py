@@ -664,7 +664,7 @@ heard = []
 watch = hf.store.watch(lambda: heard.append(os.getpid()))
 if hf.store.database == "postgres":
     wait_for(lambda: watch.is_listening)
-hf.store.run_sync(workers.asleep, Member("sleeper", None, "host", 1))
+hf.store.run_sync(workers.mark_asleep, Member("sleeper", None, "host", 1))
 chain = hf.sync.start(note())
 assert does_not_end(chain)
 child = os.fork()

@@ -107,11 +107,15 @@ def fork() -> list[int]:
     """The same by fork and exec."""
     codes = []
     for number in (signal.SIGTERM, signal.SIGQUIT):
+        gone, here = os.pipe()  # both are closed by exec
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads are what this is about
             child = os.fork()
         if child == 0:
             os.execvp("sleep", ["sleep", "60"])
+        os.close(here)
+        assert os.read(gone, 1) == b"", "the end comes with exec: before it, a handler of this process would take it"
+        os.close(gone)
         os.kill(child, number)
         codes.append(_exit_code(child))
     return codes

@@ -130,7 +130,7 @@ class JobsMachine(RuleBasedStateMachine):
         ids = [self.ids[each] for each in names]
 
         def real(side: Side) -> Any:
-            return self.lend(side, how, partial(getattr(side.hf.sync, verb), ids, **options))
+            return self.lend(side, how, partial(getattr(side.hf.sync, f"{verb}_many"), ids, **options))
 
         def law(world: World) -> list[str]:
             return at_once(world, model, ids) if how == OWN else model(world, ids)
