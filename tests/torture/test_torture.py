@@ -45,6 +45,7 @@ def database(request: pytest.FixtureRequest) -> DatabaseKind:
     return kind
 
 
+@pytest.mark.long  # the two long runs come across more; by default the checker has its edited histories
 @pytest.mark.timeout(240)
 def test_nothing_is_lost_in_a_few_seconds_of_faults(tmp_path: Path, database: DatabaseKind) -> None:
     plan = Plan(

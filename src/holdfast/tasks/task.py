@@ -170,6 +170,7 @@ def _check_choice(option: str, value: object, words: Sequence[str]) -> None:
 class Task(Generic[P, R]):
     """A registered function, or a declaration of one that runs elsewhere; calling it builds a `Call`.
 
+    >>> from holdfast import Tasks
     >>> tasks = Tasks()
     >>> @tasks.task(name="greet")
     ... async def greet(name: str) -> str:

@@ -97,6 +97,7 @@ async def test_a_child_that_finds_another_file_by_the_same_name_gets_no_job(
     assert "has another database there than here" in said
 
 
+@pytest.mark.long
 async def test_children_that_die_as_soon_as_they_are_ready_are_started_later(
     hf: Holdfast, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,6 +23,7 @@ def everything_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
+@pytest.mark.long
 async def test_an_application_that_cannot_be_imported_is_tried_again_and_its_jobs_wait(
     hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
