@@ -27,6 +27,9 @@ LANES = 4
 EVERY = 3
 """Of the statements of a transaction, how many there are to one at which a program is stopped, or cut off."""
 STATEMENT = re.compile(r"\.statement (\d+)")
+VARYING = ("claimer.exchange.statement ", "claiming.admit_and_claim.statement ")
+"""Points that a run may miss: how many statements an exchange takes depends on what has gathered when it begins."""
+NOT_PASSED = "the point was not passed"
 
 
 def ways(scenarios: Mapping[str, Scenario]) -> list[Way]:
@@ -49,7 +52,8 @@ def walk(request: pytest.FixtureRequest, directory: Path, name: str, database: s
         for number, settings in zip(range(lanes), all_settings(request, database), strict=False)
     ]
     answers = ask("walk", directory, [each for each in asked if each["points"]])
-    return {point: what for answer in answers for point, what in answer.items()}
+    wrong = {point: what for answer in answers for point, what in answer.items()}
+    return {point: what for point, what in wrong.items() if what != NOT_PASSED or not point.startswith(VARYING)}
 
 
 def points_of(name: str, database: str, mode: str) -> list[str]:
