@@ -33,6 +33,7 @@ def key_of(job: LockedJob) -> tuple[str, str, UUID] | None:
 LOCK = f"""
     SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}
+        AND coalesce(closed_as, '') <> '{TOMBSTONE}'  -- who has waited for another delete finds what that has left
     ORDER BY seq $locked"""
 
 
