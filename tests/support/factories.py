@@ -166,7 +166,7 @@ async def _insert(tx: Tx, status: Status, columns: dict[str, Any]) -> UUID:
         "status": str(status),
         "input": '{"name":"Ada"}',
         "created_at": now_ms(),
-        "run_at": now_ms(),
+        "run_at": now_ms() - 1_000,  # a clock that steps back by a millisecond would make it a scheduled one
         **_belonging_to(status),
         **({"closed_as": str(status), "closed_at": now_ms()} if is_first and status not in OPEN else {}),
         **columns,
