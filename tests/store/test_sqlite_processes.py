@@ -161,12 +161,6 @@ def test_kill_9_of_the_holder_frees_the_right_at_once(start: Start, store: Sqlit
     assert store.read_sync(numbers) == [1]
 
 
-def is_closed(store: SqliteStore) -> bool:
-    """Close *store*, and tell whether that did not have to give up."""
-    store.close_sync()
-    return not store._state.is_connected
-
-
 def test_busy_names_the_process_that_sits_on_the_right(start: Start, store: SqliteStore, tmp_path: Path) -> None:
     """F-31."""
     holder = start(HOLDER)
@@ -181,8 +175,8 @@ def test_busy_names_the_process_that_sits_on_the_right(start: Start, store: Sqli
     hasty.close_sync()
     assert time.monotonic() - begun < 5, "closing does not wait for a process that may be stopped"
     holder.process.kill()
-    until(lambda: hasty._state.is_connected, "the thread that waited for the lock comes through")
-    until(lambda: is_closed(hasty), "the thread lets go of the right to write")
+    until(lambda: not hasty._state.writer._is_left_open, "the thread that waited for the lock comes through")
+    until(lambda: not hasty._state.is_connected, "it closes what it has opened")
 
 
 def test_two_processes_that_create_one_file_both_succeed(start: Start, tmp_path: Path) -> None:

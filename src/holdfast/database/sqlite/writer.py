@@ -62,6 +62,8 @@ class Writer:
         self._looks_at: float | None = None
         """When the shell will look after the block, without being woken."""
         self._block_change = threading.Lock()
+        self._is_left_open = False
+        """Whether `close` has given up, because another process held the right to write."""
         self._is_log_to_be_emptied = False
 
     async def write(self, work: Work[R]) -> R:
@@ -130,7 +132,8 @@ class Writer:
                 until = self._runtime.monotonic() + self._seconds
                 self._wait(ThreadWriteRequest(_do_nothing, until, self._runtime.signal()))
         if not in_slices(lambda seconds: self._thread_lock.acquire(timeout=seconds), self._longest_wait()):
-            return  # the shell waits in the kernel, behind a stopped process; it is a daemon, and harmless
+            self._is_left_open = True  # the shell waits in the kernel, behind a stopped process; it closes afterwards
+            return
         try:
             self._is_log_to_be_emptied = False  # the last connection to go does it anyway
             with self._connection:
@@ -189,8 +192,16 @@ class Writer:
                 for request in requests:
                     request.error = error
         finally:
+            self._close_if_left_open()
             self._release_thread_lock()
         resolve(requests)
+
+    def _close_if_left_open(self) -> None:
+        """Let go of the connections of a store whose `close` has given up, unless somebody uses it again."""
+        if self._is_left_open and not self._queue:
+            self._is_left_open = False
+            with self._connection:
+                self.disconnect()
 
     def _open_next(self, request: WriteRequest[Any]) -> None:
         """Open a block for who waits in *request*, and leave him the right to write."""
