@@ -291,11 +291,10 @@ class Log:
     async def _catch_up(self) -> None:
         """Wait until all that has happened by now is printed."""
         async with asyncio.timeout(SECONDS):
-            there = await self._hf.cursor()
-            while self._events.cursor != there:
+            self._grown.clear()
+            while self._events.cursor != await self._hf.cursor():
+                await self._grown.wait()  # set, too, if an event was printed while the cursor was read
                 self._grown.clear()
-                await self._grown.wait()
-                there = await self._hf.cursor()
 
     async def _follow(self) -> None:
         async for event in self._events:
