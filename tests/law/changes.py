@@ -116,12 +116,13 @@ def is_opened(each: Change) -> bool:
 
 def is_reap(each: Change) -> bool:
     """Tell whether a job was taken from a worker that was thought to be gone."""
-    return (each.crashes > each.old_crashes and not is_death_of_child(each)) or each.reason in LOST
+    return (each.crashes > each.old_crashes or each.reason in LOST) and not is_death_of_child(each)
 
 
 def is_death_of_child(each: Change) -> bool:
     """Tell whether a worker says that the job took down the child process that it ran in."""
-    return each.error is not None and bool(json.loads(each.error)["type"] == "ChildDied")
+    is_crash = each.crashes > each.old_crashes  # an error stays with the job for as long as no other is written
+    return is_crash and each.error is not None and bool(json.loads(each.error)["type"] == "ChildDied")
 
 
 def is_left_behind(each: Change) -> bool:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from tests.law.blocks import BlockRules, Written
-from tests.law.changes import Change, is_by_hand, is_left_behind, is_reap
+from tests.law.changes import Change, is_by_hand, is_death_of_child, is_left_behind, is_reap
 from tests.torture.history import Line, deaths_at
 from tests.torture.rules import CLOCK_SLACK_MS, Findings, Known, Rules
 
@@ -96,7 +96,8 @@ class HandlerRules(Rules):
             for first, second in overlaps(those):
                 key = first.line["job"], first.line["attempt"]
                 line, end = self._known.ends.get(key, (None, None))
-                is_lost = end is not None and (is_reap(end) or is_by_hand(end) or is_left_behind(end))
+                ways = (is_reap, is_death_of_child, is_by_hand, is_left_behind)
+                is_lost = end is not None and any(is_so(end) for is_so in ways)
                 self._reached["zombie beside its successor"] += 1
                 if not is_lost and (line is not None or key[0] not in self._known.gone):
                     self._say("I-26", f"in lane {lane} {second.line['job']} began while {key} ran")

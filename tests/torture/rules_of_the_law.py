@@ -47,7 +47,7 @@ class LawRules(Rules):
         self._jobs.take(each)
         self._lanes.take(each)
         self._chains.take(each)
-        if is_end(each) and each.crashes > each.old_crashes and is_death_of_child(each):
+        if is_end(each) and is_death_of_child(each):
             self._reached["child died of its job"] += 1
 
     def take_event(self, line: Line) -> None:

@@ -331,6 +331,15 @@ def test_what_must_never_be_is_refused(good: History, mutant: Mutant) -> None:
     assert mutant.invariant in {each.partition(":")[0] for each in check(edited).violations}
 
 
+def test_a_job_that_took_its_child_process_down_was_not_reaped(good: History) -> None:
+    """The worker lives and says so itself: the lease need not be over."""
+    edited = deepcopy(good)
+    postgres(edited)
+    became(7, "pending", "running", error='{"type": "ChildDied"}')(edited)
+
+    assert check(edited).violations == []
+
+
 def test_every_assertion_has_a_mutant(good: History, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: set[Place] = set()
     say = Findings.say
