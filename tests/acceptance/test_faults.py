@@ -48,6 +48,7 @@ from tests.acceptance.scene import Scene
 from tests.conftest import SCHEMA
 from tests.support.conditions import until
 from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.faults.taken_files import take_away
 
 LEASE = 1.0
 
@@ -167,7 +168,7 @@ async def test_a_worker_whose_files_are_gone_says_so_stops_writing_and_goes_on_w
     async with hf, hf.worker(poll=0.1):
         chain = await hf.start(hall.waits())
         await until(lambda: hall.begun == [chain.id], "the handler runs")
-        file.rename(tmp_path / "moved")
+        take_away(hf.store, file, tmp_path / "moved")
         hall.gate.set()
         await until(lambda: "worker_store_trouble" in messages(caplog), "the worker says that it cannot write")
         is_made_anew = file.exists()

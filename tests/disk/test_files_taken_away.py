@@ -16,6 +16,7 @@ import pytest
 from tests.acceptance.hall import Hall, NewHoldfast, until_counts
 from tests.disk.running import ROOT
 from tests.support.conditions import until
+from tests.support.faults.taken_files import take_away
 from tests.support.processes import forked
 
 LEASE = 1.5
@@ -41,9 +42,7 @@ async def test_a_renewal_notices_that_a_file_is_another_and_all_goes_on_when_it_
     async with hf, hf.worker(poll=0.1):
         chain = await hf.start(hall.waits())
         await until(lambda: hall.begun == [chain.id], "the handler runs")
-        file.rename(tmp_path / "moved")
-        if what == "replaced":
-            file.touch()
+        take_away(hf.store, file, tmp_path / "moved", replace=what == "replaced")
         await until(lambda: bool(reasons(caplog, "leases_not_renewed")), "the lease cannot be renewed")
 
         (tmp_path / "moved").replace(file)

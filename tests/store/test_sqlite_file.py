@@ -8,7 +8,9 @@ import stat
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -372,6 +374,39 @@ def test_a_reader_that_comes_after_the_log_was_removed_does_not_make_it_anew(
     (tmp_path / "moved").replace(log)
     store.read_sync(touch)
     assert not is_made_anew
+
+
+@pytest.mark.parametrize("does", ["reads", "writes"])
+def test_a_log_that_is_replaced_while_a_connection_is_opened_is_not_used(
+    does: str, store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-36: such a connection was kept, and what it wrote was lost when the log was put back.
+
+    A block has a connection of its own, which is new at first.
+    """
+    store.open_sync()
+    store.run_sync(create)
+    store.run_sync(add, 1)
+    file, moved = tmp_path / "jobs.db-wal", tmp_path / "moved"
+    state = store._usable_state()
+    state.readers.close()
+    use = partial(store.read_sync, touch) if does == "reads" else partial(state.writer.begin_sync, 5.0)
+    connect = sqlite3.connect
+
+    def replace_first(*words: Any, **options: Any) -> sqlite3.Connection:
+        monkeypatch.undo()
+        file.rename(moved)
+        file.touch()
+        return connect(*words, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", replace_first)
+    with pytest.raises(Unavailable, match="-wal was removed or replaced while in use"):
+        use()
+    moved.replace(file)
+
+    assert store.read_sync(numbers) == [1]
+    store.run_sync(add, 2)
+    assert store.read_sync(numbers) == [1, 2]
 
 
 async def touch(tx: Tx) -> None:

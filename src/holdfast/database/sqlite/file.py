@@ -133,12 +133,26 @@ class DatabaseFile:
         if self._clock is not None:
             connection.create_function("holdfast_now", 0, self._clock)
         try:
-            for pragma in ("PRAGMA mmap_size = 0", *pragmas):  # M6; some builds map by default
+            for pragma in ("PRAGMA mmap_size = 0", *pragmas, "PRAGMA schema_version"):  # M6; some builds map by default
                 connection.execute(pragma).close()
         except sqlite3.Error:
             sqlite3.Connection.close(connection)
+            self._check_opened()
+            raise
+        try:
+            self._check_opened()
+        except Unavailable:
+            sqlite3.Connection.close(connection)
             raise
         return connection
+
+    def _check_opened(self) -> None:
+        """Raise if a file was replaced after the caller looked: the connection would be to another database, for good.
+
+        By then `PRAGMA schema_version` has opened SQLite's own files as well.
+        """
+        self.check()
+        self.check_newcomer()
 
 
 def require_sqlite(version: tuple[int, ...]) -> None:
