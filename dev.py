@@ -261,7 +261,7 @@ def check(arguments: list[str]) -> int:
         "ruff check": lambda: module("ruff", "check", "."),
         "ruff format": lambda: module("ruff", "format", "--check", "."),
         "mypy": lambda: module("mypy", "--strict", *typed),
-        "house, docs and types": lambda: pytest(CHECKING_TESTS),
+        "house, docs and types": lambda: pytest(["-n", "2", *CHECKING_TESTS]),
     }
     failed = [name for name, do in checks.items() if timed(name, do) != 0]
     print(f"failed: {', '.join(failed)}" if failed else "all checks passed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,13 @@ hypothesis.settings.load_profile("holdfast")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run draw what another has drawn."""
     parser.addoption("--seed", type=int, help="what the tests that draw at random begin with, as a failed one says it")
+
+
+def pytest_configure() -> None:
+    """Heed the signals that a shell has its background programs ignore: what tests start would ignore them, too."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

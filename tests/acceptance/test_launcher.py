@@ -153,6 +153,7 @@ def test_starting_a_running_server_changes_nothing(server: PostgresServer) -> No
     assert process_of(server) == before
 
 
+@pytest.mark.long
 def test_settings_reach_the_server() -> None:
     with temporary_postgres(durable=True, max_connections=7, settings={"work_mem": "5MB"}) as server:
         names = "'fsync', 'max_connections', 'work_mem'"
@@ -161,6 +162,7 @@ def test_settings_reach_the_server() -> None:
     assert rows == [("on",), ("7",), ("5120",)]
 
 
+@pytest.mark.long
 def test_nothing_is_left_after_the_block() -> None:
     with temporary_postgres() as server:
         process, directory = process_of(server), server.log.parent
@@ -170,6 +172,7 @@ def test_nothing_is_left_after_the_block() -> None:
 
 
 @on_linux
+@pytest.mark.long
 def test_a_standby_follows_its_primary_is_promoted_in_its_place_and_leaves_nothing() -> None:
     with temporary_postgres() as primary, temporary_standby(primary) as standby:
         process, directory = process_of(standby), standby.log.parent
@@ -197,7 +200,13 @@ def test_a_server_that_was_given_has_no_standby(server: PostgresServer, monkeypa
 
 
 @on_linux
-@pytest.mark.parametrize("forks", [False, True], ids=["alone", "with a forked child that lives on"])
+@pytest.mark.parametrize(
+    "forks",
+    [
+        pytest.param(False, id="alone", marks=pytest.mark.long),
+        pytest.param(True, id="with a forked child that lives on"),
+    ],
+)
 def test_nothing_is_left_when_the_using_process_is_killed(forks: bool) -> None:
     with start_user(forks=forks) as user:
         assert user.stdout
@@ -211,6 +220,7 @@ def test_nothing_is_left_when_the_using_process_is_killed(forks: bool) -> None:
 
 
 @on_linux
+@pytest.mark.long
 def test_nothing_is_left_when_the_using_process_is_killed_during_the_start(place: Path) -> None:
     with start_user(durable=True, TMPDIR=str(place)) as user:
         until(lambda: list(place.glob("*/server/data")), "initdb begins")
@@ -226,6 +236,7 @@ def test_a_directory_without_postgres_is_refused_by_name(tmp_path: Path) -> None
         pass
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_start_quotes_its_log() -> None:
     broken = {"shared_buffers": "no number"}
 
@@ -270,6 +281,7 @@ def test_a_machine_that_leaves_only_root_is_told_so(monkeypatch: pytest.MonkeyPa
         pass
 
 
+@pytest.mark.long
 def test_the_embedded_server_is_copied_if_it_cannot_be_run_in_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -289,6 +301,7 @@ def test_the_embedded_server_is_copied_if_it_cannot_be_run_in_place(
 
 
 @on_linux
+@pytest.mark.long
 def test_a_server_can_run_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = [each for each in host._candidates() if each.prefix and each.works()]
     if not mapped:

@@ -309,6 +309,7 @@ def stop(server: PostgresServer) -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.long
 def test_a_server_that_crashes_under_load_loses_and_doubles_nothing(own_server: PostgresServer, tmp_path: Path) -> None:
     """F-17, I-01, I-22."""
     with scene(own_server.url, tmp_path) as stage:

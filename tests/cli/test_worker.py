@@ -163,6 +163,7 @@ async def test_a_signal_that_another_thread_takes_wakes_the_loop_of_a_worker() -
     assert not has_waited_long.is_set()
 
 
+@pytest.mark.long
 def test_a_worker_that_has_drained_ends_with_0_even_if_the_interpreter_ends_slowly(tmp_path: Path) -> None:
     with working(tmp_path, "--grace", "0", slow_seconds=LAST_SECONDS + SPARE_SECONDS + 0.5) as process:
         process.send_signal(signal.SIGTERM)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,14 +37,11 @@ STAGED = [each for each in SIMULATED if each.scene is not None]
 BY_CHANCE = [each for each in SIMULATED if each.scene is None]
 
 
-def test_the_slow_ones_are_caught_by_chance() -> None:
-    assert {each.name for each in BY_CHANCE} >= set(SLOW)
-
-
 def test_every_scene_catches_somebody() -> None:
     assert {each.scene.name for each in STAGED if each.scene is not None} == SCENES.keys()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", STAGED, ids=lambda mutant: mutant.name)
 def test_a_scene_catches_a_wrong_engine(
     mutant: Mutant, folder: Path, template: Path, monkeypatch: pytest.MonkeyPatch
@@ -60,23 +56,8 @@ def test_a_scene_catches_a_wrong_engine(
     assert not any(word in violation for word in OUT_OF_DATE), violation
 
 
-SLOW = (
-    "expired, unreaped lease treated as lost",
-    "guard of settling, and the look before it",
-    "lease set after the claim, not in it",
-    "resume leaves an old request standing",
-    "unblock twice",
-    "waiting for the write lock counted as a loss",
-)
-"""What takes seconds to be caught, for the long part."""
-
-
-def with_slow_ones_long(wrong: Iterable[Mutant]) -> list[Any]:
-    marks = {True: (pytest.mark.long,), False: ()}
-    return [pytest.param(each, id=each.name, marks=marks[each.name in SLOW]) for each in wrong]
-
-
-@pytest.mark.parametrize("mutant", with_slow_ones_long(BY_CHANCE))
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", BY_CHANCE, ids=lambda mutant: mutant.name)
 def test_a_wrong_engine_is_caught(mutant: Mutant, folder: Path, template: Path) -> None:
     caught = first_caught(mutant, folder, template)
 

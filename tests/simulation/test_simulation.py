@@ -13,7 +13,7 @@ from tests.simulation.world import SAFETY_SECONDS, Outcome, play
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SHORT_SECONDS = 45.0
-SEEDS_BY_DEFAULT = 6
+SEEDS_BY_DEFAULT = 4
 SEEDS_TOGETHER = 20
 
 # what a batch of seeds must have come across, or it would prove little

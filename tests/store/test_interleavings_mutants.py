@@ -161,6 +161,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("race", RACES, ids=lambda race: race.name)
 
 
+@pytest.mark.long
 async def test_a_wrong_engine_turns_its_test_red(
     race: Race, way_pg: Way, begin: Any, actor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.turns import (
     pytest_terminal_summary,
     pytest_testnodedown,
     turns,
+    turns_of_many,
 )  # fmt: skip
 
 PLACES = range(8)
@@ -38,6 +39,17 @@ def test_each_turn_has_both_databases_and_both_colours(four: frozenset[str], pla
 @all_fours
 def test_every_way_has_its_turn(four: frozenset[str]) -> None:
     assert {way for place in PLACES for way in turns(ELSEWHERE, place, set(four))} == four
+
+
+@all_fours
+def test_of_many_cases_each_has_one_way_and_every_way_is_that_of_some(four: frozenset[str]) -> None:
+    chosen = [turns_of_many(ELSEWHERE, place, set(four)) for place in PLACES]
+
+    assert {len(each) for each in chosen} == {1}
+    assert set.union(*chosen) == four
+    assert turns_of_many(ELSEWHERE, 0, {*four, "provided"}) == {*chosen[0], "provided"}
+    assert {len(turns_of_many(ON_CONNECTIONS, place, {"sqlite", "postgres"})) for place in PLACES} == {1}
+    assert turns_of_many(ELSEWHERE, 0, {"north", "south"}) == {"north", "south"}
 
 
 @all_fours

@@ -4,8 +4,11 @@ An operation is one text for both databases and both colours, and so is its test
 has both databases and both colours, the one async and the other not: which, its place in its file decides, so that of
 every file half is run either way and no new name changes it. What has to be run a certain way says so with
 `@pytest.mark.ways("sqlite-async", "postgres-async")`. Where the databases have code of their own for the colours, all
-four stay. What is done on the connections of callers has every second of their kinds. With `--every-way` there are no
-turns; without, the summary says how many were left out.
+four stay. What is done on the connections of callers has every second of their kinds.
+
+A test of many cases has one way for each case, the next one for the next case, so that every way has some of them: the
+cases differ in what they say, and the ways in who says it. With `--every-way` there are no turns; without, the summary
+says how many were left out.
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ from tests.support.ways import WAYS
 from tests.worker.colours import COLOURS
 
 TESTS = Path(__file__).parents[1]
-CONTRACTS = {TESTS / "store": "way", TESTS / "worker": "colour"}
-"""Where they are, and what the parameter is called there that says which way one is run."""
+PARAMETERS = ("way", "colour")
+"""What the parameter is called that says which way a contract is run."""
 ALL_STAY = ("test_borrowed", "test_open_tx", "test_left_behind")
 FOUR = (frozenset(WAYS), frozenset(COLOURS))
 
 ON_CONNECTIONS = TESTS / "store" / "test_borrowed.py"
 MANY = 8
-"""A test that needs something which fewer kinds of connection have is run on all of these."""
+"""A test that needs something which fewer kinds of connection have is run on all of these. And what many cases are."""
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many tests had no turn in this run."""
@@ -77,10 +80,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def way_of(item: pytest.Function) -> str:
     """Name the way that *item* is run; nothing if that is no matter of turns."""
-    parameter = "stack" if item.path == ON_CONNECTIONS else CONTRACTS.get(item.path.parent, "")
-    if not hasattr(item, "callspec") or (item.path.name.startswith(ALL_STAY) and item.path != ON_CONNECTIONS):
-        return ""
-    return str(item.callspec.params.get(parameter, ""))
+    return str(item.callspec.params[name]) if hasattr(item, "callspec") and (name := parameter_of(item)) else ""
+
+
+def parameter_of(item: pytest.Function) -> str:
+    """Name the parameter that says which way *item* is run; nothing if there is none."""
+    names = ("stack",) if item.path == ON_CONNECTIONS else PARAMETERS
+    return next((name for name in names if name in item.callspec.params), "")
 
 
 def is_long(item: pytest.Item) -> bool:
@@ -93,11 +99,22 @@ def without_turn(ran: list[pytest.Function]) -> list[pytest.Function]:
     ways = {way_of(item) for item in ran}
     if len(ways) == 1:  # it has no other, or was asked for by its name
         return []
-    pinned = ran[0].get_closest_marker("ways")
-    chosen = set(pinned.args) if pinned else turns(ran[0].path, place_of(ran[0]), ways)
-    if not chosen & ways:
+    path, place, pinned = ran[0].path, place_of(ran[0]), ran[0].get_closest_marker("ways")
+    cases = list(dict.fromkeys(map(case_of, ran)))
+    if pinned:
+        chosen = [set(pinned.args)] * len(cases)
+    elif len(cases) < MANY:
+        chosen = [turns(path, place, ways)] * len(cases)
+    else:
+        chosen = [turns_of_many(path, place + number, ways) for number in range(len(cases))]
+    if not set.union(*chosen) & ways:
         raise pytest.UsageError(f"{ran[0].nodeid}: of its ways, {', '.join(sorted(ways))}, none is left")
-    return [item for item in ran if way_of(item) not in chosen]
+    return [item for item in ran if way_of(item) not in chosen[cases.index(case_of(item))]]
+
+
+def case_of(item: pytest.Function) -> tuple[tuple[str, int], ...]:
+    """Tell the cases of one test apart: by every parameter but the way."""
+    return tuple((name, index) for name, index in item.callspec.indices.items() if name != parameter_of(item))
 
 
 def place_of(item: pytest.Function) -> int:
@@ -110,8 +127,17 @@ def turns(path: Path, place: int, ways: set[str]) -> set[str]:
     """Choose of the *ways* of a test those that it is run by default."""
     if path == ON_CONNECTIONS:
         return {way for number, way in enumerate(sorted(ways)) if len(ways) < MANY or (place + number) % 2}
+    if path.name.startswith(ALL_STAY):
+        return ways
     four = next((each for each in FOUR if each <= ways), frozenset[str]())
     return {way for way in ways if way not in four or has_turn(place, way)}
+
+
+def turns_of_many(path: Path, place: int, ways: set[str]) -> set[str]:
+    """Choose of the *ways* of a test those that one of its many cases is run by default: every fourth."""
+    four = ways if path == ON_CONNECTIONS else next((each for each in FOUR if each <= ways), frozenset[str]())
+    every = min(len(WAYS), len(four))
+    return {way for number, way in enumerate(sorted(four)) if (place + number) % every == 0} | (ways - four)
 
 
 def has_turn(place: int, way: str) -> bool:

@@ -197,6 +197,8 @@ def _dress(request: dict[str, Any], streams: list[int]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # nothing has been written to it yet
         sys.stdout.reconfigure(line_buffering=os.isatty(1) or bool(os.environ.get("PYTHONUNBUFFERED")))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):  # which the tests may have been told to ignore, by nohup for one
+        signal.signal(number, signal.SIG_DFL)
     fault_points.arm(
         request["environment"].get(fault_points.VARIABLE)
     )  # which a new process does as it imports Holdfast
