@@ -7,8 +7,8 @@ every file half is run either way and no new name changes it. What has to be run
 four stay. What is done on the connections of callers has every second of their kinds.
 
 A test of many cases has one way for each case, the next one for the next case, so that every way has some of them: the
-cases differ in what they say, and the ways in who says it. With `--every-way` there are no turns; without, the summary
-says how many were left out.
+cases differ in what they say, and the ways in who says it. So have the tests of the worker, which stands on operations
+that have tests of their own. With `--every-way` there are no turns; without, the summary says how many were left out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.support.ways import WAYS
 from tests.worker.colours import COLOURS
 
 TESTS = Path(__file__).parents[1]
+WORKER = TESTS / "worker"
 PARAMETERS = ("way", "colour")
 """What the parameter is called that says which way a contract is run."""
 ALL_STAY = ("test_borrowed", "test_open_tx", "test_left_behind")
@@ -57,12 +58,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and way_of(item):
             tests[item.parent, item.originalname].append(item)
-    left_out = [item for ran in tests.values() for item in without_turn(ran) if not is_long(item)]
-    for item in left_out:
+    leave_out(config, [item for ran in tests.values() for item in without_turn(ran) if not is_long(item)])
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Function]) -> None:
+    """Leave *items* to the long part, and count them."""
+    for item in items:
         item.add_marker(pytest.mark.long)
-    config.stash[LEFT_OUT] = len(left_out)
+    config.stash[LEFT_OUT] = config.stash.get(LEFT_OUT, 0) + len(items)
     if hasattr(config, "workeroutput"):
-        config.workeroutput[KEY] = len(left_out)
+        config.workeroutput[KEY] = config.stash[LEFT_OUT]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,10 +108,10 @@ def without_turn(ran: list[pytest.Function]) -> list[pytest.Function]:
     cases = list(dict.fromkeys(map(case_of, ran)))
     if pinned:
         chosen = [set(pinned.args)] * len(cases)
-    elif len(cases) < MANY:
-        chosen = [turns(path, place, ways)] * len(cases)
-    else:
+    elif len(cases) >= MANY or WORKER in path.parents:
         chosen = [turns_of_many(path, place + number, ways) for number in range(len(cases))]
+    else:
+        chosen = [turns(path, place, ways)] * len(cases)
     if not set.union(*chosen) & ways:
         raise pytest.UsageError(f"{ran[0].nodeid}: of its ways, {', '.join(sorted(ways))}, none is left")
     return [item for item in ran if way_of(item) not in chosen[cases.index(case_of(item))]]

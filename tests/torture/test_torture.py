@@ -62,7 +62,7 @@ def test_nothing_is_lost_in_a_few_seconds_of_faults(tmp_path: Path, database: Da
 
 @pytest.mark.long
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize("seed", [101, 102])
+@pytest.mark.parametrize("seed", [101, pytest.param(102, marks=pytest.mark.by_hand)])
 def test_nothing_is_lost_in_minutes_of_faults(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, database: DatabaseKind, seed: int
 ) -> None:

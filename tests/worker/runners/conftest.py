@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Holdfast
+from tests.support.turns import is_long, leave_out, place_of
 from tests.worker.providers import Often, Stack, provided
 from tests.worker.runners.behaviours import FACES, LONGEST_SECONDS, RUNNERS, TASKS
 from tests.worker.runners.notes import PLACE
@@ -41,9 +42,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("runner", RUNNERS, indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the runners that a stack does not have: its transactions are of one colour, and not for children."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the runners that a stack does not have: its transactions are of one colour, and not for children.
+
+    Every runner has each of its tests on one database by default, by turns, and on the other in the long part.
+    """
     items[:] = [each for each in items if not isinstance(each, pytest.Function) or fits(each)]
+    if not config.getoption("every_way"):
+        functions = [each for each in items if isinstance(each, pytest.Function)]
+        leave_out(config, [each for each in functions if not has_turn(each) and not is_long(each)])
+
+
+def has_turn(item: pytest.Function) -> bool:
+    """Tell whether the database of a test is that of its runner's turn, or the only one that it has."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    database, runner = params.get("hf"), params.get("runner")
+    if database not in DATABASES or runner not in RUNNERS or pinned(item):
+        return True
+    return (DATABASES.index(database) + RUNNERS.index(runner) + place_of(item)) % 2 == 0
+
+
+def pinned(item: pytest.Function) -> bool:
+    """Tell whether a test says itself which database it wants."""
+    return any("hf" in names_in(mark.args[0]) for mark in item.iter_markers("parametrize"))
 
 
 def fits(item: pytest.Function) -> bool:
