@@ -44,6 +44,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from glob import escape, glob
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -196,9 +197,10 @@ def find_python(wanted: str) -> tuple[str, str]:
 def possible_pythons() -> Iterator[str]:
     """List programs that should be Pythons: on PATH as a shell looks, then pyenv's, the newest first, then uv's."""
     for directory in os.get_exec_path():
-        yield from (str(path) for path in in_order(Path(directory).glob("python3.*")) if is_python_name(path.name))
+        found = in_order(map(Path, glob(f"{escape(directory)}/python3.*")))  # nothing where this user may not look
+        yield from (str(path) for path in found if is_python_name(path.name))
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    for home in in_order(pyenv.glob("versions/3.*")):
+    for home in in_order(map(Path, glob(f"{escape(str(pyenv))}/versions/3.*"))):
         yield str(home / "bin" / "python3")
     uv = find_uv()
     for minor in (14, 13, 12, 11) if uv else ():

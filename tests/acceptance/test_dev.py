@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import dev
 from tests.acceptance.processes import is_running, until
+from tests.disk.read_only import obey_modes
 
 SCRIPT = Path(dev.__file__)
 PROJECT = ("src", "requirements", "tests", "dev.py", "pyproject.toml", "LICENSE", "README.md")
@@ -271,6 +273,19 @@ def test_another_python_may_be_given_by_its_path(pythons: Path, started: list[tu
     dev.leave_for_wanted_python(["--python", path])
 
     assert started == [(path, ["test"], ".venv-3.12")]
+
+
+def test_where_this_user_may_not_look_there_is_no_python(pythons: Path, tmp_path: Path) -> None:
+    """It was a PermissionError for everybody who had inherited root's PYENV_ROOT."""
+    places = [tmp_path / "pyenv", tmp_path / "shims"]
+    for place in places:
+        place.chmod(0)
+    try:
+        with ThreadPoolExecutor(1, initializer=obey_modes) as thread:
+            assert thread.submit(lambda: list(dev.possible_pythons())).result() == []
+    finally:
+        for place in places:
+            place.chmod(0o755)
 
 
 def test_without_a_wish_the_python_stays(started: list[tuple[str, list[str], str]]) -> None:

@@ -170,7 +170,7 @@ async def test_an_item_that_may_wait_for_a_stranger_keeps_nobody(
     make_caller: MakeCaller, stranger: Stranger, samples_url: str
 ) -> None:
     """I-60."""
-    caller = make_caller(deadline_seconds=2)
+    caller = make_caller(deadline_seconds=20)
     await caller.gather(add_items, [Item("first")])
 
     with psycopg.connect(samples_url) as other:

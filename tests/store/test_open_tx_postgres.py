@@ -133,7 +133,7 @@ async def test_behind_a_pooler_nothing_stays_on_a_connection(make_store: MakeSto
 
 async def test_handlers_in_blocks_keep_nobody_else_waiting(make_store: MakeStore, is_async: bool) -> None:
     """F-24."""
-    store = make_store(pool_size=1, deadline_seconds=1)
+    store = make_store(pool_size=1)
     block = await begin(store, is_async=is_async)
     await insert(block, "a")
 

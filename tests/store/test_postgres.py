@@ -260,12 +260,12 @@ async def test_a_server_that_became_read_only_is_unavailable(make_caller: MakeCa
         await add(tx, "a")
 
     with pytest.raises(Unavailable, match="read-only"):
-        await make_caller(deadline_seconds=1).run(write_read_only)
+        await make_caller().run(write_read_only)
 
 
 async def test_a_server_that_is_read_only_is_unavailable(make_caller: MakeCaller, samples_url: str) -> None:
     """F-20."""
-    caller = make_caller(f"{samples_url}?options=-c%20default_transaction_read_only%3Don", deadline_seconds=1)
+    caller = make_caller(f"{samples_url}?options=-c%20default_transaction_read_only%3Don")
 
     with pytest.raises(Unavailable, match="read-only"):
         await caller.run(add, "a")
@@ -432,7 +432,7 @@ async def test_a_read_may_not_write_over_a_view(make_caller: MakeCaller, strange
         await add(tx, "a")
 
     with pytest.raises(Unavailable, match="read-only"):
-        await make_caller(deadline_seconds=1).read(write_second)
+        await make_caller().read(write_second)
 
     assert stranger.rows() == {}
 

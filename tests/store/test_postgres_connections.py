@@ -270,7 +270,7 @@ def test_a_silent_first_host_leaves_time_for_the_second(samples_url: str) -> Non
         parts = urlsplit(samples_url)
         both = f"{parts.username}:{parts.password}@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
         url = parts._replace(netloc=both).geturl()
-        store = PostgresStore(Settings(database=url, schema_name=SCHEMA, deadline_seconds=1))
+        store = PostgresStore(Settings(database=url, schema_name=SCHEMA, deadline_seconds=3))
 
         assert store.read_sync(ask, "SELECT 1") == 1
         store.close_sync()
