@@ -143,7 +143,7 @@ def find_python(oldest: tuple[int, int]) -> str:
     names = [f"python3.{minor}" for minor in range(oldest[1], oldest[1] + 4)]
     kept = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
     on_path = [found for name in names if (found := shutil.which(name))]
-    in_pyenv = [found for name in names for found in glob(str(kept / "*" / "bin" / name))]  # none if that is not ours
+    in_pyenv = [found for name in names for found in glob(f"{kept}/*/bin/{name}")]  # noqa: PTH207 - pathlib's raises
     for each in [*on_path, *in_pyenv]:
         # a pyenv shim is on PATH even when its Python cannot be started
         if subprocess.run([each, "-c", ""], capture_output=True, check=False).returncode == 0:

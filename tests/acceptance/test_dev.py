@@ -275,17 +275,22 @@ def test_another_python_may_be_given_by_its_path(pythons: Path, started: list[tu
     assert started == [(path, ["test"], ".venv-3.12")]
 
 
-def test_where_this_user_may_not_look_there_is_no_python(pythons: Path, tmp_path: Path) -> None:
+def test_where_this_user_may_not_look_there_is_no_python(
+    pythons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was a PermissionError for everybody who had inherited root's PYENV_ROOT."""
-    places = [tmp_path / "pyenv", tmp_path / "shims"]
-    for place in places:
-        place.chmod(0)
+    closed = tmp_path / "root"
+    closed.mkdir()
+    for name in ("pyenv", "shims"):
+        (tmp_path / name).rename(closed / name)
+    monkeypatch.setenv("PATH", str(closed / "shims"))
+    monkeypatch.setenv("PYENV_ROOT", str(closed / "pyenv"))
+    closed.chmod(0)
     try:
         with ThreadPoolExecutor(1, initializer=obey_modes) as thread:
             assert thread.submit(lambda: list(dev.possible_pythons())).result() == []
     finally:
-        for place in places:
-            place.chmod(0o755)
+        closed.chmod(0o755)
 
 
 def test_without_a_wish_the_python_stays(started: list[tuple[str, list[str], str]]) -> None:

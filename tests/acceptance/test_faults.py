@@ -459,7 +459,7 @@ def test_a_start_while_the_database_cannot_be_had_is_a_store_error(tmp_path: Pat
     with pytest.raises(StoreError):
         hf.sync.start(quick())
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4.5  # and not by the usual deadline
     hf.sync.close()
 
 

@@ -215,7 +215,7 @@ def test_the_first_signal_drains_and_leaves_no_running_row(stage: Scene) -> None
     code = worker.exit_code()
 
     assert code == 0, worker.said
-    assert time.monotonic() - began < 1 + 5
+    assert time.monotonic() - began < 1 + 5 + NOISE
     rows = dict(stage.rows("SELECT id, status FROM holdfast_job"))
     assert rows == {
         str(finishing): "completed",
@@ -269,7 +269,7 @@ def test_a_worker_without_its_database_still_ends_in_time(own_server: PostgresSe
         worker.send(signal.SIGTERM)
         code = worker.exit_code(20)
 
-        assert time.monotonic() - began < 1 + 5
+        assert time.monotonic() - began < 1 + 5 + NOISE
         assert code == 5
 
 
@@ -296,7 +296,7 @@ def test_a_worker_whose_database_falls_silent_lives_on_says_so_once_and_ends_in_
         worker.send(signal.SIGTERM)
         worker.exit_code(20)
 
-        assert time.monotonic() - began < 1 + 5
+        assert time.monotonic() - began < 1 + 5 + NOISE
         stage.assert_each_completed_once()
         assert of_the_first_silence.count("worker_store_trouble") == 1, worker.said
         assert of_the_first_silence.count("worker_store_answers") == 1, worker.said

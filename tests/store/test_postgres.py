@@ -260,12 +260,12 @@ async def test_a_server_that_became_read_only_is_unavailable(make_caller: MakeCa
         await add(tx, "a")
 
     with pytest.raises(Unavailable, match="read-only"):
-        await make_caller().run(write_read_only)
+        await make_caller(deadline_seconds=2.5).run(write_read_only)
 
 
 async def test_a_server_that_is_read_only_is_unavailable(make_caller: MakeCaller, samples_url: str) -> None:
     """F-20."""
-    caller = make_caller(f"{samples_url}?options=-c%20default_transaction_read_only%3Don")
+    caller = make_caller(f"{samples_url}?options=-c%20default_transaction_read_only%3Don", deadline_seconds=2.5)
 
     with pytest.raises(Unavailable, match="read-only"):
         await caller.run(add, "a")
@@ -329,13 +329,14 @@ async def test_a_mistake_in_our_sql_is_shown_as_it_is(make_caller: MakeCaller) -
 async def test_a_wrong_password_is_told_at_once_and_not_shown(make_caller: MakeCaller, samples_url: str) -> None:
     """F-25."""
     parts = urlsplit(samples_url)
-    caller = make_caller(parts._replace(netloc=f"postgres:so-secret@{parts.hostname}:{parts.port}").geturl())
+    url = parts._replace(netloc=f"postgres:so-secret@{parts.hostname}:{parts.port}").geturl()
+    caller = make_caller(url, deadline_seconds=100)
 
     started = time.monotonic()
     with pytest.raises(Unavailable, match="authentication failed") as caught:
         await caller.open()
 
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 50
     assert "so-secret" not in f"{caught.value} {caught.value.__cause__}"
 
 
@@ -432,7 +433,7 @@ async def test_a_read_may_not_write_over_a_view(make_caller: MakeCaller, strange
         await add(tx, "a")
 
     with pytest.raises(Unavailable, match="read-only"):
-        await make_caller().read(write_second)
+        await make_caller(deadline_seconds=2.5).read(write_second)
 
     assert stranger.rows() == {}
 
