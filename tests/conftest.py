@@ -117,10 +117,14 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def new_holdfast(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Holdfast]]:
-    """Make faces on the database of this test: `new_holdfast("sqlite", deadline_seconds=1)`."""
+    """Make faces on the database of this test: `new_holdfast("sqlite", deadline_seconds=1)`.
+
+    Unless a test says otherwise, a call has more time than users' have: the machine may be busy with other things.
+    """
     made: list[Holdfast] = []
 
     def make(database: str, **options: object) -> Holdfast:
+        options = {"deadline_seconds": 20, **options}
         if database == "postgres":
             made.append(Holdfast(request.getfixturevalue("empty_url"), **{"schema_name": SCHEMA, **options}))  # type: ignore[arg-type]
         else:

@@ -51,13 +51,13 @@ class Client:
         self.status = int(first.split(" ")[1])
         self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
 
-    async def next(self, timeout: float = 10) -> Message:
+    async def next(self, timeout: float = 30) -> Message:
         """Give the next message; fail if the stream ends or nothing comes."""
         message = await self.next_or_end(timeout)
         assert message is not None, "the stream has ended"
         return message
 
-    async def next_or_end(self, timeout: float = 10) -> Message | None:
+    async def next_or_end(self, timeout: float = 30) -> Message | None:
         """Give the next message, or None at the end of the stream."""
         async with asyncio.timeout(timeout):
             while not self._waiting:
@@ -67,13 +67,13 @@ class Client:
         self.seen.append(self._waiting[0])
         return self._waiting.pop(0)
 
-    async def until(self, fits: Callable[[Message], bool], timeout: float = 10) -> Message:
+    async def until(self, fits: Callable[[Message], bool], timeout: float = 30) -> Message:
         """Read on to a message that fits."""
         while True:
             if fits(message := await self.next(timeout)):
                 return message
 
-    async def rest(self, timeout: float = 10) -> list[Message]:
+    async def rest(self, timeout: float = 30) -> list[Message]:
         """Read to the end of the stream."""
         found = []
         while (message := await self.next_or_end(timeout)) is not None:

@@ -121,7 +121,7 @@ class Stranger:
         return dict(self.connection.execute("SELECT id, amount FROM sample").fetchall())
 
 
-async def until(condition: Callable[[], object], what: str, timeout: float = 10) -> None:
+async def until(condition: Callable[[], object], what: str, timeout: float = 30) -> None:
     """Wait until *condition* holds; fail with *what* did not happen."""
     try:
         async with asyncio.timeout(timeout):

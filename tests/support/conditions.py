@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 GLANCE_SECONDS = 0.005
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], what: str, timeout: float = 10) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], what: str, timeout: float = 30) -> None:
     """Wait until *condition* holds; fail after *timeout* seconds, naming *what* did not happen."""
     deadline = time.monotonic() + timeout
     while True:

@@ -83,7 +83,7 @@ class Colour:
         """Tell the status of a job."""
         return str((await self.hf.get_job(job)).status)
 
-    async def until_status(self, job: Any, status: str, timeout: float = 15) -> None:
+    async def until_status(self, job: Any, status: str, timeout: float = 30) -> None:
         """Wait until a job has this status."""
 
         async def holds() -> bool:

@@ -113,8 +113,8 @@ async def test_a_commit_is_heard_by_whoever_listens_in_this_process_and_in_other
 
             await here.start(greet(name="Ada"))
 
-            await until(lambda: near.heard > before[0], "its own process hears it", timeout=5)
-            await until(lambda: far.heard > before[1], "the other process hears it", timeout=5)
+            await until(lambda: near.heard > before[0], "its own process hears it", timeout=20)
+            await until(lambda: far.heard > before[1], "the other process hears it", timeout=20)
 
 
 async def test_a_callers_transaction_is_heard_when_it_commits(database: str, new_holdfast: NewHoldfast) -> None:
@@ -134,7 +134,7 @@ async def test_a_callers_transaction_is_heard_when_it_commits(database: str, new
 
             connection.commit()
 
-            await until(lambda: ear.heard > before, "the commit is heard", timeout=5)
+            await until(lambda: ear.heard > before, "the commit is heard", timeout=20)
         connection.close()
 
 
@@ -227,7 +227,7 @@ async def test_a_terminated_listener_listens_again_before_it_is_read_again(
             assert ear.is_listening
             before = ear.heard
             await hf.start(greet(name="Ada"))
-            await until(lambda: ear.heard > before, "a hint after the return", timeout=5)
+            await until(lambda: ear.heard > before, "a hint after the return", timeout=20)
     assert [record.message for record in caplog.records] == ["hints_lost", "hints_again"]
 
 
@@ -465,12 +465,12 @@ async def test_an_idle_worker_is_woken_by_a_start_in_another_process(database: s
 
         await here.start(tasks.get("note")(number=1))
 
-        await until(lambda: ran == [1], "the first start was hinted at", timeout=5)
+        await until(lambda: ran == [1], "the first start was hinted at", timeout=20)
         await until(lambda: is_asleep(worker), "the worker sleeps again")
 
         await here.start(tasks.get("note")(number=2))
 
-        await until(lambda: ran == [1, 2], "the second start was hinted at", timeout=5)
+        await until(lambda: ran == [1, 2], "the second start was hinted at", timeout=20)
 
 
 def is_asleep(worker: Any) -> bool:
@@ -499,7 +499,7 @@ async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: N
 
         await here.start(tasks.get("note")(number=1))
 
-        await until(lambda: ran == [1], "the poll found it", timeout=5)
+        await until(lambda: ran == [1], "the poll found it", timeout=20)
 
 
 @pytest.mark.usefixtures("own_horizon")
@@ -520,7 +520,7 @@ async def test_a_job_whose_caller_commits_after_the_worker_fell_asleep_is_found_
 
                 caller.commit()
 
-                await until(lambda: ran == [1], "it was found", timeout=5)
+                await until(lambda: ran == [1], "it was found", timeout=20)
                 await until(lambda: worker._hearing._rest.seconds() == 30, "nothing old is open any more")
 
 
@@ -535,7 +535,7 @@ async def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(
 
         await hf.start(tasks.get("note")(number=1), delay=0.3)
 
-        await until(lambda: ran == [1], "the job ran", timeout=5)
+        await until(lambda: ran == [1], "the job ran", timeout=20)
 
 
 @pytest.mark.parametrize("has_hints", [True, False])

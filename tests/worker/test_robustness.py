@@ -40,7 +40,7 @@ async def status_of(hf: Holdfast, job: Any) -> str:
     return str((await hf.get_job(job)).status)
 
 
-async def until_status(hf: Holdfast, job: Any, status: str, timeout: float = 10) -> None:
+async def until_status(hf: Holdfast, job: Any, status: str, timeout: float = 30) -> None:
     async def holds() -> bool:
         return await status_of(hf, job) == status
 
