@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 import queue
 import threading
 import time
@@ -284,10 +285,12 @@ class Threads:
     def __init__(self, most: int = 4) -> None:
         self._most = most
         self._pool: ThreadPool | None = None
+        self._process = 0
 
     async def call(self, function: Callable[[], R]) -> R:
         """Run *function* in a thread and return its result."""
-        if self._pool is None:
+        if self._pool is None or self._process != os.getpid():  # the threads of a parent are not in its child
+            self._process = os.getpid()
             self._pool = ThreadPool(self._most, "holdfast-call", start_engine_thread)
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._pool.run(_LoopCall(function, future))
@@ -298,10 +301,6 @@ class Threads:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False)
-
-    def drop(self) -> None:
-        """Forget the threads without waiting for them (they are gone after a fork)."""
-        self._pool = None
 
 
 class _LoopCall:

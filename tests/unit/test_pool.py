@@ -198,7 +198,6 @@ async def call() -> int:
 assert asyncio.run(call()) == os.getpid()
 child = os.fork()
 if child == 0:
-    threads.drop()
     assert asyncio.run(call()) == os.getpid()
     print("child", flush=True)
     sys.exit()  # with all that Python does at an exit

@@ -56,6 +56,13 @@ def test_one_job_is_no_list_of_them(face: BlockingHoldfast, verb: str, one: Any)
         getattr(face, verb)(one)
 
 
+@pytest.mark.parametrize("verb", ["wait", "delete_many"])
+@pytest.mark.parametrize("one", [IDS[0], str(IDS[0])], ids=["id", "text"])
+def test_one_chain_is_no_list_of_them(face: BlockingHoldfast, verb: str, one: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"not one \w+; write \[chain\]$"):
+        getattr(face, verb)(one)
+
+
 @pytest.mark.parametrize("said", [{"by": b"ada"}, {"why": b""}, {"by": 7}, {"why": ["late"]}])
 def test_who_asks_and_why_are_texts(face: BlockingHoldfast, said: Any) -> None:
     with pytest.raises(InvalidInput, match="it is a text, not") as refusal:

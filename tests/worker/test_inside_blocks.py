@@ -22,9 +22,16 @@ VERBS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "pause": (lambda hf, task: hf.pause("0198c0de-0000-7000-8000-000000000000"), "connection=tx"),
     "resume": (lambda hf, task: hf.resume("0198c0de-0000-7000-8000-000000000000"), "connection=tx"),
     "retry": (lambda hf, task: hf.retry("0198c0de-0000-7000-8000-000000000000"), "connection=tx"),
-    "trigger": (lambda hf, task: hf.trigger("0198c0de-0000-7000-8000-000000000000"), "connection=tx"),
+    "trigger": (lambda hf, task: hf.trigger("0198c0de-0000-7000-8000-000000000000"), "hf.trigger(…, connection=tx)"),
     "delete": (lambda hf, task: hf.delete("0198c0de-0000-7000-8000-000000000000"), "connection=tx"),
     "start_again": (lambda hf, task: hf.start_again("0198c0de-0000-7000-8000-000000000000"), "connection=tx"),
+    **{
+        f"{verb}_many": (
+            lambda hf, task, verb=verb: getattr(hf, f"{verb}_many")(["0198c0de-0000-7000-8000-000000000000"]),
+            f"write `hf.{verb}_many(…, connection=tx)`",
+        )
+        for verb in ("cancel", "pause", "resume", "retry", "trigger", "delete", "start_again")
+    },
     "complete": (lambda hf, task: hf.complete(task, "0198c0de-0000-7000-8000-000000000000", 1), "connection=tx"),
     "pause of a lane": (lambda hf, task: hf.lane("a").pause(), "after the block"),
     "pause of a queue": (lambda hf, task: hf.queue("a").pause(), "after the block"),

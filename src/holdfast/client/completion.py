@@ -6,9 +6,10 @@
                     │ refused, or an error   │ COMMIT has failed, or nobody knows
                     └──────▶ rolled back ◀───┘
 
-They differ in the fence, which keeps the job for the block. `worker.fenced.TokenFence` looks at the job without a lock
-when the block opens, and its guarded UPDATE decides just before COMMIT. `completing.RowLockFence` locks the job when
-the block opens, so that nothing is left to decide. A block in a caller's transaction neither begins nor ends it.
+They differ in the fence, which keeps the job for the block. `TokenFence` (`worker.attempts.attempt_block`) looks at the
+job without a lock when the block opens, and its guarded UPDATE decides just before COMMIT. `RowLockFence`
+(`client.outside_completion`) locks the job when the block opens, so that nothing is left to decide. A block in a
+caller's transaction neither begins nor ends it.
 """
 
 from __future__ import annotations

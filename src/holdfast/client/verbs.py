@@ -6,7 +6,7 @@ verb; over a blocking runner nothing suspends, so the blocking face finishes the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_args
 from uuid import UUID
@@ -77,7 +77,7 @@ class Verbs:
         if until not in get_args(Until):
             raise InvalidInput("one waits for 'all' or for 'any'", "until")
         seconds = _timeout(timeout)
-        ids = [target_id(each) for each in targets]
+        ids = _ids_in_any_order(targets)
         found = await runner.read(polls.chain_results, ids) if ids else {}
         if missing := [each for each in ids if each not in found]:
             raise ChainNotFound(missing[0])
@@ -114,33 +114,36 @@ class Verbs:
 
     async def delete_many(self, runner: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
         """Delete chains, as far as they are there."""
-        refuse_in_block(runner, deletes.delete)
-        return await runner.run(deletes.delete, [target_id(each) for each in targets], cascade)
+        ids = _ids_in_any_order(targets)
+        refuse_in_block(runner, _verb("delete", targets))
+        return await runner.run(deletes.delete, ids, cascade)
 
     async def cancel(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[CancelAnswer]:
         """Cancel jobs."""
-        return await _steer(runner, steering.cancel, jobs, asked)
+        return await _steer(runner, "cancel", steering.cancel, jobs, asked)
 
     async def pause(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[PauseAnswer]:
         """Pause jobs."""
-        return await _steer(runner, steering.pause, jobs, asked)
+        return await _steer(runner, "pause", steering.pause, jobs, asked)
 
     async def resume(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Let paused jobs go on."""
-        return [self._decoder.job(each) for each in await _steer(runner, steering.resume, jobs, asked)]
+        return [self._decoder.job(each) for each in await _steer(runner, "resume", steering.resume, jobs, asked)]
 
     async def retry(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Run failed or cancelled jobs again."""
-        return [self._decoder.job(each) for each in await _steer(runner, steering.retry, jobs, asked)]
+        return [self._decoder.job(each) for each in await _steer(runner, "retry", steering.retry, jobs, asked)]
 
     async def reschedule(self, runner: Runner, jobs: Sequence[Target], when: When, asked: Asked) -> list[Job]:
-        """Have pending jobs run at another time."""
-        return [self._decoder.job(each) for each in await _steer(runner, steering.reschedule, jobs, *when, asked)]
+        """Have pending jobs run at another time, or at once."""
+        verb = "trigger" if when is NOW else "reschedule"
+        moved = await _steer(runner, verb, steering.reschedule, jobs, *when, asked)
+        return [self._decoder.job(each) for each in moved]
 
     async def complete(self, runner: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
         """Complete a job without a worker."""
         require_task(task, "hf.complete")
-        refuse_in_block(runner, completing.complete)
+        refuse_in_block(runner, "complete")
         operation = completing.complete if _is_callers(runner) else completing.complete_at_once
         job = await runner.run(operation, target_id(target), task.names, task.encode_output(output), asked)
         return self._decoder.job(job)
@@ -168,7 +171,7 @@ class Verbs:
         self, runner: Runner, jobs: Sequence[Target], connection: object, asked: Asked
     ) -> list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""
-        refuse_in_block(runner, creation.start_again)
+        refuse_in_block(runner, _verb("start_again", jobs))
         self._starter.take([], connection)
         wanted = [(each, self._starter.new_id()) for each in _target_ids(jobs)]
         started = await runner.run(creation.start_again, wanted, asked.said()) if wanted else []
@@ -184,11 +187,28 @@ def _timeout(timeout: Seconds | None) -> float | None:
     return seconds
 
 
-def only_one(target: Target, verb: str) -> list[Target]:
+class OnlyOne(list[Target]):
+    """What a verb for one job was given, as the verb for many takes it."""
+
+
+def only_one(target: Target, verb: str) -> OnlyOne:
     """Take the one job that *verb* is given; refuse several of them with the line to write."""
     if _are_several(target):
         raise InvalidInput(f"hf.{verb}() takes one job, chain or id; write hf.{verb}_many([...])")
-    return [target]
+    return OnlyOne([target])
+
+
+def _verb(name: str, targets: object) -> str:
+    """Give the name by which the caller has asked for it: that for one, or that for many."""
+    return name if isinstance(targets, OnlyOne) else f"{name}_many"
+
+
+def _ids_in_any_order(targets: object) -> list[UUID]:
+    if isinstance(targets, Iterable) and _are_several(targets):
+        return [target_id(each) for each in targets]
+    raise InvalidInput(
+        f"it is a list of jobs, chains or ids, not one {type(targets).__name__}; write [chain]", "chains"
+    )
 
 
 def _target_ids(targets: object) -> list[UUID]:
@@ -205,25 +225,26 @@ def _are_several(targets: object) -> bool:
 
 async def _steer(
     runner: Runner,
-    verb: Operation[Concatenate[Sequence[UUID], P], list[R]],
+    verb: str,
+    operation: Operation[Concatenate[Sequence[UUID], P], list[R]],
     targets: Sequence[Target],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> list[R]:
-    """Run *verb*; on a caller's connection what it leaves to admission stays left until the commit."""
+    """Run *operation*; on a caller's connection what it leaves to admission stays left until the commit."""
     ids = _target_ids(targets)
     if not ids:
         return []
-    refuse_in_block(runner, verb)
+    refuse_in_block(runner, _verb(verb, targets))
     if _is_callers(runner):
-        return await runner.run(verb, ids, *args, **kwargs)
-    return await runner.run(steering.at_once, verb, ids, *args, **kwargs)
+        return await runner.run(operation, ids, *args, **kwargs)
+    return await runner.run(steering.at_once, operation, ids, *args, **kwargs)
 
 
-def refuse_in_block(runner: Runner, operation: Callable[..., Any]) -> None:
-    """Raise `Misuse` for *operation* in a transaction of our own, if a block of a handler is open here."""
+def refuse_in_block(runner: Runner, verb: str) -> None:
+    """Raise `Misuse` for *verb* in a transaction of our own, if a block of a handler is open here."""
     if not _is_callers(runner):
-        current_block.refuse_write(f"hf.{operation.__name__}")
+        current_block.refuse_write(f"hf.{verb}")
 
 
 def _is_callers(runner: Runner) -> bool:

@@ -185,7 +185,6 @@ class SqliteStore:
         if left.is_connected or left.is_spoilt:
             self._state.is_spoilt = True
             keep_for_ever(left)
-        self._runtime.threads.drop()
 
     async def _opened(self) -> _SqliteState:
         state = self._usable_state()
