@@ -11,6 +11,7 @@ from typing import Any
 import django
 from django.conf import settings
 from django.db import connections
+from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import conninfo_to_dict
 
 APPS = (
@@ -55,6 +56,8 @@ def configure() -> None:
         ],
     )
     django.setup()
+    # now, as its models: both name their tables by the settings of the moment, which some tests change
+    MigrationLoader(None, ignore_no_migrations=True)
     # a connection for each thread, as in blocking code; in an event loop Django would have one for each task
     connections._connections = threading.local()
 
