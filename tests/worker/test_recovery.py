@@ -472,8 +472,11 @@ FORKS = """
 import os, sys, time
 from holdfast.database.sqlite.file_locks import take_liveness_lock
 held = take_liveness_lock(sys.argv[1], model=".")
+read, write = os.pipe()
 if os.fork() == 0:
+    os.write(write, b"it has begun, and let go of the lock by now")
     time.sleep(60)
+os.read(read, 1)
 print(held.device, held.inode, flush=True)
 time.sleep(60)
 """
