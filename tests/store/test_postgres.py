@@ -80,7 +80,7 @@ async def test_the_victim_of_a_deadlock_runs_again(
         await caller.run(cross)
         crossing.join()
 
-    assert len(runs) == 2
+    assert len(runs) >= 2  # it may come again before the other one has what it waited for
     assert stranger.rows() == {"a": 11, "b": 11}
 
 
