@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -15,39 +16,40 @@ from tests.support.conditions import until
 from tests.support.factories import TASKS, greet
 from tests.support.ways import Way
 
+R = TypeVar("R")
+
+
+@pytest.fixture
+async def hf(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+    """An open face on PostgreSQL, where a row can be waited for."""
+    async with new_holdfast("postgres", tasks=[TASKS]) as face:
+        yield face
+
+
+async def while_it_is_deleted(hf: Holdfast, url: str, verb: Callable[[Any], Coroutine[Any, Any, R]]) -> R:
+    """Have *verb* wait for the head of a lane that somebody else deletes and then commits; give what it comes to."""
+    chain = await hf.start(greet(name="Ada"), lane="lane")
+    await engine.admit(Way(hf, is_async=True))
+    async with await psycopg.AsyncConnection.connect(url) as person:
+        await person.execute("SELECT 1")
+        await hf.delete(chain, connection=person)
+        waiting = asyncio.create_task(verb(chain))
+        await until(lambda: waits(url), "the verb waits for the row")
+        await person.commit()
+    return await waiting
+
 
 async def test_a_verb_that_waits_for_a_head_that_is_deleted_meanwhile_says_that_it_is_gone(
-    new_holdfast: Callable[..., Holdfast], empty_url: str
+    hf: Holdfast, empty_url: str
 ) -> None:
-    hf = new_holdfast("postgres", tasks=[TASKS])
-    async with hf:
-        chain = await hf.start(greet(name="Ada"), lane="lane")
-        await engine.admit(Way(hf, is_async=True))
-        async with await psycopg.AsyncConnection.connect(empty_url) as person:
-            await person.execute("SELECT 1")
-            await hf.delete(chain, connection=person)
-            verb = asyncio.create_task(hf.cancel(chain))
-            await until(lambda: waits(empty_url), "the verb waits for the row")
-            await person.commit()
-        with pytest.raises(JobNotFound):
-            await verb
+    with pytest.raises(JobNotFound):
+        await while_it_is_deleted(hf, empty_url, hf.cancel)
 
 
 async def test_a_delete_that_waits_for_another_of_the_same_head_finds_nothing_left(
-    new_holdfast: Callable[..., Holdfast], empty_url: str
+    hf: Holdfast, empty_url: str
 ) -> None:
-    hf = new_holdfast("postgres", tasks=[TASKS])
-    async with hf:
-        chain = await hf.start(greet(name="Ada"), lane="lane")
-        await engine.admit(Way(hf, is_async=True))
-        async with await psycopg.AsyncConnection.connect(empty_url) as person:
-            await person.execute("SELECT 1")
-            await hf.delete(chain, connection=person)
-            second = asyncio.create_task(hf.delete_many([chain]))
-            await until(lambda: waits(empty_url), "the second delete waits for the row")
-            await person.commit()
-
-        assert await second == []
+    assert await while_it_is_deleted(hf, empty_url, lambda chain: hf.delete_many([chain])) == []
 
 
 def waits(url: str) -> bool:

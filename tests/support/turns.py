@@ -4,7 +4,7 @@ An operation is one text for both databases and both colours, and so is its test
 has both databases and both colours, the one async and the other not: which, its place in its file decides, so that of
 every file half is run either way and no new name changes it. What has to be run a certain way says so with
 `@pytest.mark.ways("sqlite-async", "postgres-async")`. Where the databases have code of their own for the colours, all
-four stay. What is done on the connections of callers has every second of their kinds.
+four stay for a test of few cases. What is done on the connections of callers has every second of their kinds.
 
 A test of many cases has one way for each case, the next one for the next case, so that every way has some of them: the
 cases differ in what they say, and the ways in who says it. So have the tests of the worker, which stands on operations
