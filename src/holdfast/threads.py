@@ -299,7 +299,7 @@ class Threads:
     def close(self) -> None:
         """Let the threads go when they are done; the next call makes new ones."""
         pool, self._pool = self._pool, None
-        if pool is not None:
+        if pool is not None and self._process == os.getpid():  # a parent's may have been locked at the fork
             pool.shutdown(wait=False)
 
 

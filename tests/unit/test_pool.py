@@ -186,7 +186,7 @@ def test_python_waits_at_its_exit_for_what_was_submitted_and_for_no_idle_thread(
 
 
 AFTER_FORK = """
-import asyncio, os, sys, warnings
+import asyncio, os, signal, sys, warnings
 from holdfast.threads import Threads
 
 warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, on a fork beside threads
@@ -196,8 +196,15 @@ async def call() -> int:
     return await threads.call(os.getpid)
 
 assert asyncio.run(call()) == os.getpid()
-child = os.fork()
+with threads._pool._state.lock:  # as a thread has it for a moment after each call
+    child = os.fork()
 if child == 0:
+    other = Threads()
+    other._pool, other._process = threads._pool, threads._process
+    threads._pool._state.lock.acquire(blocking=False)
+    signal.alarm(20)
+    other.close()
+    signal.alarm(0)
     assert asyncio.run(call()) == os.getpid()
     print("child", flush=True)
     sys.exit()  # with all that Python does at an exit
