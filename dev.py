@@ -152,8 +152,8 @@ def test(arguments: list[str]) -> int:
 def test_arguments(arguments: list[str]) -> list[str]:
     """Translate what follows `dev.py test` into what follows `pytest`."""
     passed_on = [argument for argument in arguments if argument not in {"--fast", "--long"}]
-    if not passed_on:
-        passed_on = [f"--ignore={path}" for path in CHECKING_TESTS]
+    if not any(chooses_tests(argument) for argument in passed_on):
+        passed_on = [*(f"--ignore={path}" for path in CHECKING_TESTS), *passed_on]
     if "--fast" in arguments:
         passed_on = ["--sqlite-only", "--ignore=tests/acceptance", *passed_on]
     if "--long" in arguments:
@@ -164,6 +164,11 @@ def test_arguments(arguments: list[str]) -> list[str]:
         processes = "2" if "--long" in arguments else "4"
         passed_on = ["-n", processes, "--dist", "worksteal", *passed_on]
     return passed_on
+
+
+def chooses_tests(argument: str) -> bool:
+    """Tell whether *argument* of pytest's says which tests are wanted."""
+    return argument.startswith(("-k", "-m")) or (ROOT / argument.partition("::")[0]).exists()
 
 
 def leave_for_wanted_python(arguments: list[str]) -> list[str]:

@@ -200,17 +200,20 @@ def test_a_checkout_that_cannot_be_written_is_named(
 
 
 STEALING = ("--dist", "worksteal")
+CHECKED = [f"--ignore={each}" for each in dev.CHECKING_TESTS]
 
 
 @pytest.mark.parametrize(
     ("given", "passed_on"),
     [
-        ([], ["-n", "4", *STEALING, *(f"--ignore={each}" for each in dev.CHECKING_TESTS)]),
+        ([], ["-n", "4", *STEALING, *CHECKED]),
+        (["--turns", "1"], ["-n", "4", *STEALING, *CHECKED, "--turns", "1"]),
         (["-k", "claim", "-x"], ["-n", "4", *STEALING, "-k", "claim", "-x"]),
-        (["-n", "0"], ["-n", "0"]),
-        (["-n4"], ["-n4"]),
-        (["--pdb"], ["--pdb"]),
-        (["--fast", "-n0"], ["--sqlite-only", "--ignore=tests/acceptance", "-n0"]),
+        (["-n", "0"], [*CHECKED, "-n", "0"]),
+        (["-n4"], [*CHECKED, "-n4"]),
+        (["--pdb"], [*CHECKED, "--pdb"]),
+        (["--fast", "-n0"], ["--sqlite-only", "--ignore=tests/acceptance", *CHECKED, "-n0"]),
+        (["tests/test_docs.py", "-n0"], ["tests/test_docs.py", "-n0"]),
         (["--long", "tests/store"], ["-n", "2", *STEALING, "-m", "long", "tests/store"]),
     ],
 )

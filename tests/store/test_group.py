@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from holdfast.database.postgres.deadline import Deadline
-from holdfast.database.postgres.group import MOST_FLIGHTS, MOST_ITEMS, BlockingGroup, Part
+from holdfast.database.postgres.group import MOST_FLIGHTS, MOST_ITEMS, BlockingGroup, Part, Queue
 from holdfast.database.tx import Tx, repeatable
 from holdfast.errors import Busy, Unavailable, UnknownOutcome, WrongTask
 from tests.store.conftest import MakeStore
@@ -35,18 +36,29 @@ class Counting:
         return await add_items(tx, items)
 
 
-async def test_callers_that_wait_share_a_commit(make_caller: MakeCaller, stranger: Stranger) -> None:
+async def test_callers_that_wait_share_a_commit(
+    make_caller: MakeCaller, stranger: Stranger, samples_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caller = make_caller()
     counting = Counting()
     add = counting.add
     await caller.gather(add, [Item("first")])
+    arrived: list[object] = []
+    queue_up = Queue.add
+    monkeypatch.setattr(Queue, "add", lambda queue, part: (queue_up(queue, part), arrived.append(part)))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
 
-    calls = (caller.gather(add, [Item(f"{number} a"), Item(f"{number} b")]) for number in range(64))
-    results = await asyncio.gather(*calls)
+    with psycopg.connect(samples_url) as other:
+        other.execute("LOCK TABLE sample")
+        calls = (caller.gather(add, [Item(f"{number} a"), Item(f"{number} b")]) for number in range(64))
+        sharing = asyncio.gather(*calls)
+        await until(lambda: len(arrived) == 64, "all have come, and none has got through")
+    results = await sharing
 
     assert results == [[f"{number} a", f"{number} b"] for number in range(64)]
     assert len(stranger.rows()) == 129
-    assert len(counting.lists) < 40
+    before, under_way, after = 1, MOST_FLIGHTS, MOST_FLIGHTS
+    assert len(counting.lists) <= before + under_way + after
 
 
 async def test_one_bad_item_among_sixty_four_callers_fails_alone(make_caller: MakeCaller, stranger: Stranger) -> None:

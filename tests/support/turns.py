@@ -1,20 +1,19 @@
-"""A pytest plugin: a contract that is run many ways has some of them by turns, and the others with what is `long`.
+"""A pytest plugin: what can be run many ways is run one way by default, and the other ways by turns elsewhere.
 
-An operation is one text for both databases and both colours, and so is its test, and that of a handler. Each of these
-has both databases and both colours, the one async and the other not: which, its place in its file decides, so that of
-every file half is run either way and no new name changes it. What has to be run a certain way says so with
-`@pytest.mark.ways("sqlite-async", "postgres-async")`. Where the databases have code of their own for the colours, all
-four stay for a test of few cases. What is done on the connections of callers has every second of their kinds.
+One text of a test is often run four ways, on either database in either colour, and some texts on every kind of
+connection or over every object mapper. Each case of such a test has one of the four, and every third of the kinds, for
+its first turn: its place in its file decides which, so that no new name changes it. The next is on the other database.
 
-A test of many cases has one way for each case, the next one for the next case, so that every way has some of them: the
-cases differ in what they say, and the ways in who says it. So have the tests of the worker, which stands on operations
-that have tests of their own. With `--every-way` there are no turns; without, the summary says how many were left out.
+`python3 dev.py test` runs the first turn, which is number 0. `--turns 1` runs the second one instead, as CI does on its
+second Python, and what `--turns` does not name is `long`: CI's long part says `--turns 0,1`, and so has the rest. With
+`--every-way` there are no turns. What has to be run a certain way by default says so with
+`@pytest.mark.ways("sqlite-async", "postgres-async")`; what is written for fewer than all four ways has no turns.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -22,16 +21,11 @@ import pytest
 from tests.support.ways import WAYS
 from tests.worker.colours import COLOURS
 
-TESTS = Path(__file__).parents[1]
-WORKER = TESTS / "worker"
-PARAMETERS = ("way", "colour")
-"""What the parameter is called that says which way a contract is run."""
-ALL_STAY = ("test_borrowed", "test_open_tx", "test_left_behind")
-FOUR = (frozenset(WAYS), frozenset(COLOURS))
-
-ON_CONNECTIONS = TESTS / "store" / "test_borrowed.py"
-MANY = 8
-"""A test that needs something which fewer kinds of connection have is run on all of these. And what many cases are."""
+PARAMETERS = ("stack", "way", "colour")
+"""What the parameter is called that says which way a test is run."""
+FOURS = (frozenset(WAYS), frozenset(COLOURS))
+KINDS = 3
+"""Of how many kinds of connection or object mapper a case has one for each turn."""
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many tests had no turn in this run."""
@@ -40,8 +34,9 @@ KEY = "without_turn"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run have no turns."""
+    """Let a run have other turns, or none."""
     parser.addoption("--every-way", action="store_true", help="run every way of a contract, not some by turns")
+    parser.addoption("--turns", default="0", metavar="N[,N]", help="which turns are run by default, or not if --long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,13 +47,22 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as long what has no turn."""
+    wanted = wanted_turns(config.getoption("turns"))
     if config.getoption("every_way"):
         return
     tests: defaultdict[tuple[Any, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and way_of(item):
             tests[item.parent, item.originalname].append(item)
-    leave_out(config, [item for ran in tests.values() for item in without_turn(ran) if not is_long(item)])
+    leave_out(config, [item for ran in tests.values() for item in without_turn(ran, wanted) if not is_long(item)])
+
+
+def wanted_turns(text: str) -> frozenset[int]:
+    """Read what was given to `--turns`."""
+    words = text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise pytest.UsageError(f"--turns takes numbers from 0 to {len(WAYS) - 1}, as in --turns 0,1, and not {text!r}")
+    return frozenset(map(int, words))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Function]) -> None:
@@ -90,8 +94,7 @@ def way_of(item: pytest.Function) -> str:
 
 def parameter_of(item: pytest.Function) -> str:
     """Name the parameter that says which way *item* is run; nothing if there is none."""
-    names = ("stack",) if item.path == ON_CONNECTIONS else PARAMETERS
-    return next((name for name in names if name in item.callspec.params), "")
+    return next((name for name in PARAMETERS if name in item.callspec.params), "")
 
 
 def is_long(item: pytest.Item) -> bool:
@@ -99,27 +102,30 @@ def is_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("long") is not None
 
 
-def without_turn(ran: list[pytest.Function]) -> list[pytest.Function]:
-    """Choose of all the items of one test those that are not run by default."""
-    ways = {way_of(item) for item in ran}
-    if len(ways) == 1:  # it has no other, or was asked for by its name
-        return []
-    path, place, pinned = ran[0].path, place_of(ran[0]), ran[0].get_closest_marker("ways")
-    cases = list(dict.fromkeys(map(case_of, ran)))
-    if pinned:
-        chosen = [set(pinned.args)] * len(cases)
-    elif len(cases) >= MANY or WORKER in path.parents:
-        chosen = [turns_of_many(path, place + number, ways) for number in range(len(cases))]
-    else:
-        chosen = [turns(path, place, ways)] * len(cases)
-    if not set.union(*chosen) & ways:
-        raise pytest.UsageError(f"{ran[0].nodeid}: of its ways, {', '.join(sorted(ways))}, none is left")
-    return [item for item in ran if way_of(item) not in chosen[cases.index(case_of(item))]]
+def without_turn(ran: list[pytest.Function], wanted: Iterable[int]) -> list[pytest.Function]:
+    """Choose of all the items of one test those that are not run by default: each case has its own turns."""
+    cases: defaultdict[object, list[pytest.Function]] = defaultdict(list)
+    for item in ran:
+        cases[case_of(item)].append(item)
+    place, pinned = place_of(ran[0]), ran[0].get_closest_marker("ways")
+    left_out = []
+    for number, case in enumerate(cases.values()):
+        if len(case) == 1:  # it has no other, or was asked for by its name
+            continue
+        ways = [way_of(item) for item in case]
+        chosen = set(pinned.args) if pinned else {way for turn in wanted for way in turn_of(ways, place + number, turn)}
+        if not chosen.intersection(ways):
+            raise pytest.UsageError(f"{case[0].nodeid}: of its ways, {', '.join(ways)}, none is left")
+        left_out += [item for item in case if way_of(item) not in chosen]
+    return left_out
 
 
-def case_of(item: pytest.Function) -> tuple[tuple[str, int], ...]:
-    """Tell the cases of one test apart: by every parameter but the way."""
-    return tuple((name, index) for name, index in item.callspec.indices.items() if name != parameter_of(item))
+def case_of(item: pytest.Function) -> object:
+    """Tell the cases of one test apart: by the value of every parameter but the way.
+
+    By the very value, which need not be hashable. Its index among the values says nothing: that counts the ways in.
+    """
+    return tuple((name, id(value)) for name, value in item.callspec.params.items() if name != parameter_of(item))
 
 
 def place_of(item: pytest.Function) -> int:
@@ -128,25 +134,19 @@ def place_of(item: pytest.Function) -> int:
     return [name for name in vars(item.parent.obj) if name.startswith("test")].index(item.originalname)
 
 
-def turns(path: Path, place: int, ways: set[str]) -> set[str]:
-    """Choose of the *ways* of a test those that it is run by default."""
-    if path == ON_CONNECTIONS:
-        return {way for number, way in enumerate(sorted(ways)) if len(ways) < MANY or (place + number) % 2}
-    if path.name.startswith(ALL_STAY):
-        return ways
-    four = next((each for each in FOUR if each <= ways), frozenset[str]())
-    return {way for way in ways if way not in four or has_turn(place, way)}
+def turn_of(ways: Iterable[str], place: int, turn: int) -> set[str]:
+    """Choose of the *ways* of a case those that it is run at its *turn*: of the four one, and every third kind."""
+    ways = sorted(ways, key=in_turn)
+    four = next((each for each in FOURS if each.issubset(ways)), frozenset[str]())
+    one_of_four = [way for way in ways if way in four][(place + turn) % len(four) :][:1] if four else []
+    others = [way for way in ways if way not in four]
+    few = [way for way in others if any(way in each for each in FOURS)]  # somebody chose these: they have no turns
+    kinds = [way for way in others if way not in few]
+    every = min(KINDS, len(kinds))
+    return {*one_of_four, *few, *(way for n, way in enumerate(kinds) if (place + turn + n) % every == 0)}
 
 
-def turns_of_many(path: Path, place: int, ways: set[str]) -> set[str]:
-    """Choose of the *ways* of a test those that one of its many cases is run by default: every fourth."""
-    four = ways if path == ON_CONNECTIONS else next((each for each in FOUR if each <= ways), frozenset[str]())
-    every = min(len(WAYS), len(four))
-    return {way for number, way in enumerate(sorted(four)) if (place + number) % every == 0} | (ways - four)
-
-
-def has_turn(place: int, way: str) -> bool:
-    """Tell whether the test at *place* has this *way*: async on SQLite and not on PostgreSQL, or just the opposite."""
-    database, colour = way.split("-")
-    is_first_pair = (database == "sqlite") == (colour == "async")
-    return is_first_pair == bool(place % 2)
+def in_turn(way: str) -> tuple[bool, str]:
+    """Sort ways so that the database changes each time: SQLite async, PostgreSQL blocking, and the other two."""
+    database, _, colour = way.partition("-")
+    return (database == "sqlite") != (colour == "async"), "" if database == "sqlite" else way

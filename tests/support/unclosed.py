@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,8 @@ from typing import Any
 import pytest
 
 _FRAMES = 12
+PATIENCE_SECONDS = 10.0
+"""How long another thread may take to close what it uses: it may be at the last read of a task that was cancelled."""
 
 
 @dataclass
@@ -82,13 +85,22 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Fail the test whose fixtures have ended by now, and with them all that it should have closed."""
-    unclosed = [(connection, stack) for connection, stack in _opened.take() if is_open(connection)]
+    opened = _opened.take()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while any(is_in_use(connection) for connection, _ in opened) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    unclosed = [(connection, stack) for connection, stack in opened if is_open(connection)]
     for connection, _ in unclosed:
         with suppress(sqlite3.ProgrammingError):  # one of another thread's, which the collector will find
             connection.close()
     if unclosed:
         places = "\n".join("".join(traceback.format_list(stack)) for _, stack in unclosed)
         pytest.fail(f"connections to SQLite left open: {len(unclosed)}, opened here:\n{places}", pytrace=False)
+
+
+def is_in_use(connection: sqlite3.Connection) -> bool:
+    """Tell whether *connection* is open, and other threads of ours may yet close it."""
+    return threading.active_count() > 1 and is_open(connection)
 
 
 def is_open(connection: sqlite3.Connection) -> bool:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = """
     import sqlite3
+    import threading
 
     import pytest
 
@@ -37,6 +38,10 @@ TESTS = """
 
     def test_c(shared, own):
         pass
+
+    def test_d():
+        connection = sqlite3.connect(":memory:", check_same_thread=False)
+        threading.Timer(0.2, connection.close).start()
 """
 
 
@@ -64,5 +69,5 @@ def test_a_connection_left_open_fails_its_own_test_and_names_the_line(tmp_path: 
     )
 
     assert re.findall(r"^ERROR \S*::(\w+)", ran.stdout, re.MULTILINE) == ["test_b"], ran.stdout
-    assert "3 passed, 1 error" in ran.stdout
+    assert "4 passed, 1 error" in ran.stdout
     assert 'kept.append(sqlite3.connect(":memory:"))' in ran.stdout

@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Holdfast
-from tests.support.turns import is_long, leave_out, place_of
+from tests.support.turns import is_long, leave_out, place_of, wanted_turns
 from tests.worker.providers import Often, Stack, provided
 from tests.worker.runners.behaviours import FACES, LONGEST_SECONDS, RUNNERS, TASKS
 from tests.worker.runners.notes import PLACE
@@ -46,21 +46,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the runners that a stack does not have: its transactions are of one colour, and not for children.
 
-    Every runner has each of its tests on one database by default, by turns, and on the other in the long part.
+    Every runner has each of its tests on one database at its first turn, and on the other at the next.
     """
     items[:] = [each for each in items if not isinstance(each, pytest.Function) or fits(each)]
+    wanted = {turn % len(DATABASES) for turn in wanted_turns(config.getoption("turns"))}
     if not config.getoption("every_way"):
         functions = [each for each in items if isinstance(each, pytest.Function)]
-        leave_out(config, [each for each in functions if not has_turn(each) and not is_long(each)])
+        leave_out(config, [each for each in functions if not is_long(each) and not turns_of(each) & wanted])
 
 
-def has_turn(item: pytest.Function) -> bool:
-    """Tell whether the database of a test is that of its runner's turn, or the only one that it has."""
+def turns_of(item: pytest.Function) -> set[int]:
+    """Tell at which turns a test is run: at one if it has both databases, else at each."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     database, runner = params.get("hf"), params.get("runner")
     if database not in DATABASES or runner not in RUNNERS or pinned(item):
-        return True
-    return (DATABASES.index(database) + RUNNERS.index(runner) + place_of(item)) % 2 == 0
+        return {0, 1}
+    return {(DATABASES.index(database) + RUNNERS.index(runner) + place_of(item)) % 2}
 
 
 def pinned(item: pytest.Function) -> bool:
