@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Unavailable, UnknownOutcome
+from holdfast import Context, Holdfast, Unavailable, UnknownOutcome
+from holdfast.store.jobs import settling
 from holdfast.worker.claiming import claimer
 from tests.support.conditions import until
 
@@ -96,3 +97,47 @@ async def test_a_drain_in_doubt_ends_with_its_grace(hf: Holdfast, poll: float, m
 
     assert took < 10  # the poll may be 60 s
     assert (await hf.get_job(chain)).status == "pending"
+
+
+class SlowWarnings:
+    """A store that takes down what was raised after a completion only when it is told to."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.is_asked = False
+        self.may_go_on = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run it, a warning late."""
+        if operation is settling.append_warning:
+            self.is_asked = True
+            await self.may_go_on.wait()
+        return await self._store.run(operation, *args, **kwargs)
+
+
+async def test_an_interrupt_while_a_warning_is_written_keeps_no_worker_from_its_end(hf: Holdfast) -> None:
+    """The handler has ended: there is nothing left to stop."""
+
+    @hf.task(name="raises_late")
+    async def raises_late(ctx: Context) -> int:
+        async with ctx.complete() as tx:
+            tx.finish(1)
+        raise ValueError("after the end")
+
+    chain = await hf.start(raises_late())
+    worker = hf.worker(poll=0.1, grace=0)
+    slow = SlowWarnings(hf.store)
+    worker._store = slow  # type: ignore[assignment]
+    async with worker:
+        await until(lambda: slow.is_asked, "the warning is about to be written")
+        worker.interrupt()
+        await asyncio.sleep(0)
+        slow.may_go_on.set()
+        worker.drain()
+        assert await worker.has_ended(30)
+
+    assert (await hf.get_job(chain)).status == "completed"
+    assert "job:warning" in [event.name for event in (await hf.timeline(chain)).items]

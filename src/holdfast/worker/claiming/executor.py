@@ -84,11 +84,11 @@ class Handlers:
 
     async def _run(self, attempt: Run, then: Callable[[], None]) -> None:
         outcome = await attempt.run()
-        if attempt.warning is not None:
-            await self._warn(attempt, attempt.warning)
         if self._running.remove(attempt):  # else it was abandoned
             self.end(attempt, outcome)
             then()
+        if attempt.warning is not None:  # now that the attempt is not told to stop any more, which would stop this
+            await self._warn(attempt, attempt.warning)
 
     def end(self, attempt: Run, outcome: Outcome | None) -> None:
         """Take in what an attempt came to; None leaves nothing to write."""
