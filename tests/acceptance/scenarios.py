@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +21,7 @@ import psycopg
 
 from holdfast import Context, Holdfast, Tasks
 from holdfast.database.tx import Tx
+from holdfast.errors import StatusConflict
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Pause, Reschedule, Retry
 from holdfast.store.jobs import claiming
@@ -33,6 +34,7 @@ from tests.acceptance.produce import early, job_id, late
 from tests.acceptance.steer import FIRST, SECOND, VERBS
 
 LEASE = 1.0
+GLANCE = 0.02
 HOOK = "https://example.com/hook"
 TASKS = Tasks()
 OTHERS = Tasks()
@@ -209,10 +211,10 @@ async def _start_while_asleep(hf: Holdfast) -> None:
     async with hf, hf.worker(concurrency=1, grace=0.01):
         async with asyncio.timeout(45):
             while not await hf.store.read(_fetch, "SELECT 1 FROM holdfast_worker WHERE asleep_at IS NOT NULL", {}):
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(GLANCE)
             await hf.start(ends(how="done"), id=FIRST)
             while not await asyncio.to_thread(are_completed(FIRST), hf):
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(GLANCE)
 
 
 def work_twice(hf: Holdfast) -> None:
@@ -223,21 +225,22 @@ def work_twice(hf: Holdfast) -> None:
 
 
 async def _work(hf: Holdfast, is_done: Callable[[Holdfast], bool]) -> None:
-    async with hf, hf.worker(concurrency=1, poll=0.1, grace=0.01):
+    async with hf, hf.worker(concurrency=1, poll=0.1, grace=0.01) as worker:
         async with asyncio.timeout(45):
-            while not await asyncio.to_thread(is_done, hf):
+            while not worker.ended.done() and not await asyncio.to_thread(is_done, hf):
                 await _steer(hf)
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(GLANCE)
 
 
 async def _steer(hf: Holdfast) -> None:
     """Resume what is paused, and cancel what waits for it."""
     found = await hf.store.read(_fetch, STEERED, {"id": str(job_id("cancel"))})
     for id_, status in found:
-        if status == "paused":
-            await hf.resume(id_)
-        elif (place() / "cancel").exists():
-            await hf.cancel(id_)
+        with suppress(StatusConflict):  # who stood still after the look may find that others have done it
+            if status == "paused":
+                await hf.resume(id_)
+            elif (place() / "cancel").exists():
+                await hf.cancel(id_)
 
 
 STEERED = """

@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.crash_cases import places
 from tests.acceptance.scenarios import SCENARIOS
-from tests.acceptance.walks import walk, ways
+from tests.acceptance.walks import failures, walk, ways
 
 WALKS = ways({name: each for name, each in SCENARIOS.items() if each.needs})
 
@@ -19,4 +19,6 @@ def test_what_the_orm_wrote_and_the_completion_are_there_both_or_neither(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, database: str, mode: str
 ) -> None:
     """Q-07, F-03, F-15, I-55: `kill -9` and all else, also at the COMMIT of the object mapper's own transaction."""
-    assert walk(request, tmp_path, name, database, mode) == {}
+    wrong = walk(request, tmp_path, name, database, mode)
+
+    assert not wrong, failures(wrong)

@@ -32,7 +32,7 @@ from tests.acceptance.processes import state_of
 from tests.acceptance.scenarios import SCENARIOS
 from tests.acceptance.scene import ROOT, Scene, WorkerProcess
 from tests.acceptance.walker import table
-from tests.acceptance.walks import VARYING, Way, all_settings, ask, points_of, walk, ways
+from tests.acceptance.walks import VARYING, Way, all_settings, ask, failures, points_of, walk, ways
 
 IN_CHILDREN_APP = "tests.acceptance.jobs_in_children:hf"
 ALWAYS: set[Way] = {
@@ -51,7 +51,9 @@ def test_whatever_happens_at_a_point_loses_and_doubles_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, database: str, mode: str
 ) -> None:
     """F-01, F-03, F-15, F-39, I-12, I-13, P-08, P-15, P-20."""
-    assert walk(request, tmp_path, name, database, mode) == {}
+    wrong = walk(request, tmp_path, name, database, mode)
+
+    assert not wrong, failures(wrong)
 
 
 def test_a_walk_sees_an_operation_that_is_done_by_half(tmp_path: Path) -> None:

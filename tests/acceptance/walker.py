@@ -16,6 +16,7 @@ for those that are named.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -56,7 +57,9 @@ DECISIVE = (
 """Events that are there as often, whatever has happened on the way."""
 
 
-SAVED = "SELECT tablename FROM pg_tables WHERE schemaname = :schema"
+RESTORE = """
+    CREATE FUNCTION {saved}.restore() RETURNS void LANGUAGE plpgsql SET session_replication_role = replica
+    AS $$ BEGIN {statements} END $$"""
 TABLES = """
     SELECT schemaname, tablename FROM pg_tables
     WHERE schemaname = %(schema)s OR (schemaname, tablename) = ('public', %(users)s)"""
@@ -103,6 +106,7 @@ class Walk:
         os.environ[PLACE] = str(self.files)
         for name in scenario.needs:
             import_module(name)
+        self._imported = frozenset(sys.modules)
         reaper.PERIOD_SECONDS = 0.1
 
     def set_up(self) -> None:
@@ -116,7 +120,19 @@ class Walk:
         self._begin_anew()
         self.run(self._record)
         found = json.loads((self.directory / "record.json").read_text())
+        self._have_ready(found["modules"])
         return found["points"], found["end"]
+
+    def _have_ready(self, modules: Sequence[str]) -> None:
+        """Import here what of ours the first program had to import, and keep the collector from touching what is there.
+
+        The next programs find it. What is for Django reads the settings of its program as it is imported.
+        """
+        for name in modules:
+            if name.startswith("holdfast.") and "django" not in name:
+                import_module(name)
+        gc.collect()
+        gc.freeze()
 
     def disturb(self, trap: str, end: dict[str, Any]) -> bool:
         """Play it once with *trap* set, and see that it ends as if nothing had happened; tell whether it sprang."""
@@ -167,18 +183,17 @@ class Walk:
             server.execute(f"CREATE SCHEMA {self._schema}_saved")
             found = server.execute(TABLES, {"schema": self._schema, "users": self.scenario.table}).fetchall()
             for schema, name in found:
-                server.execute(f"CREATE TABLE {self._kept(name)} AS TABLE {schema}.{name}")
-
-    def _kept(self, name: str) -> str:
-        return f"{self._schema}_saved.{name.replace('holdfast_', 'kept_')}"
+                server.execute(f"CREATE TABLE {self._schema}_saved.{name} AS TABLE {schema}.{name}")
+            statements = "".join(
+                f"DELETE FROM {schema}.{name};"
+                f"INSERT INTO {schema}.{name} OVERRIDING SYSTEM VALUE TABLE {self._schema}_saved.{name};"
+                for schema, name in found
+            )
+            server.execute(RESTORE.format(saved=f"{self._schema}_saved", statements=statements))
 
     async def _restore(self, tx: Tx) -> None:
-        """Put every table back to what it was."""
-        await tx.execute("SET LOCAL session_replication_role = replica")
-        for (kept,) in await tx.fetch_all(SAVED, schema=f"{self._schema}_saved"):
-            name = kept.replace("kept_", "holdfast_")
-            await tx.execute(f"DELETE FROM {name}")
-            await tx.execute(f"INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE {self._kept(name)}")
+        """Put every table back to what it was, by one call: most of the time would go into the way there and back."""
+        await tx.fetch_all(f"SELECT {self._schema}_saved.restore()")
 
     def _restore_rows(self, hf: Holdfast) -> None:
         if self.is_postgres and self.scenario.is_empty:
@@ -212,7 +227,8 @@ class Walk:
         fault_points.arm(None)
         assert self.scenario.is_done(hf), "it is not done"
         points = _numbered(passed) if self.scenario.each_pass else list(dict.fromkeys(passed))
-        (self.directory / "record.json").write_text(json.dumps({"points": points, "end": summary(hf)}))
+        said = {"points": points, "end": summary(hf), "modules": sorted(sys.modules.keys() - self._imported)}
+        (self.directory / "record.json").write_text(json.dumps(said))
 
     def _act(self, hf: Holdfast, trap: str, end: dict[str, Any]) -> None:
         """Do what is to be done, with the trap set; if that raises, what is left of it; see that all is well then."""

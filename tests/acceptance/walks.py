@@ -24,6 +24,8 @@ Way: TypeAlias = tuple[str, str, str]
 """Scenario, database, mode."""
 LANES = 4
 """How many walk at once where most of the time is spent waiting for the server to cut a transaction."""
+POOL_SIZE = 2
+"""How many connections a face may open: the server takes longer to make one than the scenario to use it."""
 EVERY = 3
 """Of the statements of a transaction, how many there are to one at which a program is stopped, or cut off."""
 STATEMENT = re.compile(r"\.statement (\d+)")
@@ -57,6 +59,11 @@ def walk(request: pytest.FixtureRequest, directory: Path, name: str, database: s
     return {point: what for point, what in wrong.items() if what != NOT_PASSED or point not in last}
 
 
+def failures(wrong: Mapping[str, str]) -> str:
+    """Tell the whole of what went wrong at each point."""
+    return "\n".join(f"at {point}: {what}" for point, what in wrong.items())
+
+
 def _number(point: str) -> int:
     found = STATEMENT.search(point)
     return int(found[1]) if found else 0
@@ -81,7 +88,8 @@ def all_settings(request: pytest.FixtureRequest, database: str) -> Iterator[dict
         if database == "sqlite":
             yield {}
         else:
-            yield {"database": request.getfixturevalue("postgres_url"), "schema_name": f"walk_{number}"}
+            url = request.getfixturevalue("postgres_url")
+            yield {"database": url, "schema_name": f"walk_{number}", "pool_size": POOL_SIZE}
 
 
 def ask(what: str, directory: Path, asked: Sequence[dict[str, Any]]) -> list[Any]:
