@@ -106,7 +106,7 @@ async def main() -> None:
         hf = open_queue(Path(directory) / "films.db")
 
         @hf.on("job:retrying", "job:failed", "job:resumed", "job:completed")
-        def listen(event: Event) -> None:
+        async def listen(event: Event) -> None:
             print(f"event:    {event.name}")
 
         async with receiving(told) as url, hf, hf.worker(), hf.events(names="job:webhook:delivered") as delivered:
