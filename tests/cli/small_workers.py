@@ -2,6 +2,8 @@
 
     small_workers.py DIRECTORY PROCESSES GRACE [TERMINAL]
 
+With LATE_SIGNAL in the environment the supervisor gets that signal when Python has given up its handlers, at its end.
+
 What the nth process in a place does is the nth word of the file `orders-PLACE`, and `work` if there is none:
 
     work      says that it works, and ends with 0 at SIGTERM
@@ -19,6 +21,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 TAKE_IN_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
@@ -105,9 +108,20 @@ def supervise(directory: Path, processes: int, grace: float, terminal: str | Non
     return supervisor.supervise(processes, grace, told)
 
 
+class Late:
+    """Sends this process a signal when it is forgotten, which a global is when nothing handles signals any more."""
+
+    def __init__(self, number: int) -> None:
+        self._send = partial(os.kill, os.getpid(), number)
+
+    def __del__(self) -> None:
+        self._send()
+
+
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     supervised = os.environ.get("HOLDFAST_SUPERVISED")  # asked before anything is imported that takes its time
     if supervised is not None:
         work(place, supervised.partition(":")[0], int(supervised.partition(":")[2]))
+    late = Late(int(os.environ["LATE_SIGNAL"])) if "LATE_SIGNAL" in os.environ else None
     sys.exit(supervise(place, int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else None))

@@ -323,6 +323,17 @@ def test_a_terminal_that_is_closed_ends_it(supervise: Supervise) -> None:
     assert supervised.exit_code() == 0
 
 
+@pytest.mark.parametrize("late", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_that_comes_too_late_does_not_change_how_it_ends(supervise: Supervise, late: signal.Signals) -> None:
+    """As the kernel's, when the terminal is closed whose shell has sent one before."""
+    supervised = supervise("work", environment={"LATE_SIGNAL": str(int(late))})
+    supervised.until_states("working")
+
+    supervised.send(signal.SIGTERM)
+
+    assert supervised.exit_code() == 0
+
+
 def test_sighup_replaces_one_after_the_other(supervise: Supervise) -> None:
     supervised = supervise("work", "work")
     supervised.until_states("working", "working")

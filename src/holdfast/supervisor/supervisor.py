@@ -192,6 +192,8 @@ class Supervisor:
                 yield ours
             finally:
                 signal.set_wakeup_fd(before)
+                for number in self._further_signals():  # what comes now comes too late, and must not change how we end
+                    signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
 
     def _further_signals(self) -> list[signal.Signals]:
         """Name the signals that are heeded beside those that end us; `nohup` takes one away."""
