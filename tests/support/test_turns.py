@@ -107,7 +107,7 @@ def test_the_marker_decides_instead_and_must_leave_something() -> None:
         run_by_default([Item(way, "sqlite-both") for way in FOURS[0]])
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "0;1"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "0;1", "4"])
 def test_turns_that_are_no_numbers_are_refused(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="--turns takes numbers"):
         wanted_turns(text)

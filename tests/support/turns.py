@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def wanted_turns(text: str) -> frozenset[int]:
     """Read what was given to `--turns`."""
     words = text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
+    if not all(word.strip().isdecimal() and int(word) < len(WAYS) for word in words):
         raise pytest.UsageError(f"--turns takes numbers from 0 to {len(WAYS) - 1}, as in --turns 0,1, and not {text!r}")
     return frozenset(map(int, words))
 
