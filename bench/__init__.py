@@ -10,6 +10,7 @@
     everything  all of them, as the page of benchmarks shows them: `all`
     limits/     the bare drivers doing the same statements by hand: what no engine can be faster than
     peers/      other engines, each in an environment of its own
+    meter       seconds, and the CPU of client and server
     rounds      everything takes its turn in every round, so that a ratio compares like with like
     report      the table
     places      the file and the server that it is measured on
@@ -18,5 +19,6 @@
     explaining  how many pages of PostgreSQL a statement touches
     machine     what the numbers were measured on
 
-Only ratios inside one run mean anything: the same thing moves up to twofold between runs on a shared machine.
+Only ratios inside one run mean anything: the same thing moves up to twofold between runs on a shared machine. There the
+ratios by CPU are the sturdier ones.
 """

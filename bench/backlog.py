@@ -13,9 +13,10 @@ Two more conditions have as many pending rows on both sides:
     stale statistics  were taken when there were ten rows, and are beside fresh ones
 
 The rows are written by hand and, on PostgreSQL, analysed. A claim is the transaction that a worker makes when it has
-nothing to settle: admit, claim, log, commit. Its pages are those that its statements touch on PostgreSQL, by EXPLAIN
-(ANALYZE, BUFFERS) after the last round; they have no target, for they move by a quarter from one round to the next. In
-the end, whole drains beside a transaction that stays open for all of them are compared with drains beside none.
+nothing to settle: admit, claim, log, commit; its CPU is given for each of the jobs. Its pages are those that its
+statements touch on PostgreSQL, by EXPLAIN (ANALYZE, BUFFERS) after the last round; they have no target, for they move
+by a quarter from one round to the next. In the end, whole drains beside a transaction that stays open for all of them
+are compared with drains beside none.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from statistics import median
+from typing import NamedTuple
 
 import psycopg
 
@@ -36,9 +39,10 @@ from bench.drain import TASK, TEXT, drain, entrant, fill, opened, work
 from bench.explaining import ExplainingTx
 from bench.limits import postgres, sqlite
 from bench.machine import Unsuited
+from bench.meter import Cost, Meter
 from bench.places import Places, both
-from bench.report import Comparison, grid, table
-from bench.rounds import spread, take_turns
+from bench.report import CPU, Comparison, cpu, grid, table
+from bench.rounds import ratios, spread, take_turns
 from holdfast import Holdfast
 from holdfast.database.tx import drive
 from holdfast.store import admission
@@ -54,10 +58,10 @@ FLAT = 1.2
 AT_MOST = 100_000
 """So many rows are halted, unknown, or beside an old snapshot or stale statistics, even if there are more of others."""
 HEADER = (
-    *("in the way", "rows", "ms", "beside", "ms", "ratio", "middle half", "target", ""),
+    *("in the way", "rows", "ms", CPU, "beside", "ms", CPU, "ratio", "middle half", "target", ""),
     *("pages", "beside", "drain", "at least", ""),
 )
-NUMBERS = ("rows", "ms", "beside", "ratio", "target", "pages", "drain", "at least")
+NUMBERS = ("rows", "ms", CPU, "beside", "ratio", "target", "pages", "drain", "at least")
 
 # what differs from a job that may be claimed: task, lane, status, gate, wake_at, place, head, closed_as; `n` counts
 KINDS = {
@@ -169,8 +173,8 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = [case for case in cases(sizes) if arguments.cases is None or case.name in arguments.cases]
         lines = [measure(places, store, case, sizes) for store in stores for case in wanted]
         print(grid(HEADER, lines, NUMBERS), end="\n\n", flush=True)
-        rates = {name: each for store in stores for name, each in drains_beside(places, store, sizes).items()}
-        print(table(BESIDE_OPEN_TRANSACTION, rates))
+        costs = {name: each for store in stores for name, each in drains_beside(places, store, sizes).items()}
+        print(table(BESIDE_OPEN_TRANSACTION, costs))
     return 0
 
 
@@ -179,17 +183,17 @@ def measure(places: Places, store: str, case: Case, sizes: Sizes) -> tuple[str, 
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
         sides = [prepared(stack, runner, places, store, side) for side in (case.with_it, case.beside)]
-        claims: list[list[float]] = [[], []]
-        drains: list[list[float]] = [[], []]
+        meter = places.meter(store)
+        found = Found([], []), Found([], [])
         for number in range(sizes.warm_up + sizes.rounds):
-            for side, (hf, _) in enumerate(sides):
-                claimed = runner.run(claim(hf, sizes.claims))
-                seconds = runner.run(fill_and_drain(hf, sizes.jobs))
+            for each, (hf, _) in zip(found, sides, strict=True):
+                claimed = meter.measure(partial(runner.run, claim(hf, sizes.claims, meter)))
+                drained = meter.measure(partial(runner.run, fill_and_drain(hf, sizes.jobs, meter)))
                 if number >= sizes.warm_up:
-                    claims[side].append(claimed * 1000)
-                    drains[side].append(sizes.jobs / seconds)
+                    each.claims.append(claimed.of_each(sizes.claims * BATCH))
+                    each.drains.append(drained)
         pages = [pages_of_claim(hf, url) if store == "PostgreSQL" else None for hf, url in sides]
-    return line(f"{store}: {case.name}", case, claims, drains, pages)
+    return line(f"{store}: {case.name}", case, found, pages)
 
 
 def prepared(stack: ExitStack, runner: asyncio.Runner, places: Places, store: str, side: Side) -> tuple[Holdfast, str]:
@@ -203,23 +207,32 @@ def prepared(stack: ExitStack, runner: asyncio.Runner, places: Places, store: st
     return hf, url
 
 
-def line(
-    name: str,
-    case: Case,
-    claims: Sequence[Sequence[float]],
-    drains: Sequence[Sequence[float]],
-    pages: Sequence[int | None],
-) -> tuple[str, ...]:
+class Found(NamedTuple):
+    """What one side costs, round by round: a job that is claimed, and a whole drain."""
+
+    claims: list[Cost]
+    drains: list[Cost]
+
+    @property
+    def milliseconds(self) -> list[float]:
+        """How long a claim takes."""
+        return [each.seconds * BATCH * 1000 for each in self.claims]
+
+
+def line(name: str, case: Case, found: tuple[Found, Found], pages: Sequence[int | None]) -> tuple[str, ...]:
     """Write the cells of one case."""
-    slower = spread([with_it / beside for with_it, beside in zip(*claims, strict=True)])
-    faster = median(with_it / beside for with_it, beside in zip(*drains, strict=True))
+    with_it, without = found
+    slower = spread(ratios(without.milliseconds, with_it.milliseconds))
+    faster = median(ratios([each.seconds for each in with_it.drains], [each.seconds for each in without.drains]))
     beside = f"{case.beside.rows:,}" if case.beside.rows != case.with_it.rows else "none"
     return (
         name,
         f"{case.with_it.rows:,}",
-        f"{median(claims[0]):.2f}",
+        f"{median(with_it.milliseconds):.2f}",
+        cpu(with_it.claims),
         beside,
-        f"{median(claims[1]):.2f}",
+        f"{median(without.milliseconds):.2f}",
+        cpu(without.claims),
         f"{slower.middle:.2f}",
         f"{slower.low:.2f} to {slower.high:.2f}",
         f"≤ {FLAT:g}",
@@ -276,23 +289,25 @@ def open_transaction(store: str, url: str) -> Iterator[None]:
 nonces = count()
 
 
-async def claim(hf: Holdfast, claims: int) -> float:
-    """Start jobs and claim them, 50 at a time; give the median seconds of a claim."""
+async def claim(hf: Holdfast, claims: int, meter: Meter) -> None:
+    """Start jobs and measure how they are claimed, 50 at a time; of the seconds those of the median count."""
     await fill(hf, claims * BATCH)
     seconds = []
+    meter.reset()
     for _ in range(claims):
         started = time.perf_counter()
         claimed = await hf.store.run(claiming.admit_and_claim, WANTS, BATCH, "bench", f"nonce-{next(nonces)}")
         seconds.append(time.perf_counter() - started)
         if len(claimed.jobs) != BATCH:
             raise Unsuited(f"the work was not done: {len(claimed.jobs)} jobs were claimed instead of {BATCH}")
-    return median(seconds)
+    meter.stop(seconds=median(seconds) * claims)
 
 
-async def fill_and_drain(hf: Holdfast, jobs_: int) -> float:
-    """Start jobs and have one worker run as many; give its seconds."""
-    await fill(hf, jobs_)
-    return await drain(hf, jobs_)
+async def fill_and_drain(hf: Holdfast, jobs: int, meter: Meter) -> None:
+    """Start jobs, and measure one worker that runs as many."""
+    await fill(hf, jobs)
+    meter.reset()
+    await drain(hf, jobs)
 
 
 def pages_of_claim(hf: Holdfast, url: str) -> int:
@@ -316,12 +331,13 @@ BESIDE_OPEN_TRANSACTION = (
 )
 
 
-def drains_beside(places: Places, store: str, sizes: Sizes) -> dict[str, list[float]]:
+def drains_beside(places: Places, store: str, sizes: Sizes) -> dict[str, list[Cost]]:
     """Measure drains while a transaction stays open for all of them, and drains beside none."""
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
+        meter = places.meter(store)
         entrants = []
         for name, is_pinned in (("a transaction open", True), ("none open", False)):
             hf, _ = prepared(stack, runner, places, store, Side("finished", sizes.few, is_pinned=is_pinned))
-            entrants.append(entrant(f"{store}: {name}", sizes.drained, hf, runner))
-        return take_turns(entrants, sizes.rounds)
+            entrants.append(entrant(f"{store}: {name}", sizes.drained, hf, runner, meter))
+        return take_turns(entrants, sizes.rounds, meter)

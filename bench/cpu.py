@@ -4,6 +4,7 @@ Plain Python keeps the interpreter to itself, so one process has one core, howev
 same function called in a loop, in one or two processes, without any engine. The workers are those that we ship
 (`holdfast worker`), are up before the first round and idle while others have their turn; each serves a queue of its
 own, which is paused while its jobs are started. What is timed: from the resumption until all of them are completed.
+*Tiny jobs* are those that cost nothing, so what is measured is the way to a child and back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +24,10 @@ from uuid import UUID
 
 from bench.drain import BATCH
 from bench.machine import Unsuited
+from bench.meter import Meter
 from bench.places import Places, both
 from bench.report import Comparison, table
-from bench.rounds import Entrant, Seconds, take_turns
+from bench.rounds import Entrant, awaited, take_turns
 from holdfast import Holdfast, WaitTimeout
 from holdfast.tasks.task import Task
 
@@ -71,6 +73,7 @@ def comparisons(store: str) -> tuple[Comparison, ...]:
         Comparison(f"{store}: one child", "bare, one process"),
         Comparison(f"{store}: two children", "bare, two processes"),
         Comparison("bare, two processes", "bare, one process"),
+        Comparison(f"{store}: one child, tiny jobs", f"{store}: one process, tiny jobs"),
     )
 
 
@@ -121,16 +124,27 @@ def measure(places: Places, store: str, spins: int, sizes: Sizes) -> str:
         }
         workers = {name: stack.enter_context(at_work(crew, environment)) for name, crew in CREWS.items()}
 
-        def drain(name: str, count: int) -> Seconds:
+        meter = places.meter(store)
+
+        async def drain(name: str, spins: int, count: int) -> None:
             crew = CREWS[name]
-            return runner.run(drain_queue(hf, declared[crew.task], crew.queue, spins, count, workers[name]))
+            ids = await fill_paused(hf, declared[crew.task], crew.queue, spins, count)
+            meter.reset()
+            await drain_queue(hf, crew.queue, ids, workers[name])
+
+        def crew(name: str, spins: int) -> Callable[[int], object]:
+            return awaited(partial(drain, name, spins), runner)
 
         entrants = [
-            Entrant("bare, one process", sizes.jobs, partial(bare, spins, 1)),
-            Entrant("bare, two processes", sizes.jobs, partial(bare, spins, 2)),
-            *(Entrant(f"{store}: {name}", sizes.jobs, partial(drain, name)) for name in CREWS),
+            Entrant("bare, one process", sizes.jobs, partial(bare, meter, spins, 1)),
+            Entrant("bare, two processes", sizes.jobs, partial(bare, meter, spins, 2)),
+            *(Entrant(f"{store}: {name}", sizes.jobs, crew(name, spins)) for name in CREWS),
+            *(
+                Entrant(f"{store}: {name}, tiny jobs", sizes.jobs, crew(name, 0))
+                for name in ("one process", "one child")
+            ),
         ]
-        return table(comparisons(store), take_turns(entrants, sizes.rounds))
+        return table(comparisons(store), take_turns(entrants, sizes.rounds, meter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +165,8 @@ def at_work(crew: Crew, environment: dict[str, str]) -> Iterator[Popen[bytes]]:
             process.terminate()
 
 
-def bare(spins: int, processes: int, count: int) -> Seconds:
-    """Spin without an engine, in so many processes at once; the slowest counts."""
+def bare(meter: Meter, spins: int, processes: int, count: int) -> None:
+    """Spin without an engine, in so many processes at once, until the slowest is ready."""
     command = [sys.executable, "-m", "bench.cpu_application", str(spins), str(count // processes)]
     crew = [Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(processes)]
     with ExitStack() as stack:
@@ -160,9 +174,12 @@ def bare(spins: int, processes: int, count: int) -> Seconds:
             stack.enter_context(each)
         for each in crew:
             tell(each, "")
+        meter.reset()
         for each in crew:
             tell(each, "go\n")
-        return max(float(tell(each, "")) for each in crew)
+        for each in crew:
+            tell(each, "")
+        meter.stop()
 
 
 def tell(process: Popen[str], word: str) -> str:
@@ -179,21 +196,21 @@ def tell(process: Popen[str], word: str) -> str:
     return line
 
 
-async def drain_queue(
-    hf: Holdfast, task: Task[..., Any], queue: str, spins: int, count: int, worker: Popen[bytes]
-) -> Seconds:
-    """Start *count* jobs in a paused queue, resume it, and time it until *worker* has completed all of them."""
-    handle = hf.queue(queue)
-    await handle.pause()
-    ids = []
+async def fill_paused(hf: Holdfast, task: Task[..., Any], queue: str, spins: int, count: int) -> list[UUID]:
+    """Pause a queue, start *count* jobs in it, and give them."""
+    await hf.queue(queue).pause()
+    ids: list[UUID] = []
     for first in range(0, count, BATCH):
         calls = [task(spins=spins).options(queue=queue) for _ in range(first, min(first + BATCH, count))]
         ids += [chain.id for chain in await hf.start_many(calls)]
-    started = time.perf_counter()
-    await handle.resume()
+    return ids
+
+
+async def drain_queue(hf: Holdfast, queue: str, ids: Sequence[UUID], worker: Popen[bytes]) -> None:
+    """Resume a queue, and wait until *worker* has completed all of its jobs."""
+    await hf.queue(queue).resume()
     for some in (ids[-1:], ids):  # the last one first: to wait for it alone costs those least who work
         await wait_for(hf, some, worker)
-    return time.perf_counter() - started
 
 
 async def wait_for(hf: Holdfast, ids: Sequence[UUID], worker: Popen[bytes]) -> None:

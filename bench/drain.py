@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Unpack
 
 from bench.machine import Unsuited
-from bench.rounds import Entrant, Seconds
+from bench.meter import Meter
+from bench.rounds import Entrant, awaited
 from holdfast import Holdfast, Tasks
 from holdfast.worker.options import WorkerKeywords
 
@@ -80,23 +80,22 @@ async def fill(hf: Holdfast, count: int, lanes: int = 0) -> None:
         await hf.start_many(calls)
 
 
-async def drain(hf: Holdfast, count: int, **options: Unpack[WorkerKeywords]) -> Seconds:
-    """Have one worker run *count* jobs; the time ends when all of them are written down and it has stopped."""
+async def drain(hf: Holdfast, count: int, **options: Unpack[WorkerKeywords]) -> None:
+    """Have one worker run *count* jobs; it ends when all of them are written down and the worker has stopped."""
     GOAL.set(count)
-    started = time.perf_counter()
     async with hf.worker(**options):
         await GOAL.wait()
-    return time.perf_counter() - started
 
 
-def entrant(name: str, count: int, hf: Holdfast, runner: asyncio.Runner, lanes: int = 0) -> Entrant:
-    """Make an entrant that starts *count* jobs, and is timed while it drains them."""
+def entrant(name: str, count: int, hf: Holdfast, runner: asyncio.Runner, meter: Meter, lanes: int = 0) -> Entrant:
+    """Make an entrant that starts *count* jobs, and is measured while it drains them."""
 
-    async def run(count: int) -> Seconds:
+    async def run(count: int) -> None:
         await fill(hf, count, lanes)
-        return await drain(hf, count)
+        meter.reset()
+        await drain(hf, count)
 
-    return Entrant(name, count, lambda count: runner.run(run(count)))
+    return Entrant(name, count, awaited(run, runner))
 
 
 COMPLETED = """

@@ -12,6 +12,7 @@ import asyncio
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 
@@ -21,7 +22,7 @@ from bench.report import grid
 from bench.worker_process import worker_process
 from holdfast.testing import NotOurServer
 
-HEADER = ("idle worker", "statements/s", "CPU %", "seconds", "target", "")
+HEADER = ("idle worker", "statements/s", "CPU %", "server CPU %", "seconds", "target", "")
 LOGGED = re.compile(rb"LOG:  (?:statement|execute [^:]*): ")
 
 
@@ -60,16 +61,17 @@ def measure(places: Places, store: str, sizes: Sizes) -> tuple[str, ...]:
         with worker_process(url) as worker:
             time.sleep(sizes.settle)
             before, counted = worker.usage(), logged(places)
-            time.sleep(sizes.watch)
+            cost = places.meter(store).measure(partial(time.sleep, sizes.watch))
             after, counted_later = worker.usage(), logged(places)
     share = (after[0] - before[0]) / sizes.watch * 100
+    served = "-" if cost.server is None else f"{cost.server / sizes.watch * 100:.2f}"
     statements: float | None = after[1] - before[1]
     if store == "PostgreSQL":
         statements = None if counted is None or counted_later is None else counted_later - counted
     rate = None if statements is None else statements / sizes.watch
     is_met = share < 0.5 and (rate is None or rate < 1)
     told = "not ours to count" if rate is None else f"{rate:.2f}"
-    return store, told, f"{share:.2f}", f"{sizes.watch:g}", "< 1 and < 0.5 %", "✓" if is_met else "✗"
+    return store, told, f"{share:.2f}", served, f"{sizes.watch:g}", "< 1 and < 0.5 %", "✓" if is_met else "✗"
 
 
 def log_statements(server: str) -> None:

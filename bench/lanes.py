@@ -55,12 +55,13 @@ def measure(places: Places, store: str, sizes: Sizes) -> str:
         runner = stack.enter_context(asyncio.Runner())
         url = stack.enter_context(places.address(store, "lanes"))
         hf = stack.enter_context(opened(url, runner))
+        meter = places.meter(store)
         entrants = [
-            (TASK, entrant(f"{store}: no lane", sizes.jobs, hf, runner)),
-            (TASK, entrant(f"{store}: 10,000 lanes", sizes.jobs, hf, runner, lanes=sizes.lanes)),
+            (TASK, entrant(f"{store}: no lane", sizes.jobs, hf, runner, meter)),
+            (TASK, entrant(f"{store}: 10,000 lanes", sizes.jobs, hf, runner, meter, lanes=sizes.lanes)),
         ]
-        rates = take_turns([each for _, each in entrants], sizes.rounds)
-        return f"{table(COMPARISONS[store], rates)}\n{check(completed(store, url), entrants, sizes.rounds)}"
+        costs = take_turns([each for _, each in entrants], sizes.rounds, meter)
+        return f"{table(COMPARISONS[store], costs)}\n{check(completed(store, url), entrants, sizes.rounds)}"
 
 
 def completed(store: str, url: str) -> dict[str, int]:

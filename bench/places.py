@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from bench import machine
+from bench.meter import Meter, postmaster
 from holdfast.testing import NotOurServer, PostgresServer, temporary_postgres
 
 
@@ -22,6 +23,10 @@ class Places:
 
     directory: Path
     server: PostgresServer
+
+    def meter(self, store: str) -> Meter:
+        """Make a meter for what is measured on *store*."""
+        return Meter(postmaster(self.server.url) if store == "PostgreSQL" else None)
 
     @contextmanager
     def address(self, store: str, name: str) -> Iterator[str]:

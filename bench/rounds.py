@@ -7,13 +7,13 @@ is the median of the ratios round by round, not the ratio of two medians.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
-from typing import TypeAlias
+from typing import Any
 
-Seconds: TypeAlias = float
+from bench.meter import Cost, Meter
 
 
 class Dropout(Exception):
@@ -22,11 +22,11 @@ class Dropout(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """Something that is measured: *run* does its work *count* times and tells how long that took."""
+    """Something that is measured: *run* does its work *count* times, and resets the meter if it has to prepare that."""
 
     name: str
     count: int
-    run: Callable[[int], Seconds]
+    run: Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,52 +38,35 @@ class Spread:
     high: float
 
 
-def timed(work: Callable[[int], object]) -> Callable[[int], Seconds]:
-    """Time a blocking *work*."""
-
-    def run(count: int) -> Seconds:
-        started = time.perf_counter()
-        work(count)
-        return time.perf_counter() - started
-
-    return run
+def awaited(work: Callable[[int], Coroutine[Any, Any, object]], runner: asyncio.Runner) -> Callable[[int], object]:
+    """Make a blocking work of an async one, always in the event loop of *runner*."""
+    return lambda count: runner.run(work(count))
 
 
-def timed_async(work: Callable[[int], Awaitable[object]], runner: asyncio.Runner) -> Callable[[int], Seconds]:
-    """Time an async *work*, always in the event loop of *runner*."""
+def take_turns(entrants: Sequence[Entrant], rounds: int, meter: Meter) -> dict[str, list[Cost]]:
+    """Give what a job costs each entrant, round by round; the first round only warms up.
 
-    async def timed_work(count: int) -> Seconds:
-        started = time.perf_counter()
-        await work(count)
-        return time.perf_counter() - started
-
-    return lambda count: runner.run(timed_work(count))
-
-
-def take_turns(entrants: Sequence[Entrant], rounds: int) -> dict[str, list[float]]:
-    """Give the rates per second of each entrant, round by round; the first round only warms up.
-
-    Who drops out is told of, and has no rates.
+    Who drops out is told of, and has no costs.
     """
-    rates: dict[str, list[float]] = {each.name: [] for each in entrants}
+    costs: dict[str, list[Cost]] = {each.name: [] for each in entrants}
     for number in range(rounds + 1):
         for each in entrants:
-            if each.name not in rates:
+            if each.name not in costs:
                 continue
             try:
-                seconds = each.run(each.count)
+                cost = meter.measure(partial(each.run, each.count))
             except Dropout as error:
                 print(f"{each.name} dropped out: {error}", flush=True)
-                del rates[each.name]
+                del costs[each.name]
                 continue
             if number > 0:
-                rates[each.name].append(each.count / seconds)
-    return rates
+                costs[each.name].append(cost.of_each(each.count))
+    return costs
 
 
-def ratios(rates: Mapping[str, Sequence[float]], one: str, other: str) -> list[float]:
-    """Divide the rates of *one* by those of *other*, round by round."""
-    return [ours / theirs for ours, theirs in zip(rates[one], rates[other], strict=True)]
+def ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Divide what *other* needs by what *one* needs, round by round: so many times as fast is *one*."""
+    return [theirs / ours for ours, theirs in zip(one, other, strict=True) if ours]
 
 
 def spread(values: Sequence[float]) -> Spread:

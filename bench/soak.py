@@ -2,8 +2,9 @@
 
 It is a process of its own with the defaults that we ship, and is given jobs of several kinds for as long as one likes:
 most do nothing, some have a lane, a key, a blocker or a successor, or run in a thread. After some that warm it up it is
-asked from time to time what it holds. *Memory* and *blocks*, the pieces that Python has allocated, are fitted by a line
-over the number of jobs; the rest must stay as it was. In the end no row may be left of lanes and keys.
+asked from time to time what it holds. The CPU of a job is that of its start and of the worker. *Memory* and *blocks*,
+the pieces that Python has allocated, are fitted by a line over the number of jobs; the rest must stay as it was. In the
+end no row may be left of lanes and keys.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 from bench.machine import Unsuited
+from bench.meter import Cost, Meter
 from bench.places import Places, both
-from bench.report import grid
+from bench.report import CPU, cpu, grid
 from bench.soak_worker import TASKS, nothing, onward, threaded
 from holdfast import Call, Holdfast
 from holdfast.database.tx import Tx
 
-HEADER = ("worker", "jobs", "jobs/s", "MB/100k", "MB in all", "blocks/job", "descriptors", "threads", "tasks",
+HEADER = ("worker", "jobs", "jobs/s", CPU, "MB/100k", "MB in all", "blocks/job", "descriptors", "threads", "tasks",
           "connections", "-wal MB", "claim p99, last/first", "left over", "")  # fmt: skip
 BATCH = 200
 FINISH_SECONDS = 60.0
@@ -66,7 +68,7 @@ class Soaked:
     """What a soak came to: samples after the warm-up, each with the size of the -wal file and the connections."""
 
     store: str
-    seconds: float
+    cost: Cost
     samples: list[dict[str, float]]
     left: int
     """How many rows of lanes and keys have outlived their jobs."""
@@ -116,7 +118,8 @@ class Soaked:
         return (
             self.store,
             f"{self.jobs:,.0f}",
-            f"{self.jobs / self.seconds:,.0f}",
+            f"{self.jobs / self.cost.seconds:,.0f}",
+            cpu([self.cost.of_each(max(round(self.jobs), 1))]),
             f"{self.slope('memory') * 100_000 / 1e6:.2f}",
             f"{self.growth('memory') / 1e6:+.1f}",
             f"{self.slope('blocks'):.3f}",
@@ -196,14 +199,18 @@ class Supply:
                 return nothing(n=number)
 
 
-def soak(store: str, url: str, sizes: Sizes, *, is_traced: bool = False) -> tuple[Soaked, list[str]]:
+def soak(
+    store: str, url: str, sizes: Sizes, meter: Meter | None = None, *, is_traced: bool = False
+) -> tuple[Soaked, list[str]]:
     """Soak a worker of one store; give what it came to, and what it then held most of."""
+    meter = meter or Meter()
     hf = Holdfast(url, tasks=[TASKS])
     hf.sync.migrate()
     with closing(hf.sync), soak_worker(url, is_traced=is_traced) as worker:
         supply, samples = Supply(hf), list[dict[str, float]]()
         run_until(supply, worker, sizes.warm_up)
         done = finish(hf, supply, worker)
+        meter.reset()
         began = time.monotonic()
         samples.append(sample(hf, worker))
         while done < sizes.warm_up + sizes.jobs and time.monotonic() - began < sizes.seconds:
@@ -211,10 +218,10 @@ def soak(store: str, url: str, sizes: Sizes, *, is_traced: bool = False) -> tupl
             run_until(supply, worker, sizes.warm_up + sizes.jobs, until)
             done = finish(hf, supply, worker)
             samples.append(sample(hf, worker))
-        seconds = time.monotonic() - began
+        cost = meter.read()
         largest = worker.ask("largest")
         left = rows(hf, "SELECT (SELECT count(*) FROM holdfast_lane) + (SELECT count(*) FROM holdfast_unique)")
-    return Soaked(store, seconds, samples, left), largest
+    return Soaked(store, cost, samples, left), largest
 
 
 def run_until(supply: Supply, worker: SoakWorker, jobs: int, until: float = float("inf")) -> None:
@@ -283,4 +290,4 @@ def run(arguments: argparse.Namespace) -> int:
 def measure(places: Places, store: str, sizes: Sizes) -> tuple[Soaked, list[str]]:
     """Soak one store on a disk."""
     with places.address(store, "soak") as url:
-        return soak(store, url, sizes)
+        return soak(store, url, sizes, places.meter(store))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Context, Holdfast, Tasks
+from holdfast.worker.options import WorkerOptions
 
 TASKS = Tasks()
 MOST_SHOWN = 10
@@ -82,10 +83,16 @@ def sample(claims: Claims) -> dict[str, float]:
         "memory": resident_bytes(),
         "blocks": sys.getallocatedblocks(),
         "descriptors": len(list(Path("/dev/fd").iterdir())),
-        "threads": threading.active_count(),
+        "threads": count_threads(),
         "tasks": len(asyncio.all_tasks(LOOP[0])),
         "claim": took[int(len(took) * 0.99)] if took else 0.0,
     }
+
+
+def count_threads() -> int:
+    """Count the threads; of handlers as many as there are slots, or more: these are made when they are needed."""
+    of_handlers = sum(each.name.startswith("holdfast-handler") for each in threading.enumerate())
+    return threading.active_count() - of_handlers + max(of_handlers, WorkerOptions().concurrency)
 
 
 def resident_bytes() -> int:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from bench.places import Places
 from bench.report import Comparison, table
-from bench.rounds import Entrant, Seconds, take_turns, timed, timed_async
+from bench.rounds import Entrant, awaited, take_turns
 from bench.stacks import STACKS, AnyStack, AsyncMeans, AsyncStack, Means, Stack
 from bench.start import COUNTS, INPUT, TASK, TASKS, TEXT, Sizes, check_counts, work
 from holdfast import Holdfast
@@ -25,7 +25,7 @@ LIBRARIES = ("psycopg", "psycopg2-binary", "asyncpg", "aiosqlite", "sqlalchemy",
 
 R = TypeVar("R")
 
-Run: TypeAlias = Callable[[int], Seconds]
+Run: TypeAlias = Callable[[int], object]
 Do: TypeAlias = Callable[[Any], object]
 AsyncDo: TypeAlias = Callable[[Any], Awaitable[object]]
 
@@ -48,11 +48,11 @@ def measure_store(places: Places, store: str, sizes: Sizes, stacks: Sequence[Any
         runner.run(hf.open())
         resources.callback(lambda: runner.run(hf.close()))
         entrants = [each for stack in stacks for each in entrants_of(stack, address, hf, sizes, runner, resources)]
-        rates = take_turns(entrants, sizes.rounds)
+        costs = take_turns(entrants, sizes.rounds, places.meter(store))
         counted = dict(runner.run(hf.store.read(count_rows)))
     each_side = sum(each.count for each in entrants) // 2 * (sizes.rounds + 1)
     lines = [each for stack in stacks for each in comparisons_of(stack)]
-    return f"{table(lines, rates)}\n{check_counts({TASK: each_side, 'by hand': each_side}, counted)}"
+    return f"{table(lines, costs)}\n{check_counts({TASK: each_side, 'by hand': each_side}, counted)}"
 
 
 async def count_rows(tx: Any) -> list[tuple[str, int]]:
@@ -91,7 +91,7 @@ def blocking_runs(stack: Stack, address: str, hf: Holdfast, resources: ExitStack
     def ours(connection: Any) -> None:
         hf.sync.start(work(text=TEXT), connection=connection)
 
-    return [timed(partial(loop, means, do)) for loop in (one_each, all_in_one) for do in (by_hand, ours)]
+    return [partial(loop, means, do) for loop in (one_each, all_in_one) for do in (by_hand, ours)]
 
 
 def async_runs(
@@ -109,7 +109,7 @@ def async_runs(
         await hf.start(work(text=TEXT), connection=connection)
 
     loops = (one_each_async, all_in_one_async)
-    return [timed_async(partial(loop, means, do), runner) for loop in loops for do in (by_hand, ours)]
+    return [awaited(partial(loop, means, do), runner) for loop in loops for do in (by_hand, ours)]
 
 
 def one_each(means: Means, do: Do, count: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from bench.machine import Unsuited
-from bench.rounds import Seconds
+from bench.meter import Meter
 from holdfast import Call, Holdfast
 from holdfast.http import Events
 
@@ -27,16 +26,17 @@ PATIENCE = 60.0
 
 
 class Streams:
-    """Streams the events of what *calls* start to so many *clients*, by *hf* and by hand."""
+    """Streams the events of what *calls* start to so many *clients*, by *hf* and by hand; *meter* measures that."""
 
-    def __init__(self, hf: Holdfast, calls: Callable[[int], Sequence[Call[Any]]], clients: int) -> None:
+    def __init__(self, hf: Holdfast, calls: Callable[[int], Sequence[Call[Any]]], clients: int, meter: Meter) -> None:
         self._hf = hf
+        self._meter = meter
         self._calls = calls
         self._clients = clients
         self._pieces: list[bytes] = []
 
-    async def ours(self, number: int) -> Seconds:
-        """Start *number* jobs; time it until every client has the event of each."""
+    async def ours(self, number: int) -> None:
+        """Start *number* jobs; measure it until every client has the event of each."""
         calls = self._calls(number)
         app = Starlette(routes=[Route("/events", Events(self._hf))])
 
@@ -45,12 +45,11 @@ class Streams:
 
         async with self._hf.event_stream(snapshot=False, names="job:enqueued") as stream:
             await anext(stream)
-            seconds = await self._time(app, begin, number)
+            await self._measure(app, begin, number)
             self._pieces = await take(stream, number)
-        return seconds
 
-    async def bare(self, number: int) -> Seconds:
-        """Send the bytes of the last streams of ours; time it until every client has them."""
+    async def bare(self, number: int) -> None:
+        """Send the bytes of the last streams of ours; measure it until every client has them."""
         begun = asyncio.Event()
 
         async def body() -> AsyncIterator[bytes]:
@@ -65,20 +64,19 @@ class Streams:
         async def begin() -> None:
             begun.set()
 
-        return await self._time(Starlette(routes=[Route("/events", endpoint)]), begin, number)
+        await self._measure(Starlette(routes=[Route("/events", endpoint)]), begin, number)
 
-    async def _time(self, app: Starlette, begin: Callable[[], Any], number: int) -> Seconds:
+    async def _measure(self, app: Starlette, begin: Callable[[], Any], number: int) -> None:
         async with serving(app) as port, asyncio.timeout(PATIENCE):
             clients = [await Client.connect(port) for _ in range(self._clients)]
-            started = time.perf_counter()
+            self._meter.reset()
             async with asyncio.TaskGroup() as group:
                 for each in clients:
                     group.create_task(each.read(number))
                 await begin()
-            seconds = time.perf_counter() - started
+            self._meter.stop()
             for each in clients:
                 each.close()
-        return seconds
 
 
 async def take(stream: AsyncIterator[bytes], number: int) -> list[bytes]:

@@ -2,13 +2,13 @@
 
 What is timed: not the starts, which come before. *By hand* is the bare driver: claim 200, complete them in the next
 transaction, two rows of the log for each; its time is from the first claim until nothing is left. *Ours* runs with the
-defaults that we ship, checks and decodes each argument, runs its handler and writes three rows of the log; its time is
+defaults that we ship, checks and decodes each argument, runs its handler and writes two rows of the log; its time is
 from the worker's start until all is written down and it has stopped. The *peers* have the same argument, and their
 time ends when the last job is recorded, as far as they record it; that of pgqueuer, procrastinate and huey begins with
-their start, that of the others with their first handler, so that polls and start-up are not held against them.
+their start, that of the others with their first handler, so that polls and start-up are not held against them; their
+CPU is that of the whole drain.
 
-The first round warms up and does not count. Slower peers run fewer jobs. Targets are those of the performance page that
-the project began with.
+The first round warms up and does not count. Slower peers run fewer jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sqlite3
-import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -31,12 +30,13 @@ from bench.limits.postgres import TASK as BY_HAND
 from bench.limits.postgres import AsyncPostgresByHand
 from bench.limits.sqlite import SqliteByHand
 from bench.limits.sqlite_drain import SqliteDrain
+from bench.meter import Meter
 from bench.peers import rivals
 from bench.peers.process import PeerProcess
 from bench.peers.rivals import Rival, Rivals
 from bench.places import Places, both
 from bench.report import Comparison, table
-from bench.rounds import Entrant, Seconds, take_turns
+from bench.rounds import Entrant, awaited, take_turns
 
 BATCH = 200
 
@@ -54,14 +54,14 @@ QUICK = Sizes(rounds=1, jobs=200)
 BESIDE_POSTGRES = (*rivals.POSTGRES, *rivals.REDIS, *rivals.LESS_DURABLE)
 
 SQLITE = (
-    Comparison("SQLite: one worker", "SQLite by hand", 0.5),
-    Comparison("SQLite: one worker", "huey", 10),
+    Comparison("SQLite: one worker", "SQLite by hand", 0.6),
+    Comparison("SQLite: one worker", "huey", 7),
     Comparison("SQLite: one worker", "dbos on SQLite"),
 )
 
 POSTGRES = (
-    Comparison("PostgreSQL: one worker", "psycopg by hand, two loops", 0.45),
-    Comparison("PostgreSQL: one worker", "pgqueuer", 1.8),
+    Comparison("PostgreSQL: one worker", "psycopg by hand, two loops", 0.65),
+    Comparison("PostgreSQL: one worker", "pgqueuer", 1.5),
     *(Comparison("PostgreSQL: one worker", each.name) for each in BESIDE_POSTGRES if each.name != "pgqueuer"),
 )
 
@@ -95,24 +95,25 @@ def measure_sqlite(places: Places, sizes: Sizes, with_peers: bool) -> str:
         by_hand = SqliteDrain(Path(url))
         stack.callback(by_hand.close)
 
-        def drain_by_hand(count: int) -> Seconds:
+        meter = places.meter("SQLite")
+
+        def drain_by_hand(count: int) -> None:
             filler.many_at_once(count, batch=BATCH)
-            started = time.perf_counter()
+            meter.reset()
             by_hand.drain()
-            return time.perf_counter() - started
 
         wanted = rivals.SQLITE if with_peers else ()
-        peers = Peers(Rivals(stack, places, INPUT).start(wanted, "SQLite"), sizes)
+        peers = Peers(Rivals(stack, places, INPUT).start(wanted, "SQLite"), sizes, meter)
         entrants = [
             (BY_HAND, Entrant("SQLite by hand", sizes.jobs, drain_by_hand)),
-            (TASK, entrant("SQLite: one worker", sizes.jobs, hf, runner)),
+            (TASK, entrant("SQLite: one worker", sizes.jobs, hf, runner, meter)),
             *peers.entrants(),
         ]
-        rates = take_turns([each for _, each in entrants], sizes.rounds)
+        costs = take_turns([each for _, each in entrants], sizes.rounds, meter)
         with closing(sqlite3.connect(url)) as connection:
             done = dict(connection.execute(COMPLETED).fetchall())
-        finished = [(name, each) for name, each in entrants if each.name in rates]
-        return f"{table(SQLITE, rates)}\n{check(done | peers.done(rates), finished, sizes.rounds)}"
+        finished = [(name, each) for name, each in entrants if each.name in costs]
+        return f"{table(SQLITE, costs)}\n{check(done | peers.done(costs), finished, sizes.rounds)}"
 
 
 def measure_postgres(places: Places, sizes: Sizes, with_peers: bool) -> str:
@@ -124,40 +125,39 @@ def measure_postgres(places: Places, sizes: Sizes, with_peers: bool) -> str:
         filler = runner.run(AsyncPostgresByHand.connect(url, INPUT))
         stack.callback(lambda: runner.run(filler.close()))
 
-        async def drain_by_hand(count: int) -> Seconds:
+        meter = places.meter("PostgreSQL")
+
+        async def drain_by_hand(count: int) -> None:
             await filler.many_at_once(count, batch=BATCH)
-            started = time.perf_counter()
+            meter.reset()
             await postgres_drain.drain(filler.connections[:2])
-            return time.perf_counter() - started
 
         wanted = BESIDE_POSTGRES if with_peers else ()
-        peers = Peers(Rivals(stack, places, INPUT).start(wanted, "PostgreSQL"), sizes)
+        peers = Peers(Rivals(stack, places, INPUT).start(wanted, "PostgreSQL"), sizes, meter)
         entrants = [
-            (
-                BY_HAND,
-                Entrant("psycopg by hand, two loops", sizes.jobs, lambda count: runner.run(drain_by_hand(count))),
-            ),
-            (TASK, entrant("PostgreSQL: one worker", sizes.jobs, hf, runner)),
+            (BY_HAND, Entrant("psycopg by hand, two loops", sizes.jobs, awaited(drain_by_hand, runner))),
+            (TASK, entrant("PostgreSQL: one worker", sizes.jobs, hf, runner, meter)),
             *peers.entrants(),
         ]
-        rates = take_turns([each for _, each in entrants], sizes.rounds)
+        costs = take_turns([each for _, each in entrants], sizes.rounds, meter)
         with psycopg.connect(url) as connection:
             done: dict[str, int] = dict(connection.execute(COMPLETED).fetchall())
-        finished = [(name, each) for name, each in entrants if each.name in rates]
-        return f"{table(POSTGRES, rates)}\n{check(done | peers.done(rates), finished, sizes.rounds)}"
+        finished = [(name, each) for name, each in entrants if each.name in costs]
+        return f"{table(POSTGRES, costs)}\n{check(done | peers.done(costs), finished, sizes.rounds)}"
 
 
 class Peers:
     """The peers of one store, as far as they are wanted and can be had."""
 
-    def __init__(self, started: Sequence[tuple[Rival, PeerProcess]], sizes: Sizes) -> None:
+    def __init__(self, started: Sequence[tuple[Rival, PeerProcess]], sizes: Sizes, meter: Meter) -> None:
         self._started = started
         self._sizes = sizes
+        self._meter = meter
 
     def entrants(self) -> list[tuple[str, Entrant]]:
         """Give an entrant for each of them."""
         return [
-            (each.name, Entrant(each.name, min(each.jobs, self._sizes.jobs), partial(drain, process)))
+            (each.name, Entrant(each.name, min(each.jobs, self._sizes.jobs), partial(drain, process, self._meter)))
             for each, process in self._started
         ]
 
@@ -166,7 +166,8 @@ class Peers:
         return {each.name: process.rows() for each, process in self._started if each.name in measured}
 
 
-def drain(process: PeerProcess, count: int) -> Seconds:
-    """Have a peer start *count* jobs, and time it while it runs them."""
+def drain(process: PeerProcess, meter: Meter, count: int) -> None:
+    """Have a peer start *count* jobs, and measure it while it runs them; of the seconds it tells those that count."""
     process.work("fill", count)
-    return process.work("drain", count)
+    meter.reset()
+    meter.stop(seconds=process.work("drain", count))

@@ -28,16 +28,17 @@ from bench.limits.postgres import CONNECTIONS as SLOTS
 from bench.limits.postgres_transactions import AsyncPostgresTransactions, PostgresTransactions
 from bench.limits.sqlite_transactions import SqliteTransactions
 from bench.machine import Unsuited
+from bench.meter import Meter
 from bench.places import Places, print_each
 from bench.places import add_arguments as add_arguments  # noqa: PLC0414 - of this command, too
 from bench.report import Comparison, table
-from bench.rounds import Entrant, Seconds, take_turns, timed, timed_async
+from bench.rounds import Entrant, take_turns
 from bench.shapes import ACCOUNTS, FILL, LOOK, PAID, PAY, TABLE, TASK, Shape
 from holdfast import Context, Holdfast, Task, Tasks
 from holdfast.sync import Context as BlockingContext
 
 Work: TypeAlias = Task[..., None]
-Drain: TypeAlias = Callable[[int, Shape], Seconds]
+Drain: TypeAlias = Callable[[int, Shape], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ DRIVERS = {
     "SQLite": {"async": "SQLite", "blocking": "SQLite"},
     "PostgreSQL": {"async": "async psycopg", "blocking": "psycopg"},
 }
-TARGETS = {("PostgreSQL", Shape.PREPARE): 0.7}
+TARGETS = {("PostgreSQL", Shape.PREPARE): 0.5, ("SQLite", Shape.PREPARE): 0.3}
 COMPARISONS = {
     store: [
         Comparison(f"{store}: {shape}, {colour}", f"{driver} by hand: {shape}", TARGETS.get((store, shape)))
@@ -112,22 +113,24 @@ def measure(sizes: Sizes, places: Places, store: str) -> str:
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
         url = stack.enter_context(places.address(store, "transactions"))
-        field = Field(store, url, sizes.jobs, runner, stack)
+        meter = places.meter(store)
+        field = Field(store, url, sizes.jobs, runner, meter, stack)
         entrants = [*field.by_hand(), *field.ours()]
-        rates = take_turns([each for _, each in entrants], sizes.rounds)
+        costs = take_turns([each for _, each in entrants], sizes.rounds, meter)
         done: dict[str, int] = dict(query(store, url, COMPLETED))
         check_paid(query(store, url, PAID)[0][0], sum(done.values()))
-        return f"{table(COMPARISONS[store], rates)}\n{check(done, entrants, sizes.rounds)}"
+        return f"{table(COMPARISONS[store], costs)}\n{check(done, entrants, sizes.rounds)}"
 
 
 class Field:
     """Where all of one *store* are measured, at *url*, with *jobs* in each round; *stack* closes what they open."""
 
-    def __init__(self, store: str, url: str, jobs: int, runner: asyncio.Runner, stack: ExitStack) -> None:
+    def __init__(self, store: str, url: str, jobs: int, runner: asyncio.Runner, meter: Meter, stack: ExitStack) -> None:
         self._store = store
         self._url = url
         self._jobs = jobs
         self._runner = runner
+        self._meter = meter
         self._stack = stack
         self._filler = self._opened(BY_HAND_TASKS)
         for statement in (TABLE, FILL):
@@ -153,11 +156,12 @@ class Field:
         return self._stack.enter_context(opened(self._url, self._runner, tasks))
 
     def _entrant(self, name: str, hf: Holdfast, task: Work, shape: Shape, run: Drain) -> Entrant:
-        """Have jobs started, which is not timed, and then *run*."""
+        """Have jobs started, which is not measured, and then *run*."""
 
-        def fill_and_run(count: int) -> Seconds:
+        def fill_and_run(count: int) -> None:
             self._runner.run(fill(hf, task, shape, count))
-            return run(count, shape)
+            self._meter.reset()
+            run(count, shape)
 
         return Entrant(name, self._jobs, fill_and_run)
 
@@ -169,14 +173,14 @@ class Field:
         if self._store == "SQLite":
             file = SqliteTransactions(Path(self._url))
             self._stack.callback(file.close)
-            return {"SQLite": lambda count, shape: timed(lambda _: file.drain_by(shape))(count)}
+            return {"SQLite": lambda _, shape: file.drain_by(shape)}
         blocking = PostgresTransactions(self._url)
         self._stack.callback(blocking.close)
         connected = self._runner.run(AsyncPostgresTransactions.connect(self._url))
         self._stack.callback(lambda: self._runner.run(connected.close()))
         return {
-            "async psycopg": lambda count, shape: timed_async(lambda _: connected.drain(shape), self._runner)(count),
-            "psycopg": lambda count, shape: timed(lambda _: blocking.drain(shape))(count),
+            "async psycopg": lambda _, shape: self._runner.run(connected.drain(shape)),
+            "psycopg": lambda _, shape: blocking.drain(shape),
         }
 
 

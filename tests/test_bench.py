@@ -7,6 +7,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from bench.__main__ import COMMANDS, main
 from bench.everything import Everything
 from bench.limits.sqlite import SqliteByHand
 from bench.machine import Unsuited
+from bench.meter import Cost, Meter, postmaster
 from bench.peers import process
 from bench.places import database
 from bench.report import Comparison, table
@@ -76,7 +78,7 @@ def test_start_measures_every_stack_beside_itself_by_hand(benchmarked: str, caps
 
     shown = capsys.readouterr().out
     lines = [line.split("|") for line in shown.splitlines() if " by hand, " in line]
-    assert [(line[1].strip(), line[3].strip()) for line in lines] == [
+    assert [(line[1].strip(), line[4].strip()) for line in lines] == [
         (f"{name}: {many}", f"{name} by hand, {many}") for name in STACKS for many in ("one", "100 in one")
     ]
     rows = [stack_rows(name) for name in ("SQLite", "PostgreSQL")]
@@ -223,7 +225,7 @@ def test_backlog_counts_the_pages_of_a_claim_on_postgres(benchmarked: str, capsy
         "PostgreSQL: stale statistics",
         "PostgreSQL: a transaction open",
     ]
-    pages = [line.split("|")[10:12] for line in shown.splitlines() if re.match(r"\| PostgreSQL: (fin|stale)", line)]
+    pages = [line.split("|")[12:14] for line in shown.splitlines() if re.match(r"\| PostgreSQL: (fin|stale)", line)]
     assert all(int(cell.replace(",", "")) > backlog.BATCH for cells in pages for cell in cells)
 
 
@@ -277,7 +279,7 @@ def test_a_transaction_that_is_kept_open_holds_what_it_saw(durable_server: str) 
 
 def test_jobs_that_were_not_run_are_not_reported() -> None:
     with pytest.raises(Unsuited, match="not done"):
-        drain.check({"ours": 5}, [("ours", Entrant("SQLite: one worker", 3, lambda _: 1.0))], rounds=1)
+        drain.check({"ours": 5}, [("ours", Entrant("SQLite: one worker", 3, lambda _: None))], rounds=1)
 
 
 def first_cells(shown: str) -> list[str]:
@@ -311,7 +313,7 @@ def test_a_start_by_hand_leaves_the_row_that_ours_leaves(tmp_path: Path) -> None
 
 
 def test_work_that_was_not_done_is_not_reported() -> None:
-    idle = [Entrant("SQLite: blocking", 3, lambda _: 1.0)]
+    idle = [Entrant("SQLite: blocking", 3, lambda _: None)]
 
     with pytest.raises(Unsuited, match="not done"):
         start.check_rows(idle, 1, {"ours": 5})
@@ -319,23 +321,27 @@ def test_work_that_was_not_done_is_not_reported() -> None:
 
 def test_everybody_takes_a_turn_in_each_round_and_the_first_round_does_not_count() -> None:
     turns: list[str] = []
+    meter = Meter()
 
     def entrant(name: str, seconds: float) -> Entrant:
-        return Entrant(name, 10, lambda _: turns.append(name) or seconds)
+        return Entrant(name, 10, lambda _: turns.append(name) or meter.stop(seconds=seconds))
 
-    rates = take_turns([entrant("one", 1.0), entrant("two", 2.0)], rounds=2)
+    costs = take_turns([entrant("one", 1.0), entrant("two", 2.0)], 2, meter)
 
     assert turns == ["one", "two"] * 3
-    assert rates == {"one": [10.0, 10.0], "two": [5.0, 5.0]}
+    assert {name: [each.seconds for each in rounds] for name, rounds in costs.items()} == {
+        "one": [0.1, 0.1],
+        "two": [0.2, 0.2],
+    }
 
 
 def test_who_drops_out_is_told_of_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     def fall(_: int) -> float:
         raise Dropout("it is gone")
 
-    rates = take_turns([Entrant("one", 10, fall), Entrant("two", 10, lambda _: 2.0)], rounds=2)
+    costs = take_turns([Entrant("one", 10, fall), Entrant("two", 10, lambda _: None)], 2, Meter())
 
-    assert rates == {"two": [5.0, 5.0]}
+    assert {name: len(rounds) for name, rounds in costs.items()} == {"two": 2}
     assert capsys.readouterr().out == "one dropped out: it is gone\n"
 
 
@@ -355,7 +361,11 @@ def test_latency_goes_on_without_who_drops_out(capsys: pytest.CaptureFixture[str
     def fall() -> list[float]:
         raise Dropout("it is gone")
 
-    assert latency.take_rounds({"one": fall, "two": lambda: [1.0]}, rounds=2) == {"two": [[1.0], [1.0]]}
+    found = latency.take_rounds(
+        [latency.Kind("one", Meter(), fall), latency.Kind("two", Meter(), lambda: [1.0])], rounds=2
+    )
+
+    assert {name: [each.milliseconds for each in rounds] for name, rounds in found.items()} == {"two": [[1.0], [1.0]]}
     assert capsys.readouterr().out == "one dropped out: it is gone\n"
 
 
@@ -398,14 +408,69 @@ def test_all_runs_every_command_with_the_options_that_it_knows(capsys: pytest.Ca
 
 
 def test_a_comparison_is_the_median_of_the_ratios_round_by_round() -> None:
-    rates = {"ours": [10.0, 100.0, 20.0], "other": [10.0, 200.0, 10.0]}
+    ours, other = [10.0, 100.0, 20.0], [10.0, 50.0, 40.0]
 
-    assert spread(ratios(rates, "ours", "other")).middle == 1.0
+    assert spread(ratios(ours, other)).middle == 1.0
 
 
 def test_the_table_marks_what_is_reached_and_what_is_not_and_leaves_out_what_was_not_measured() -> None:
     comparisons = [Comparison("a", "b", 0.5), Comparison("b", "a", 3), Comparison("a", "missing", 1)]
 
-    lines = table(comparisons, {"a": [10.0], "b": [20.0]}).splitlines()
+    lines = table(comparisons, {"a": [Cost(0.2, 3e-6, 4e-6)], "b": [Cost(0.1, 20e-6)]}).splitlines()
 
-    assert [line.split("|")[-2].strip() for line in lines[2:]] == ["✓", "✗"]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+    assert cells == [
+        ["a", "5", "3.0 + 4.0", "b", "10", "20 + -", "0.50", "0.50 to 0.50", "2.86", "✓", "≥ 0.5", "✓"],
+        ["b", "10", "20 + -", "a", "5", "3.0 + 4.0", "2.00", "2.00 to 2.00", "0.35", "✗", "≥ 3", "✗"],
+    ]
+
+
+def test_the_meter_counts_what_comes_between_its_reset_and_its_stop() -> None:
+    meter = Meter()
+
+    def work() -> None:
+        spin(0.2)
+        meter.reset()
+        spin(0.05)
+        meter.stop()
+        spin(0.2)
+
+    cost = meter.measure(work)
+
+    assert 0.05 <= cost.client < 0.2
+    assert cost.server is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the kernel shows no processes")
+def test_the_meter_counts_processes_that_still_run() -> None:
+    code = "import time; t = time.process_time()\nwhile time.process_time() - t < 0.1: pass\nprint(flush=True); input()"
+
+    def work() -> None:
+        spins.stdout.readline()
+
+    meter = Meter()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as spins:
+        cost = meter.measure(work)
+        spins.communicate("\n")
+
+    assert cost.client >= 0.05
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the kernel shows no processes")
+def test_the_meter_counts_the_server_apart_from_the_client(durable_server: str) -> None:
+    meter = Meter(postmaster(durable_server))
+
+    with psycopg.connect(durable_server) as connection:
+        cost = meter.measure(lambda: connection.execute("SELECT count(*) FROM generate_series(1, 3000000)"))
+
+    assert cost.server is not None
+    assert cost.server > 0.05 > cost.client
+
+
+def spin(seconds: float) -> None:
+    """Use so much CPU."""
+    began = time.process_time()
+    while time.process_time() - began < seconds:
+        pass

@@ -2,7 +2,7 @@
 
 Whoever finds no job claims 200 of them, as the drain by hand does, with a row of the log for each. A job is then done
 by the statements of a handler with blocks: the user's SELECT in a transaction, the user's UPDATE and the end of the job
-with its two rows of the log in another; or in one. The end is one statement, as ours is. No token is looked at before
+with its row of the log in another; or in one. The end is one statement, as ours is. No token is looked at before
 it, no lease is kept, no deadline, and nothing is broken off.
 """
 
@@ -33,8 +33,7 @@ COMPLETE = f"""
         WHERE seq = %(seq)s AND attempt = %(attempt)s AND nonce = %(nonce)s AND status = 'running'
         RETURNING seq, status, version, attempt)
     INSERT INTO holdfast_event (job, name, at, status, version, attempt, facts)
-    SELECT moved.seq, told.name, {NOW}, moved.status, moved.version, moved.attempt, NULL
-    FROM moved, unnest(ARRAY['job:completed', 'chain:completed']) AS told(name)"""
+    SELECT moved.seq, 'job:completed', {NOW}, moved.status, moved.version, moved.attempt, NULL FROM moved"""
 
 
 class Job(NamedTuple):

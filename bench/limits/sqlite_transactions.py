@@ -41,7 +41,5 @@ class SqliteTransactions(SqliteDrain):
             self._connection.execute("BEGIN IMMEDIATE")
         self._connection.execute(PAY, values)
         self._connection.execute(COMPLETE, (seq, attempt, nonce))
-        ended = (seq, attempt, version + 1)
-        self._note("job:completed", "completed", [ended])
-        self._note("chain:completed", "completed", [ended])
+        self._note("job:completed", "completed", [(seq, attempt, version + 1)])
         self._connection.execute("COMMIT")
