@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from holdfast.states import State, Status
@@ -96,29 +96,45 @@ class Unique:
     within: float | timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """One job to be inserted, as the store takes it: everything checked, nothing happened yet."""
+class Start(NamedTuple):
+    """One job to be inserted, as the store takes it: everything checked, nothing happened yet.
+
+    It is a tuple because a thousand are made at once: calls with the same options differ in *id* and *input* only.
+    """
 
     id: UUID
-    task: str
     input: str
+    task: str
     queue: str
-    lane: str | None = None
     priority: int = 0
     tags: tuple[str, ...] = ()
+    webhook: str | None = None
+    history: bool = True
+    lane: str | None = None
     delay_ms: int = 0
     run_at_ms: int | None = None
     paused: bool = False
     blockers: tuple[UUID, ...] = ()
     on_blocker_failure: BlockerPolicy = "fail"
     unique: Unique | None = None
-    webhook: str | None = None
     trace: str | None = None
-    history: bool = True
     named: bool = False  # the caller chose the id, so it may exist already
     from_chain: UUID | None = None  # it takes its key over from this chain, if that holds it
     facts: str | None = None  # what its first event says; canonical JSON
+
+    def another(self, id_: UUID, input_: str) -> Start:
+        """Give the start of another job with the same options."""
+        return tuple.__new__(Start, (id_, input_, *self[2:]))
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether its job is ready at once, and has nothing but the fields up to *history*: most are so."""
+        return self[8:] == PLAIN
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are sent for it."""
+        return len(self.input)
 
     @property
     def may_wait(self) -> bool:
@@ -129,6 +145,10 @@ class Start:
     def only_inserts(self) -> bool:
         """Tell whether starting it is two INSERTs and nothing else: it names no id, no key and no blockers."""
         return not (self.blockers or self.may_wait)
+
+
+PLAIN = tuple(Start._field_defaults.values())[4:]
+"""What a plain start has in its fields after *history*."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +259,10 @@ class Event:
     name: EventName
     at: datetime
     job: Job | None = None
-    """The job as it stood when the event was read: as the event left it, or later. None unless it is of a job."""
+    """The job as it stood when the event was read: as the event left it, or later. None unless it is of a job.
+
+    All listeners and streams of a process may be given the same one: leave its input and output as they are.
+    """
     status: Status | None = None
     """The job's, right after the event; so are *version* and *attempt*."""
     version: int | None = None
@@ -266,6 +289,26 @@ class JobEvent(Event):
     """The job as it stood when the event was read: as the event left it, or later."""
 
 
+class Filterable(Protocol):
+    """What a filter looks at: an event, or what one is made of."""
+
+    @property
+    def name(self) -> str:
+        """What the event is called."""
+
+    @property
+    def job(self) -> Job | None:
+        """The job that it is about."""
+
+    @property
+    def deleted_job_id(self) -> UUID | None:
+        """The job that is no more."""
+
+    @property
+    def lane(self) -> str | None:
+        """The lane that it is about, if that is not a job's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
     """Which events are wanted; an empty field narrows nothing."""
@@ -276,10 +319,12 @@ class EventFilter:
     tasks: frozenset[str] = frozenset()
     lanes: frozenset[str] = frozenset()
 
-    def fits(self, event: Event) -> bool:
+    def fits(self, event: Filterable) -> bool:
         """Tell whether *event* is wanted; of a deleted job nothing is known but its id."""
         if self.names and event.name not in self.names:
             return False
+        if not (self.jobs or self.chains or self.tasks or self.lanes):
+            return True
         if (job := event.job) is None:
             gone, lane = event.deleted_job_id, event.lane
             return not (

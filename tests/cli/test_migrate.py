@@ -43,7 +43,7 @@ def test_it_brings_an_empty_database_up_to_date_and_says_what_it_did(database: s
     told = holdfast("migrate", database, **schema)
 
     assert told.returncode == 0, told.stderr
-    assert told.stdout == "took 0001_kernel, 0002_log; the database is up to date (schema 2)\n"
+    assert told.stdout == "took 0001_kernel, 0002_log, 0003_core; the database is up to date (schema 3)\n"
 
 
 @both
@@ -52,7 +52,7 @@ def test_a_second_run_has_nothing_to_do(database: str) -> None:
 
     told = holdfast("migrate", "--json", database, **schema)
 
-    assert json.loads(told.stdout) == {"schema": 2, "taken": []}
+    assert json.loads(told.stdout) == {"schema": 3, "taken": []}
 
 
 @both
@@ -64,7 +64,7 @@ def test_check_tells_by_its_exit_code_and_the_command_to_run(database: str) -> N
     assert before.returncode == 5
     assert "run `holdfast migrate`" in before.stderr
     assert before.stdout == ""
-    assert (after.returncode, after.stdout) == (0, "the database is up to date (schema 2)\n")
+    assert (after.returncode, after.stdout) == (0, "the database is up to date (schema 3)\n")
 
 
 def test_check_makes_no_file(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_printed_sql_makes_a_sqlite_file_that_needs_no_more(tmp_path: Path) 
     connection.executescript(holdfast("migrate", "--sql", path).stdout)
     connection.close()
 
-    assert holdfast("migrate", "--json", path).stdout == '{"schema": 2, "taken": []}\n'
+    assert holdfast("migrate", "--json", path).stdout == '{"schema": 3, "taken": []}\n'
 
 
 def test_the_printed_sql_makes_a_postgresql_schema_that_needs_no_more(postgres_url: str) -> None:

@@ -22,7 +22,7 @@ from holdfast.events import page_cache
 from holdfast.models import JobEvent
 from holdfast.runtime import Runtime
 from holdfast.store.log import reading
-from holdfast.wire.cursors import Position, read_cursor
+from holdfast.wire.cursors import Position, behind_row, read_cursor
 from tests.feed.streams import InColour, become_another, events, is_at_rest
 from tests.store import engine
 from tests.store.log_readers import writer_elsewhere
@@ -129,7 +129,8 @@ async def test_a_stream_knows_how_far_it_has_come_also_past_what_it_did_not_want
         await way.face.start(greet(name="Ada"))
         xid = "xid" if way.hf.store.database == "postgres" else "0"
         ((*place,),) = await way.rows(f"SELECT {xid}, seq FROM holdfast_event")
-        await until(lambda: read_cursor(followed.stream.cursor).has_seen(Position(*place)), "it has passed the event")
+        passed = Position(place[0], behind_row(place[1]))
+        await until(lambda: read_cursor(followed.stream.cursor).has_seen(passed), "it has passed the event")
 
         async with events(way, followed.stream.cursor) as again:
             chain = await way.face.start(greet(name="Bob"))
@@ -146,6 +147,7 @@ async def test_streams_that_join_while_much_happens_miss_nothing_and_double_noth
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_cache, "PAGE", 7)
+    monkeypatch.setattr(page_cache, "HANDED", 7)
     monkeypatch.setattr(feeds, "BUFFER", 10)
     cursor = await way.face.cursor()
     stop = asyncio.Event()
@@ -184,6 +186,7 @@ async def test_a_stream_that_is_too_slow_reads_by_itself_what_it_has_missed(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_cache, "PAGE", 4)
+    monkeypatch.setattr(page_cache, "HANDED", 4)
     monkeypatch.setattr(feeds, "BUFFER", 5)
     follower = way.hf._feed.follow()
     async with follower:

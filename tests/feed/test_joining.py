@@ -5,6 +5,7 @@ The feed's thread is stood still: a test says when it looks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -187,8 +188,8 @@ async def test_lines_that_were_read_before_one_joined_are_not_taken_for_the_last
     assert names(await everything(earlier, hf.store)) == [f'{{"name":"{name}"}}' for name in "bcd"]
 
 
-async def test_who_has_much_to_catch_up_on_sorts_it_once(
-    new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
+async def test_who_has_much_to_catch_up_on_reads_its_lines_once(
+    hf: Holdfast, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On PostgreSQL a read costs as much as all that is new."""
     monkeypatch.setattr(page_cache, "PAGE", 2)
@@ -199,17 +200,117 @@ async def test_who_has_much_to_catch_up_on_sorts_it_once(
         reads.append(cursor)
         return await since(tx, cursor, most)
 
-    hf = new_holdfast("postgres", tasks=[TASKS])
-    feed = Feed(hf.store, Runtime(stepper=StillShell))
-    async with hf:
-        cursor = await hf.cursor()
-        await hf.start_many([greet(name="Ada")] * 40)
-        monkeypatch.setattr(reading, "since", counting)
-        follower = feed.follow(cursor)
+    cursor = await hf.cursor()
+    await hf.start_many([greet(name="Ada")] * 40)
+    monkeypatch.setattr(reading, "since", counting)
+    follower = feed.follow(cursor)
 
-        assert len(await everything(follower, hf.store)) == 40
-        assert len(reads) <= 3
-        feed.close()
+    assert len(await everything(follower, hf.store)) == 40
+    assert len(reads) <= 3
+
+
+@pytest.fixture
+def jobs_read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Small pages, and the rows of jobs that are read for them."""
+    rows: list[Any] = []
+
+    class Counted(reading.StoredJob):
+        """A row that is counted."""
+
+        def __init__(self, row: Any) -> None:
+            super().__init__(row)
+            rows.append(row)
+
+    monkeypatch.setattr(page_cache, "PAGE", 1)
+    monkeypatch.setattr(reading, "StoredJob", Counted)
+    return rows
+
+
+async def lives(hf: Holdfast) -> str:
+    """Have two jobs come and end; give the cursor before that."""
+    cursor = await hf.cursor()
+    for chain in await hf.start_many([greet(name="Ada"), greet(name="Bob")]):
+        await hf.complete(greet, chain, "Hello")
+    return cursor
+
+
+LIVES = ["job:enqueued"] * 2 + ["job:completed", "chain:completed"] * 2
+
+
+async def test_a_job_is_read_once_for_all_events_that_were_found_with_it(
+    hf: Holdfast, feed: Feed, jobs_read: list[Any]
+) -> None:
+    await everything(feed.follow(await lives(hf)), hf.store)  # the store learns that this needs a transaction
+    follower = feed.follow(await lives(hf))
+    jobs_read.clear()
+
+    assert [event.name for event in await everything(follower, hf.store)] == LIVES
+    assert len(jobs_read) == 2
+
+
+async def test_a_job_that_was_read_long_ago_is_read_again(hf: Holdfast, jobs_read: list[Any]) -> None:
+    clock = Clock()
+    feed = Feed(hf.store, Runtime(stepper=StillShell, monotonic=clock))
+    follower = feed.follow(await lives(hf))
+    names = []
+
+    while (event := await follower.take(hf.store)) is not None:
+        names.append(event.name)
+        clock.now += page_cache.KEPT_SECONDS
+
+    assert names == LIVES
+    assert len(jobs_read) == 4
+    feed.close()
+
+
+@pytest.mark.usefixtures("jobs_read")
+async def test_an_event_never_comes_with_its_job_as_it_was_before(hf: Holdfast, feed: Feed) -> None:
+    cursor = await hf.cursor()
+    ada, bob = await hf.start_many([greet(name="Ada"), greet(name="Bob")])
+    follower = feed.follow(cursor)
+    await follower.take(hf.store)  # the lines of both, and the job of the first
+
+    await hf.cancel(ada)
+    rest = await everything(follower, hf.store)
+
+    assert [(event.name, event.job and event.job.status) for event in rest] == [
+        ("job:enqueued", "pending"),
+        ("job:cancelled", "cancelled"),
+    ]
+    assert rest[0].job is not None
+    assert rest[0].job.id == bob.id
+
+
+@pytest.mark.usefixtures("jobs_read")
+async def test_who_resumes_inside_lines_that_were_read_before_misses_none(hf: Holdfast, feed: Feed) -> None:
+    """Also between the two events of one row."""
+    every = await everything(feed.follow(await lives(hf)), hf.store)
+
+    for number, event in enumerate(every, start=1):
+        again = await everything(feed.follow(event.cursor), hf.store)
+
+        assert [each.name for each in again] == LIVES[number:]
+        assert [each.cursor for each in again] == [each.cursor for each in every[number:]]
+
+
+async def test_a_job_is_decoded_once_for_all_who_follow(hf: Holdfast, feed: Feed) -> None:
+    decoded: list[str] = []
+
+    def decode(task: str, text: str, output: str | None) -> tuple[Any, Any]:
+        decoded.append(text)
+        return json.loads(text), output
+
+    followers = [feed.follow(decode=decode) for _ in range(3)]
+    for each in followers:
+        await each.join(hf.store)
+    await lives(hf)
+    feed.here.look()
+    taken = [await everything(each, hf.store) for each in followers]
+
+    assert decoded == ['{"name":"Ada"}', '{"name":"Bob"}']
+    assert [[event.job.input["name"] for event in each if event.job] for each in taken] == [
+        ["Ada", "Bob", "Ada", "Ada", "Bob", "Bob"]
+    ] * 3
 
 
 # ---- who is waited for
@@ -219,6 +320,7 @@ async def test_who_has_much_to_catch_up_on_sorts_it_once(
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages and small buffers."""
     monkeypatch.setattr(page_cache, "PAGE", 4)
+    monkeypatch.setattr(page_cache, "HANDED", 4)
     monkeypatch.setattr(feeds, "BUFFER", 10)
     monkeypatch.setattr(feeds, "BRISK", 3)
 

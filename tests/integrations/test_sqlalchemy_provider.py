@@ -167,7 +167,7 @@ async def test_the_row_of_the_job_is_locked_after_the_orm_has_written(
     run = Borrowed.run
 
     async def noted(self: Borrowed, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        done.append(operation.__name__)
+        done.append(getattr(operation, "func", operation).__name__)
         return await run(self, operation, *args, **kwargs)
 
     async def charge(ctx: Any, n: int) -> Any:

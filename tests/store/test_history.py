@@ -94,7 +94,7 @@ async def test_it_takes_no_statement_more_and_no_row(way: Way) -> None:
     quietly = await statements_of(way, quiet(n=1))
 
     assert quietly == noted
-    assert (before, await logged(way)) == (4, before)
+    assert (before, await logged(way)) == (3, before)
 
 
 async def statements_of(way: Way, call: Any) -> tuple[int, int]:

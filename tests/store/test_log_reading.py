@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from holdfast.database.tx import Tx
 from holdfast.errors import CursorExpired, JobNotFound, UsageError
 from holdfast.models import INTERNAL_QUEUE, JobEvent
+from holdfast.states import Status
 from holdfast.store.log import events, pruning, reading
 from holdfast.store.log.events import NewEvent
 from holdfast.store.log.reading import LoggedEvent
@@ -43,7 +44,7 @@ LIVES = [
 
 
 def in_short(told: list[LoggedEvent]) -> list[tuple[str, int]]:
-    return [(each.event.name, each.position.seq) for each in told]
+    return [(each.event.name, each.position.place) for each in told]
 
 
 async def test_now_is_behind_all_that_is_committed(way: Way) -> None:
@@ -300,3 +301,76 @@ async def test_a_cursor_is_a_short_text_of_harmless_letters(way: Way) -> None:
         assert event.cursor.replace("-", "").replace("_", "").isalnum()
         assert len(event.cursor) < 300
         assert json.dumps(event.cursor) == f'"{event.cursor}"'
+
+
+async def complete_one(way: Way) -> UUID:
+    """Have a job complete its chain: both ends are one row."""
+    await way.face.start(greet(name="Ada"))
+    job_id = await run(way)
+    assert await way.rows("SELECT name FROM holdfast_event WHERE name LIKE '%completed'") == [("job:completed",)]
+    return job_id
+
+
+async def test_the_end_of_a_job_and_of_its_chain_are_two_events_of_one_row(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    await complete_one(way)
+
+    *_, job, chain = await reader.told()
+
+    assert (job.event.name, chain.event.name) == ("job:completed", "chain:completed")
+    assert job.event.facts == chain.event.facts == {}
+    assert isinstance(job.event, JobEvent)
+    assert isinstance(chain.event, JobEvent)
+    assert (job.event.version, job.event.attempt, job.event.at) == (
+        chain.event.version, chain.event.attempt, chain.event.at,
+    )  # fmt: skip
+    assert job.cursor.has_seen(job.position)
+    assert not job.cursor.has_seen(chain.position)
+
+
+async def test_who_stops_between_the_two_goes_on_with_the_second(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    await complete_one(way)
+    *_, job, _ = await reader.told()
+
+    again = LogReader(way, read_cursor(job.cursor.text))
+
+    assert await again.names() == ["chain:completed"]
+    assert await again.names() == []
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_a_timeline_has_both_in_pages_of_any_size(way: Way, most: int) -> None:
+    job_id = await complete_one(way)
+    names: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = await way.face.timeline(job_id, limit=most, cursor=cursor)
+        assert len(page.items) <= most
+        names += [each.name for each in page.items]
+        if (cursor := page.next_cursor) is None:
+            break
+
+    assert names == ["job:enqueued", "job:started", "job:completed", "chain:completed"]
+
+
+async def test_facts_of_the_end_of_a_job_are_those_of_its_own_event(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    reader = await LogReader.from_now(way)
+
+    await way.face.complete(greet, chain, "Hello", why='she said "closes"')
+
+    told = {each.event.name: each.event.facts for each in await reader.told()}
+    assert told["job:completed"]["reason"] == 'she said "closes"'
+    assert "closes" not in told["job:completed"]
+    assert told["chain:completed"] == {}
+
+
+async def test_what_older_code_has_written_in_two_rows_is_read_as_before(way: Way) -> None:
+    reader = await LogReader.from_now(way)
+    job_id = await make_job(way, "completed")
+    seq = await seq_of(way, job_id)
+    for name in ("job:completed", "chain:completed"):  # one by one, so that each has its row
+        await way.call(events.append, [NewEvent(seq, name, Status.COMPLETED, 3, 1)])
+
+    assert await reader.names() == ["job:completed", "chain:completed"]

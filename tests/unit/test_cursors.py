@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidCursor, UsageError
-from holdfast.wire.cursors import Cursor, Position, SeqCursor, Snapshot, SnapshotCursor, read_cursor
+from holdfast.wire.cursors import (
+    Cursor,
+    Position,
+    SeqCursor,
+    Snapshot,
+    SnapshotCursor,
+    behind_row,
+    last_row,
+    read_cursor,
+)
 
 ORIGIN = "0123456789abcdef"
 
@@ -142,3 +151,21 @@ def test_a_cursor_of_a_busy_server_is_not_long() -> None:
     busy = Snapshot(10**9, tuple(range(10**9 - 400, 10**9, 4)))
 
     assert len(SnapshotCursor(ORIGIN, busy, busy, 10**9).text) < 1_500
+
+
+def wrapped(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def test_a_cursor_of_an_older_release_is_behind_the_whole_row_that_it_names() -> None:
+    assert read_cursor(wrapped(f"s:{ORIGIN}:7")) == SeqCursor(ORIGIN, behind_row(7))
+    assert read_cursor(wrapped(f"p:{ORIGIN}:9")) == SnapshotCursor(ORIGIN, Snapshot(9))
+    page = SnapshotCursor(ORIGIN, Snapshot(9), Snapshot(12), behind_row(7))
+    assert read_cursor(wrapped(f"p:{ORIGIN}:9:12:7")) == page
+
+
+@pytest.mark.parametrize("seq", [0, 1, 7, 2**40])
+def test_between_the_two_events_of_a_row_only_the_rows_before_it_are_seen(seq: int) -> None:
+    assert last_row(behind_row(seq)) == seq
+    assert last_row(behind_row(seq) - 1) == seq - 1
+    assert last_row(behind_row(seq) + 1) == seq

@@ -17,8 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -32,6 +31,7 @@ from holdfast.models import Event, EventFilter
 from holdfast.runtime import Runtime
 from holdfast.store.log import reading
 from holdfast.store.log.reading import LoggedEvent
+from holdfast.store.rows import Decode
 from holdfast.wire.cursors import Cursor, read_cursor
 
 BUFFER = 1_000  # events that a follower may be behind before it reads by itself
@@ -40,8 +40,6 @@ PATIENCE_SECONDS = 0.2  # in which a follower with much to take must take so man
 BRISK = 50
 
 ALL = EventFilter()
-
-Read: TypeAlias = Callable[[Event], Event]
 
 
 class Feed:
@@ -63,18 +61,18 @@ class Feed:
         self,
         after: str | None = None,
         wanted: EventFilter = ALL,
-        read: Read | None = None,
+        decode: Decode | None = None,
         *,
         is_awaited: bool = False,
     ) -> Follower:
         """Follow the log behind the cursor *after*, or from when it is entered or first asked for an event.
 
-        An event carries its job as the store reads it, with JSON texts for input and output, unless *read* makes more
-        of it. *is_awaited*: while it briskly takes what it was handed, nobody is handed more. Raises `InvalidCursor` at
+        An event carries its job as the store reads it, with JSON texts for input and output, or what *decode* makes of
+        these. *is_awaited*: while it briskly takes what it was handed, nobody is handed more. Raises `InvalidCursor` at
         once; `CursorExpired` comes when it is entered or asked.
         """
         cursor = None if after is None else read_cursor(after)
-        return Follower(self, cursor, wanted, read, is_awaited=is_awaited)
+        return Follower(self, cursor, wanted, decode, is_awaited=is_awaited)
 
     def close(self) -> None:
         """End every follower, and let go of the thread; the next one who follows begins anew."""
@@ -94,14 +92,14 @@ class Follower(Stream[Event]):
         feed: Feed,
         after: Cursor | None,
         wanted: EventFilter,
-        read: Read | None = None,
+        decode: Decode | None = None,
         *,
         is_awaited: bool = False,
     ) -> None:
         super().__init__(feed.store, feed.runtime)
         self._here = feed.here
         self._wanted = wanted
-        self._read = read
+        self._decode = decode
         self._reached = after  # how far it has read by itself; what it is handed is new only behind that
         self._cursor = after  # behind the last event that was given
         self._must_read = after is not None
@@ -167,13 +165,20 @@ class Follower(Stream[Event]):
             raise
         self._has_joined = True
 
+    def at_hand(self) -> Event | None:
+        """Give the next event, if that needs no read."""
+        if not self._has_joined or self._is_closed:
+            return None
+        self._refuse_elsewhere()
+        return self._give()
+
     async def take(self, runner: Runner) -> Event | None:
         """Give the next event, reading by itself where it must; None if there is none now, or no more at all."""
         await self.join(runner)
         self._refuse_elsewhere()
         while not self._is_closed:
-            if (entry := self._next(gives=True)) is not None:
-                return entry.event if self._read is None else self._read(entry.event)
+            if (event := self._give()) is not None:
+                return event
             if self.error is not None:
                 raise self.error
             if not self.is_behind:
@@ -183,7 +188,7 @@ class Follower(Stream[Event]):
 
     def hand(self, page: Sequence[LoggedEvent], end: Cursor) -> None:
         """Take in what the feed has read, up to *end*; in its thread."""
-        wanted = [each for each in page if self._wanted.fits(each.event)]
+        wanted = [each for each in page if self._wanted.fits(each)]
         with self._change:
             if self._has_overflowed:
                 return
@@ -209,6 +214,14 @@ class Follower(Stream[Event]):
         """Raise *error* to who follows here, behind what was handed over before."""
         self.error = error
         self._ring()
+
+    def _give(self) -> Event | None:
+        entry = self._next(gives=True)
+        if entry is None:
+            return None
+        if entry.stored is None or self._decode is None:
+            return entry.event
+        return entry.about(entry.stored.decoded(self._decode))
 
     def _next(self, *, gives: bool) -> LoggedEvent | None:
         """Pass over all up to the next event that is new; give that one, if it *gives* any."""
@@ -239,7 +252,7 @@ class Follower(Stream[Event]):
             self._here.leave(self)
             raise
         with self._change:
-            _append(self._own, [each for each in entries if self._wanted.fits(each.event)], found.cursor)
+            _append(self._own, [each for each in entries if self._wanted.fits(each)], found.cursor)
             self._reached, self._must_read = found.cursor, not found.is_last
 
     def _refuse_elsewhere(self) -> None:
@@ -373,9 +386,7 @@ def _joined(entry: Entry, reached: Cursor) -> Entry:
     cursor = entry.cursor.joined(reached)
     if reached.has_seen(entry.position):
         return cursor
-    if cursor is entry.cursor:
-        return entry
-    return LoggedEvent(replace(entry.event, cursor=cursor.text), entry.position, cursor)
+    return entry if cursor is entry.cursor else entry.placed(cursor)
 
 
 def _append(entries: deque[Entry], page: Sequence[LoggedEvent], end: Cursor) -> None:

@@ -50,6 +50,10 @@ class Stream(ABC, Generic[T_co]):
     async def take(self, runner: Runner) -> T_co | None:
         """Give what comes next; None if there is nothing now, or nothing more at all."""
 
+    def at_hand(self) -> T_co | None:
+        """Give what comes next, if it is here and needs no read; else None, and `take` knows more."""
+        return None
+
     @property
     @abstractmethod
     def has_joined(self) -> bool:
@@ -89,6 +93,8 @@ class Stream(ABC, Generic[T_co]):
         return self
 
     async def __anext__(self) -> T_co:
+        if (found := self.at_hand()) is not None:
+            return found
         loop = asyncio.get_running_loop()
         while True:
             ready: asyncio.Future[None] = loop.create_future()
@@ -132,6 +138,8 @@ class BlockingStream(Generic[T_co]):
         return self
 
     def __next__(self) -> T_co:
+        if (found := self.stream.at_hand()) is not None:
+            return found
         while True:
             ready = self.stream.runtime.signal()
             self.stream.listen(ready.set)

@@ -25,6 +25,7 @@ from holdfast.events.follower import TROUBLE_SECONDS
 from holdfast.models import Event, EventFilter, EventName, JobEvent, JobEventName
 from holdfast.runtime import Runtime, Stepper
 from holdfast.signals import program_signals
+from holdfast.store.rows import Decode
 from holdfast.threads import SlicedEvent
 
 GRACE_SECONDS = 5.0  # for calls that are under way when hf closes, all together
@@ -60,10 +61,10 @@ class Listener:
 class Listeners:
     """The listeners of one `Holdfast`; they run while it is open."""
 
-    def __init__(self, feed: Feed, runtime: Runtime, read: Callable[[Event], Event]) -> None:
+    def __init__(self, feed: Feed, runtime: Runtime, decode: Decode) -> None:
         self._feed = feed
         self._runtime = runtime
-        self._read = read
+        self._decode = decode
         self._change = threading.Lock()
         self._listeners: list[Listener] = []
         self._calling: dict[Listener, Calling] = {}
@@ -168,7 +169,7 @@ class Listeners:
         return function
 
     def _make(self, listener: Listener) -> Calling:
-        follow = partial(self._feed.follow, None, listener.wanted, self._read)
+        follow = partial(self._feed.follow, None, listener.wanted, self._decode)
         if listener.is_async and self._loop is not None and self._loop.is_running():
             return CallingInLoop(listener, follow, self._runtime, self._loop)
         return CallingInThread(listener, follow, self._runtime)

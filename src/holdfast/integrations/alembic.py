@@ -1,7 +1,7 @@
 """Our tables in the history of an Alembic environment: a revision of yours takes a step of ours.
 
     def upgrade() -> None:
-        holdfast.integrations.alembic.upgrade(step=2)
+        holdfast.integrations.alembic.upgrade(step=3)
 
 A revision names the step that it takes, so that it means the same with every release, also as a script. What `holdfast
 migrate` has done already is not done again, nor the other way round: both go by the row in which steps are recorded.

@@ -20,12 +20,13 @@ class Decoder:
 
     def job(self, job: Job) -> Job:
         """Read the input and the output of *job*."""
-        task = self._known(job.task)
-        return replace(
-            job,
-            input=_read(job.input, task and task.decode_input),
-            output=_read(job.output, task and task.decode_output),
-        )
+        input_, output = self.values(job.task, job.input, job.output)
+        return replace(job, input=input_, output=output)
+
+    def values(self, task: str, input_: str, output: str | None) -> tuple[Any, Any]:
+        """Read the input and the output of a job of the task of this name."""
+        known = self._known(task)
+        return _read(input_, known and known.decode_input), _read(output, known and known.decode_output)
 
     def event(self, event: Event) -> Event:
         """Read the job of *event*, if it has one."""

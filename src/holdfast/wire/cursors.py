@@ -1,5 +1,8 @@
 """Where a reader of the log stands: what it has seen, as an opaque text that it can come back with.
 
+A row of the log stands for one event, or for two that happened at once, and a reader may stop between these. So the
+places are numbered by twice the `seq` of a row: that number is between its two events, and one more is behind it.
+
 On SQLite commits have one order, and `seq` is it. On PostgreSQL a transaction that commits later may have drawn a lower
 `seq` and have a lower number, so no number is a place. There a cursor is a *snapshot*: the number of the next
 transaction and the numbers of those that were under way. Whatever these had not committed is new, and nobody's open
@@ -19,13 +22,24 @@ from holdfast.errors import InvalidCursor
 
 LONGEST = 64_000
 LARGEST = 2**63
+URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def behind_row(seq: int) -> int:
+    """Give the number of the place behind the row *seq*."""
+    return 2 * seq + 1
+
+
+def last_row(place: int) -> int:
+    """Give the last row of which who stands at *place* has seen all."""
+    return (place - 1) // 2
 
 
 class Position(NamedTuple):
-    """Where an event stands in the log: the transaction that wrote it (0 on SQLite), and its number."""
+    """Where an event stands in the log: the transaction that wrote it (0 on SQLite), and the place behind it."""
 
     xid: int
-    seq: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,51 +69,52 @@ class SeqCursor:
     """A place in the log of a SQLite file."""
 
     origin: str
-    seq: int
+    place: int
 
     @property
     def text(self) -> str:
         """The cursor as it is handed out."""
-        return _wrap(f"s:{self.origin}:{self.seq}")
+        return _wrap(f"s2:{self.origin}:{self.place}")
 
     def has_seen(self, position: Position) -> bool:
         """Tell whether who stands here has seen the event at *position*."""
-        return position.seq <= self.seq
+        return position.place <= self.place
 
-    def behind(self, position: Position) -> SeqCursor:
-        """Give the place right behind *position*."""
-        return replace(self, seq=position.seq)
+    def at(self, place: int) -> SeqCursor:
+        """Give *place* of the same log."""
+        return SeqCursor(self.origin, place)
 
     def joined(self, reached: Cursor) -> SeqCursor:
         """Give the place of who was here, and had seen all that *reached* has before."""
-        return self if isinstance(reached, SeqCursor) and reached.seq <= self.seq else replace(self, seq=reached.seq)
+        is_further = isinstance(reached, SeqCursor) and reached.place <= self.place
+        return self if is_further else self.at(reached.place)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCursor:
-    """A place in the log of a PostgreSQL database: behind *seen*, and in *page*, if there is one, behind *seq*."""
+    """A place in the log of a PostgreSQL database: behind *seen*, and in *page*, if there is one, at *place*."""
 
     origin: str
     seen: Snapshot
     page: Snapshot | None = None
-    seq: int = 0
+    place: int = 0
 
     @property
     def text(self) -> str:
         """The cursor as it is handed out."""
         if self.page is None:
-            return _wrap(f"p:{self.origin}:{_written(self.seen)}")
-        return _wrap(f"p:{self.origin}:{_written(self.seen)}:{_written(self.page)}:{self.seq}")
+            return _wrap(f"p2:{self.origin}:{_written(self.seen)}")
+        return _wrap(f"p2:{self.origin}:{_written(self.seen)}:{_written(self.page)}:{self.place}")
 
     def has_seen(self, position: Position) -> bool:
         """Tell whether who stands here has seen the event at *position*."""
         if self.seen.has_seen(position.xid):
             return True
-        return self.page is not None and position.seq <= self.seq and self.page.has_seen(position.xid)
+        return self.page is not None and position.place <= self.place and self.page.has_seen(position.xid)
 
-    def behind(self, position: Position) -> SnapshotCursor:
-        """Give the place right behind *position*, which is in the page."""
-        return replace(self, seq=position.seq)
+    def at(self, place: int) -> SnapshotCursor:
+        """Give *place* of the same page."""
+        return SnapshotCursor(self.origin, self.seen, self.page, place)
 
     def joined(self, reached: Cursor) -> SnapshotCursor:
         """Give the place of who was here, and had seen all that *reached*, the end of a read, has before."""
@@ -122,12 +137,19 @@ def read_cursor(text: object) -> Cursor:
         if not (origin.isascii() and origin.isalnum()):
             raise InvalidCursor
         match kind, parts:
+            case "s2", [place]:
+                return SeqCursor(origin, _number(place))
+            case "p2", [seen]:
+                return SnapshotCursor(origin, _snapshot(seen))
+            case "p2", [seen, page, place]:
+                return SnapshotCursor(origin, _snapshot(seen), _snapshot(page), _number(place))
+            # as releases before wrote them, when every event had a row of its own
             case "s", [seq]:
-                return SeqCursor(origin, _number(seq))
+                return SeqCursor(origin, _old_place(seq))
             case "p", [seen]:
                 return SnapshotCursor(origin, _snapshot(seen))
             case "p", [seen, page, seq]:
-                return SnapshotCursor(origin, _snapshot(seen), _snapshot(page), _number(seq))
+                return SnapshotCursor(origin, _snapshot(seen), _snapshot(page), _old_place(seq))
     except (binascii.Error, ValueError):
         pass
     raise InvalidCursor
@@ -153,8 +175,15 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _old_place(text: str) -> int:
+    place = behind_row(_number(text))
+    if place >= LARGEST:
+        raise InvalidCursor
+    return place
+
+
 def _wrap(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return binascii.b2a_base64(text.encode(), newline=False).translate(URL_SAFE, b"=").decode()
 
 
 def _unwrap(text: str) -> str:

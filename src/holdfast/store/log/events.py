@@ -5,6 +5,9 @@ joined when it is read. `seq` is drawn after a write of the same transaction und
 grows in commit order. Rows with job 0 are about no job that still exists: deleted ones, lanes, queues. A job whose task
 keeps no history (`history = 0`) has no rows here.
 
+The end of a job and that of its chain, which it completes, are one row (`CLOSES`): it was written 20,000 times a second
+to say the same twice. `reading` makes two events of it.
+
 Every state move comes by here, so it is here that hints are sent, in the statement that appends: to whoever sleeps, if
 something may have grown; in any case if something is asked of a running handler; because a job was claimed or comes
 along, only to who follows the log. And here webhooks are made of what happens, whether or not it is kept.
@@ -12,10 +15,11 @@ along, only to who follows the log. And here webhooks are made of what happens, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from holdfast.database.tx import Row, Tx
+from holdfast.database.tx import Row, Tx, commit_with
 from holdfast.models import TRIGGERS, EventName
 from holdfast.store.log import fan_out
 from holdfast.store.rows import NewEvent as NewEvent  # noqa: PLC0414 - who appends something finds it here
@@ -29,10 +33,14 @@ APPEND = {
     FROM $list(given: job bigint, name text, status text, version bigint, attempt bigint, facts text)
     WHERE {hint}  -- SQLite reads `FROM … ORDER` after a list only with a WHERE between
         AND coalesce((SELECT told.history FROM holdfast_job AS told WHERE told.seq = given.job), 1) = 1
-    ORDER BY given.nr"""
+    $in_order(given)"""
     for hint in ("$hint", "$hint_sleepers", "$hint_readers")
 }
+CLOSES = "closes"
+"""The fact by which a `job:completed` says that it has completed its chain, too."""
+CLOSING = json.dumps({CLOSES: "completed"})
 REQUESTS = frozenset(("job:cancelling", "job:pausing"))
+COMPLETED: tuple[EventName, ...] = ("job:completed", "chain:completed")
 QUIET = frozenset(("job:started", "job:progress", "job:blocked"))
 
 
@@ -40,8 +48,20 @@ async def append(tx: Tx, facts: Sequence[NewEvent], *, to_all: bool = False) -> 
     """Append *facts* in their order; *to_all*: a running handler is concerned by what does not say so itself."""
     if facts:
         hint = "$hint" if to_all else _hint({each.name for each in facts})
-        await tx.execute(APPEND[hint], given=list(facts))
+        await tx.execute(APPEND[hint], given=in_few_rows(facts))
         await _deliver(tx, [each for each in facts if each.name in TRIGGERS])
+
+
+def in_few_rows(facts: Sequence[NewEvent]) -> list[NewEvent]:
+    """Say the end of a chain with that of the job before it."""
+    rows: list[NewEvent] = []
+    for each in facts:
+        if each.name == "chain:completed" and rows and rows[-1][:2] == (each.job, "job:completed"):
+            said = json.loads(rows[-1].facts or "{}")
+            rows[-1] = rows[-1]._replace(facts=json.dumps({**said, CLOSES: "completed"}))
+        else:
+            rows.append(each)
+    return rows
 
 
 async def _deliver(tx: Tx, facts: Sequence[NewEvent]) -> None:
@@ -71,20 +91,42 @@ async def move(
     are one statement, which for a start took 360 µs instead of 650 and for a batch of 100 claims saved a fifth of the
     client's time; SQLite has no such statement, and no round trip to save.
     """
+    written, said = (names[:1], CLOSING) if tuple(names) == COMPLETED else (names, facts)
     if tx.database == "postgres":
-        moved = await tx.fetch_all(_with_events(sql, tuple(names)), facts=facts, **values)
-    elif moved := await tx.fetch_all(sql, **values):
-        await tx.execute(_events_of_jobs(tuple(names)), facts=facts, jobs=[row[0] for row in moved])
+        moved = await tx.fetch_all(_with_events(sql, tuple(written)), facts=said, **values)
+    elif len(moved := await tx.fetch_all(sql, **values)) == 1:
+        await _append_of_one(tx, moved[0], written, said)
+    elif moved:
+        await tx.execute(_events_of_jobs(tuple(written)), facts=said, jobs=[row[0] for row in moved])
     triggers = [name for name in names if name in TRIGGERS]
     wanted = [row for row in moved if row[-1]] if triggers else []
     await _deliver(tx, [NewEvent(row[0], name, row[1], row[2], row[3], facts) for row in wanted for name in triggers])
     return moved
 
 
+MOVED = ("job", "status", "version", "attempt", "history")
+APPEND_OF_ONE = """
+    INSERT INTO holdfast_event (job, name, at, status, version, attempt, facts)
+    SELECT :job, :name, $now, :status, :version, :attempt, :facts WHERE :history = 1"""
+
+
+async def _append_of_one(tx: Tx, row: Row, names: Sequence[EventName], facts: str | None) -> None:
+    """Append what one job's row says, on SQLite, without reading the row again: 3 µs instead of 10."""
+    columns = dict(zip(MOVED, row, strict=False))
+    for name in names:
+        await tx.execute(APPEND_OF_ONE, name=name, facts=facts, **columns)
+
+
+async def move_and_commit(tx: Tx, sql: str, values: Mapping[str, object], names: Sequence[EventName]) -> bool:
+    """Run *sql*, as `move` does, and COMMIT with it, where *tx* can, if it writes a job that wants no webhook."""
+    written, said = (names[:1], CLOSING) if tuple(names) == COMPLETED else (names, None)
+    return await commit_with(tx, _with_events(sql, tuple(written), "1 / count(*)"), facts=said, **values)
+
+
 @cache
-def _with_events(sql: str, names: tuple[EventName, ...]) -> str:
+def _with_events(sql: str, names: tuple[EventName, ...], given: str = "*") -> str:
     tell = APPEND_MOVED.format(moved="moved", told=_names_table(names), condition="true", hint=_hint(set(names)))
-    return f"WITH moved AS ({sql}), told AS ({tell}) SELECT * FROM moved"
+    return f"WITH moved AS ({sql}), told AS ({tell}) SELECT {given} FROM moved"
 
 
 @cache

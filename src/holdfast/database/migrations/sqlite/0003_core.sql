@@ -1,0 +1,2 @@
+-- oldest_code: 3
+-- The end of a job and that of its chain are one row of the log. Older code would show the first of the two only.
