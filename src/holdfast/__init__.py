@@ -67,7 +67,7 @@ from holdfast.states import State, Status
 from holdfast.tasks.calls import Call
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
-from holdfast.worker.attempts.attempt_block import CompletingTransaction
+from holdfast.worker.attempts.blocks import CompletingTransaction
 from holdfast.worker.attempts.context import Blocker, Context
 from holdfast.worker.health import Health
 

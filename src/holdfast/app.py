@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast import current_block
-from holdfast.client.chain_handle import Chain, Seconds
+from holdfast.client.chain_handle import Chain, Handles, Seconds
 from holdfast.client.completion import AsyncBlock
 from holdfast.client.handles import LaneHandle, QueueHandle, WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
@@ -31,7 +31,7 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Target, target_id
-from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
+from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings, SettingsOptions
@@ -40,7 +40,7 @@ from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Posts
-from holdfast.worker.children.bootstrap import ChildEngine, Launch
+from holdfast.worker.children.bootstrap import EngineParts, Launch
 from holdfast.worker.leases import MARGIN_SECONDS, margin
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
 from holdfast.worker.upkeep.hooks import AsyncHooks
@@ -95,15 +95,14 @@ class Holdfast:
             None if transactions is None else as_provider(transactions),
         )
         self._starter = Starter(self.tasks, self.settings, self._runtime)
-        self.__holdfast_engine__ = ChildEngine(self.store, self._opener, self._starter, self._runtime)
+        self.__holdfast_engine__ = EngineParts(self.store, self._opener, self._starter, self._runtime)
         self._verbs = Verbs(self._starter)
         self._waiter = Waiter(self.store, self._runtime)
         self._feed = Feed(self.store, self._runtime)
-        self._listeners = Listeners(self._feed, self._runtime, self._starter.decoder.event)
+        self._listeners = Listeners(self._feed, self._runtime, self._starter.decoder.values)
         self.on = self._listeners.on
         self.off = self._listeners.off
-        get_result = partial(self._verbs.result, self.store, self._waiter)
-        self._handle: Callable[[StoredChain[Any]], Chain[Any]] = partial(Chain.of, get_result=get_result)
+        self._handle: Handles[Chain[Any]] = Handles(Chain, partial(self._verbs.result, self.store, self._waiter))
         self._make_retention = partial(
             RetentionPass, self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._runtime)
         )
@@ -157,7 +156,7 @@ class Holdfast:
         taken = self._starter.take(calls, connection)
         if connection is None:
             await self._starter.record_tasks(self.store)
-        return list(map(self._handle, await self._starter.start(await self._runner(connection), taken)))
+        return await self._starter.start(await self._runner(connection), taken, self._handle)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -170,19 +169,17 @@ class Holdfast:
         seconds for running handlers when it stops (None waits for them), `poll` seconds, and `middleware`.
         `webhooks=False` leaves webhooks to other workers. Tasks with `run_in="process"` run in up to `children` child
         processes, each replaced after `child_jobs` jobs or above `child_megabytes`; they import this object, from `app`
-        if it is no name of a module.
+        if it is no name of a module. With `app`, other jobs that have crashed twice run in child processes as well.
         """
         chosen = WorkerOptions(**options)
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
         lease_store = make_lease_store(self.store, self.settings, self._runtime, seconds)
         make_locks = partial(make_liveness_locks, self.store)
         in_children = [task for task in self.tasks if task.policy.is_in_child]
+        has_children = bool(in_children) or chosen.app is not None
         return Worker(
-            self.store,
+            self.__holdfast_engine__,
             lease_store,
-            self._opener,
-            self._starter,
-            self._runtime,
             chosen,
             make_locks,
             self._make_retention() if self.settings.retention else None,
@@ -190,7 +187,7 @@ class Holdfast:
             if chosen.webhooks and has_extra()
             else None,
             Launch.of(self, chosen.app, self.settings, self.store, in_children, chosen.middleware)
-            if in_children
+            if has_children
             else None,
         )
 
@@ -486,7 +483,7 @@ class Holdfast:
         `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
         jobs anew, and go on from `hf.cursor()`.
         """
-        return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.event)
+        return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.values)
 
     def event_stream(
         self,

@@ -12,7 +12,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,15 +60,15 @@ class Process(Protocol):
         """End it, whatever it does."""
 
 
-def spawn(module: str, descriptor: int) -> Process:
-    """Start a new interpreter that calls `main` of *module*; of our files it has *descriptor*, stdout and stderr alone.
+def spawn(module: str, descriptors: Sequence[int]) -> Process:
+    """Start a new interpreter that calls `main` of *module*; it has *descriptors*, stdout and stderr, no other files.
 
     It finds the module where we do, but what Python itself brings first, whatever lies in the directory it begins in.
     """
     program = f"import sys; sys.path += {sys.path!r}; from {module} import main; main(sys.argv)"
-    command = [sys.executable, "-P", "-c", program, str(descriptor)]
+    command = [sys.executable, "-P", "-c", program, *map(str, descriptors)]
     with program_signals():
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors)
 
 
 def wall_ms() -> int:
@@ -97,7 +97,7 @@ class Runtime:
     stepper: Callable[[Callable[[], float | None], str], Stepper] = StepThread
     signal: Callable[[], Signal] = SlicedEvent
     threads: Threads = field(default_factory=Threads)
-    spawn: Callable[[str, int], Process] = spawn
+    spawn: Callable[[str, Sequence[int]], Process] = spawn
     file_mark: Callable[[str], object] = file_mark
     has_file_alarms: bool = sys.platform == "linux"
     """Whether the kernel can notify us when a file is written."""

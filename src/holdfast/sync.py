@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.chain_handle import BlockingChain as Chain
-from holdfast.client.chain_handle import Seconds
+from holdfast.client.chain_handle import Handles, Seconds
 from holdfast.client.completion import BlockingBlock
 from holdfast.client.handles import BlockingLaneHandle, BlockingQueueHandle, BlockingWebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
@@ -35,13 +35,13 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Target, target_id
-from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
+from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.task import Task
 from holdfast.worker.attempts.attempt import in_thread as middleware
-from holdfast.worker.attempts.attempt_block import BlockingCompletingTransaction as CompletingTransaction
+from holdfast.worker.attempts.blocks import BlockingCompletingTransaction as CompletingTransaction
 from holdfast.worker.attempts.context import BlockingContext as Context
 from holdfast.worker.upkeep.hooks import BlockingHooks
 from holdfast.worker.upkeep.retention import RetentionPass, usual_times
@@ -85,8 +85,7 @@ class BlockingHoldfast:
         self._listeners = listeners
         self.on = listeners.on
         self.off = listeners.off
-        get_result = partial(verbs.result, self._blocking, waiter.blocking)
-        self._handle: Callable[[StoredChain[Any]], Chain[Any]] = partial(Chain.of, get_result=get_result)
+        self._handle: Handles[Chain[Any]] = Handles(Chain, partial(verbs.result, self._blocking, waiter.blocking))
         self._retention = RetentionPass(
             self._blocking, starter.tasks, usual_times(starter.settings), BlockingHooks(runtime)
         )
@@ -128,7 +127,7 @@ class BlockingHoldfast:
         taken = self._starter.take(calls, connection)
         if connection is None:
             drive(self._starter.record_tasks(self._blocking))
-        return list(map(self._handle, drive(self._starter.start(self._runner(connection), taken))))
+        return drive(self._starter.start(self._runner(connection), taken, self._handle))
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by the task's name, for a task that this process does not import."""
@@ -416,7 +415,7 @@ class BlockingHoldfast:
         `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
         jobs anew, and go on from `hf.cursor()`.
         """
-        return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.event).blocking()
+        return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.values).blocking()
 
     def event_stream(
         self,

@@ -79,19 +79,22 @@ class StepThread:
 
     def __init__(self, step: Callable[[], float | None], name: str) -> None:
         self._step = step
-        self._woken = threading.Event()
+        self._asleep = threading.Lock()
+        """Is locked until somebody wakes it: half of the time of an event, which is written in Python."""
+        self._asleep.acquire()
         self._stopped = False
         self._name = name
         self._thread = start_engine_thread(self._loop, name)
 
     def wake(self) -> None:
         """Have the step called soon."""
-        self._woken.set()
+        with suppress(RuntimeError):  # somebody was faster
+            self._asleep.release()
 
     def stop(self) -> None:
         """Call the step no more, and wait for a call under way."""
         self._stopped = True
-        self._woken.set()
+        self.wake()
         if threading.current_thread() is not self._thread:
             in_slices(self._has_ended, None)
 
@@ -102,8 +105,7 @@ class StepThread:
     def _loop(self) -> None:
         seconds: float | None = None
         while True:
-            self._woken.wait(seconds)
-            self._woken.clear()
+            self._asleep.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
             if self._stopped:
                 return
             try:
@@ -142,6 +144,15 @@ class ThreadPool(Executor):
         """Run *fn* in one of the threads; the future has its result."""
         future: Future[R] = Future()
         self.run(_FutureCall(partial(fn, *args, **kwargs), future))
+        return future
+
+    def start(self, function: Callable[[], R]) -> asyncio.Future[R]:
+        """Run *function* in one of the threads, for the event loop that runs here: the future is one of its own.
+
+        The loop's `run_in_executor` does the same by way of two futures that are chained, at half as much again.
+        """
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self.run(_LoopCall(function, future))
         return future
 
     def run(self, work: Work) -> None:
@@ -189,7 +200,7 @@ class _PoolState:
         """Do what comes, in one of the threads, until the pool is shut down."""
         while (work := self._works.get()) is not None:
             is_begun = work.begin()
-            result, error = _caught(work.function) if is_begun else (None, None)
+            result, error = caught(work.function) if is_begun else (None, None)
             with self.lock:
                 self.wanted -= 1  # first: who gets the result may submit the next call before this thread is back
             if is_begun:
@@ -250,7 +261,7 @@ class _FutureCall:
         self._future.cancel()
 
 
-def _caught(function: Callable[[], R]) -> tuple[R | None, BaseException | None]:
+def caught(function: Callable[[], R]) -> tuple[R | None, BaseException | None]:
     """Call *function*; give what it returned, or what it raised.
 
     A traceback keeps the frames below it: if the future was in one of them, it and the error would keep each other.
@@ -292,9 +303,7 @@ class Threads:
         if self._pool is None or self._process != os.getpid():  # the threads of a parent are not in its child
             self._process = os.getpid()
             self._pool = ThreadPool(self._most, "holdfast-call", start_engine_thread)
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._pool.run(_LoopCall(function, future))
-        return await future
+        return await self._pool.start(function)
 
     def close(self) -> None:
         """Let the threads go when they are done; the next call makes new ones."""
@@ -304,10 +313,7 @@ class Threads:
 
 
 class _LoopCall:
-    """A call whose outcome a future of an event loop gets.
-
-    A loop's `run_in_executor` does the same by way of two futures that are chained, at half as much again.
-    """
+    """A call whose outcome a future of an event loop gets."""
 
     def __init__(self, function: Callable[[], R], future: asyncio.Future[R]) -> None:
         self.function = function

@@ -40,7 +40,7 @@ from holdfast.database.tx import Tx
 from tests.store.callers import STACKS, Caller, Can, Habit, Stack
 from tests.store.wire import Wire
 from tests.support.conditions import until
-from tests.support.factories import TASKS, add, block, events_of, greet, make_job, whole_store
+from tests.support.factories import TASKS, add, block, events_of, greet, make_job, row_of, whole_store
 from tests.support.faults.fault_proxy import FaultProxy
 from tests.support.ways import Way
 from tests.worker.test_hints import is_asleep
@@ -161,9 +161,9 @@ def sleeps_long(way: Way, worker: Any) -> bool:
     """
     if not is_asleep(worker):
         return False
-    rest = worker._hearing._rest
+    rest = worker._wakeups._rest
     has_looked = way.database == "sqlite" or (rest._has_said_again and rest._marked_at is not None)
-    return has_looked and bool(worker._hearing.seconds() > hints.SELDOM_SECONDS / 2)
+    return has_looked and bool(worker._wakeups.seconds() > hints.SELDOM_SECONDS / 2)
 
 
 async def has_ended(way: Way, job_id: UUID) -> bool:
@@ -931,7 +931,10 @@ async def test_an_operation_that_breaks_off_half_way_is_undone_and_the_rest_is_k
 
 
 @on_sqlite
-async def test_a_start_that_sqlite_refuses_half_way_is_undone(way: Way, caller: Caller) -> None:
+@pytest.mark.parametrize("options", [{}, {"unique": "ada"}], ids=["plain", "unique"])
+async def test_a_start_that_sqlite_refuses_half_way_is_undone(
+    way: Way, caller: Caller, options: dict[str, Any]
+) -> None:
     with closing(sqlite3.connect(way.hf.settings.database)) as stranger:
         stranger.execute(
             "CREATE TRIGGER refusing BEFORE INSERT ON holdfast_event BEGIN SELECT RAISE(ABORT, 'no events'); END"
@@ -939,10 +942,44 @@ async def test_a_start_that_sqlite_refuses_half_way_is_undone(way: Way, caller: 
     await caller.begin()
 
     with pytest.raises(StoreError, match="no events"):
-        await way.face.start(greet(name="Ada"), unique="ada", connection=caller.connection)
+        await way.face.start(greet(name="Ada"), connection=caller.connection, **options)
     await caller.commit()
 
     assert not any((await whole_store(way)).values())
+
+
+COLUMNS = """chain_id = id, chain_index, input, task, queue, lane, priority, tags, webhook, history, status, gate,
+    wake_at, run_at - created_at, sort_key - created_at, on_blocker_failure, unique_key, trace, version, attempt"""
+
+
+async def test_a_start_in_a_callers_transaction_writes_what_a_start_of_ours_writes(
+    way: Way, open_caller: Caller
+) -> None:
+    call = greet(name="Ada").options(queue="mail", priority=5, tags=["a"], webhook=None)
+
+    theirs = await way.face.start(call.options(), connection=open_caller.connection)
+    await open_caller.commit()
+    ours = await way.face.start(call)
+
+    assert await row_of(way, theirs.id, COLUMNS) == await row_of(way, ours.id, COLUMNS)
+    assert theirs == await way.face.get_chain(theirs)
+    events = [(await way.face.timeline(chain)).items for chain in (theirs, ours)]
+    assert [[(each.name, each.version, each.attempt) for each in found] for found in events] == [
+        [("job:enqueued", 1, 0)]
+    ] * 2
+
+
+@pytest.mark.parametrize("stack", [param(each) for each in STACKS if str(each) == "sqlite3"], indirect=True)
+async def test_a_plain_start_in_a_callers_sqlite_transaction_takes_six_statements(
+    way: Way, open_caller: Caller
+) -> None:
+    await way.face.start(greet(name="first"), connection=open_caller.connection)
+    sent: list[str] = []
+    await open_caller.trace(sent.append)
+
+    await way.face.start(greet(name="Ada"), connection=open_caller.connection)
+
+    assert [each.split()[0] for each in sent] == ["SELECT", "SAVEPOINT", "SELECT", "INSERT", "INSERT", "RELEASE"]
 
 
 async def borrow(way: Way, caller: Caller) -> Borrowed:

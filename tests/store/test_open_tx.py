@@ -55,13 +55,13 @@ async def test_what_a_block_commits_is_there_with_what_our_operations_did_in_it(
 
     async with opened(way) as block:
         await insert(block, 1)
-        (started,) = await block.run(creation.start, [start])
+        await block.run(creation.start, [start])
         assert await way.read(bills) == []
         await block.commit()
 
     assert block.is_committed
     assert await way.read(bills) == [1]
-    assert [each.id for each in await way.read(reads.chains_by_id, [start.id])] == [started.id]
+    assert [each.id for each in await way.read(reads.chains_by_id, [start.id])] == [start.id]
 
 
 async def test_what_a_block_rolls_back_never_was(way: Way) -> None:
@@ -243,6 +243,34 @@ async def test_what_runs_no_statement_first_opens_a_block_all_the_same(way: Way)
     await block.roll_back()
 
     assert await way.read(bills) == []
+
+
+async def test_what_is_written_last_is_in_the_commit(way: Way) -> None:
+    begun: list[bool] = []
+    async with opened(way) as block:
+        await insert(block, 3)
+        await block.commit(add_two_bills, lambda: begun.append(block.is_committed))
+
+    assert (block.is_committed, begun) == (True, [False])
+    assert await way.read(bills) == [1, 2, 3]
+
+
+async def test_what_refuses_the_commit_last_undoes_the_block(way: Way) -> None:
+    async def refuse(tx: Tx) -> None:
+        await add_bill(tx, 1)
+        raise Misuse("not any more")
+
+    for number in range(10):  # more than there are connections
+        block = await begin_with(way, None)
+        await insert(block, 100 + number)
+        with pytest.raises(Misuse, match="not any more"):
+            await block.commit(refuse)
+        assert not block.is_committed
+        await block.roll_back()
+
+    assert await way.read(bills) == []
+    await way.call(add_bill, 2)
+    assert await way.read(bills) == [2]
 
 
 async def test_a_block_that_is_refused_was_never_open(way: Way) -> None:

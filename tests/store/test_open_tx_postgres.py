@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast.database.postgres import PostgresStore
-from holdfast.database.tx import OpenTx, Tx, drive
+from holdfast.database.tx import Last, OpenTx, Tx, commit_with, drive
 from holdfast.errors import Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
 from holdfast.runtime import Runtime, Stepper
 from holdfast.settings import Settings
@@ -263,6 +263,106 @@ async def test_a_cancelled_statement_ends_at_once_and_breaks_its_block(
         await block.commit()
     assert is_complete(store, is_async=True)
     proxy.speak()
+
+
+PAY = """
+    WITH paid AS (UPDATE sample SET amount = amount + 1 WHERE id = :id AND amount = :amount RETURNING id)
+    SELECT 1 / count(*) FROM paid"""
+
+
+def pay(amount: int) -> Last:
+    """Pay with the commit if *amount* is what there was; otherwise write something else before it."""
+
+    async def last(tx: Tx) -> None:
+        if not await commit_with(tx, PAY, id="a", amount=amount):
+            await tx.execute("INSERT INTO sample (id, amount) VALUES ('it''s \\ else', 7)")
+
+    return last
+
+
+@pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])
+async def test_the_last_statement_and_commit_are_one_round_trip(
+    make_store: MakeStore, proxy: FaultProxy, stranger: Stranger, is_async: bool, pooler: bool
+) -> None:
+    store = make_store(proxy.url, transaction_pooler=pooler)
+    for amount in (1, 2, 3):
+        block = await begin(store, is_async=is_async)
+        if amount == 1:
+            await insert(block, "a")
+        proxy.round_trips = 0
+        await block.commit(pay(amount))
+
+        assert (proxy.round_trips, block.is_committed) == (1, True)
+    assert stranger.rows() == {"a": 4}
+    assert is_complete(store, is_async=is_async)
+
+
+@pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])
+async def test_a_last_statement_that_refuses_leaves_the_block_as_it_was(
+    make_store: MakeStore, proxy: FaultProxy, stranger: Stranger, is_async: bool, pooler: bool
+) -> None:
+    store = make_store(proxy.url, transaction_pooler=pooler)
+    block = await begin(store, is_async=is_async)
+    await insert(block, "a")
+
+    await block.commit(pay(amount=5))
+
+    assert stranger.rows() == {"a": 1, "it's \\ else": 7}
+    assert is_complete(store, is_async=is_async)
+
+
+async def test_behind_a_connection_that_was_handed_out_commit_comes_alone(
+    make_store: MakeStore, stranger: Stranger, is_async: bool
+) -> None:
+    store = make_store()
+    block = await begin(store, is_async=is_async)
+    await insert(block, "a")
+    await on_connection(block, "SELECT 1")
+
+    await block.commit(pay(amount=1))
+
+    assert stranger.rows() == {"a": 1, "it's \\ else": 7}
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_if_the_answer_to_the_last_statement_and_commit_is_lost_the_outcome_is_unknown(
+    make_store: MakeStore, proxy: FaultProxy, stranger: Stranger, is_async: bool, cut: Any
+) -> None:
+    """F-16."""
+    store = make_store(proxy.url)
+    block = await begin(store, is_async=is_async)
+    await insert(block, "a")
+    proxy.cut_at_commit = cut
+
+    with pytest.raises(UnknownOutcome):
+        await block.commit(pay(amount=1))
+
+    assert stranger.rows() == ({} if cut == "before" else {"a": 2})
+    assert not block.is_committed
+    await block.roll_back()
+    assert is_complete(store, is_async=is_async)
+
+
+async def test_a_caller_cancelled_at_the_last_statement_and_commit_waits_for_the_outcome(
+    make_store: MakeStore, proxy: FaultProxy, stranger: Stranger
+) -> None:
+    store = make_store(proxy.url)
+    block = await store.begin(LEASE)
+    await insert(block, "a")
+    proxy.latency = 0.05
+    proxy.sent.clear()
+    task = asyncio.create_task(block.commit(pay(amount=1)))
+    await until(lambda: b"COMMIT\0" in proxy.sent, "COMMIT is on its way")
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert block.is_committed
+    assert stranger.rows() == {"a": 2}
+    assert is_complete(store, is_async=True)
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])

@@ -7,14 +7,17 @@ import random
 import signal
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.database.sqlite import SqliteStore
-from holdfast.database.tx import OpenTx, drive
+from holdfast.database.sqlite import block as sqlite_block
+from holdfast.database.sqlite.statement_times import TIMES
+from holdfast.database.tx import OpenTx, R, drive
 from holdfast.errors import Busy, Misuse, TransactionBroken, TransactionTimeout
 from holdfast.settings import Settings
 from tests.acceptance.processes import until as until_blocking
@@ -170,6 +173,7 @@ async def test_between_two_blocks_all_others_get_in(store: SqliteStore) -> None:
     assert await write == 1, "it came after the second block, and was not kept by it"
     assert not third_opens.done()
     later = asyncio.create_task(store.run(add_bill, 2))
+    await until(lambda: waiting(store) == 2, "another one who writes waits")
     await second.commit()
     assert await later == 2
     await (await third_opens).commit()
@@ -253,6 +257,85 @@ async def test_a_statement_that_was_cancelled_breaks_its_block(store: SqliteStor
     await asyncio.wait_for(block.roll_back(), 3)  # it interrupts what may still be under way
 
     assert is_free(store)
+
+
+def at_once(work: Coroutine[Any, Any, R]) -> R:
+    """Run *work*, which does not suspend: the event loop does it itself."""
+    return drive(work)
+
+
+def suspends(work: Coroutine[Any, Any, Any]) -> bool:
+    """Tell whether *work* suspends, and give it up there: it hops to a thread."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return False
+    with pytest.raises(asyncio.CancelledError):
+        work.throw(asyncio.CancelledError)
+    return True
+
+
+async def test_the_event_loop_runs_statements_that_were_short_a_few_times(store: SqliteStore) -> None:
+    block = await store.begin(LEASE)
+    for number in range(TIMES):
+        await insert(block, number)
+
+    at_once(insert(block, 100))
+    assert suspends(block.query("SELECT * FROM bill WHERE id = 100", {})), "it has not been seen before"
+    await block.roll_back()
+
+
+async def test_a_loop_that_has_run_statements_for_a_while_lets_others_have_their_turn(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = await store.begin(LEASE)
+    for number in range(TIMES):
+        await insert(block, number)
+    monkeypatch.setattr(sqlite_block, "TURN_SECONDS", 0.0)
+
+    assert suspends(insert(block, 100))
+    await block.roll_back()
+
+
+async def test_a_block_that_writes_nothing_waits_for_no_thread_if_the_right_to_write_is_free(
+    store: SqliteStore,
+) -> None:
+    await (await store.begin(LEASE)).commit()  # that has made the connection
+
+    block = at_once(store.begin(LEASE, bills))
+    assert not is_free(store)
+    at_once(block.commit(bills))
+
+    assert block.is_committed
+    assert is_free(store)
+
+
+async def test_who_waits_is_given_the_next_block_by_the_loop_that_ends_one(store: SqliteStore) -> None:
+    first = await store.begin(LEASE)
+    second_opens = asyncio.create_task(store.begin(LEASE))
+    await until(lambda: waiting(store) == 1, "the second waits")
+
+    at_once(first.commit())
+    assert (waiting(store), is_free(store)) == (0, False)
+    await insert(await second_opens, 1)
+    await (await second_opens).commit()
+
+    assert store.read_sync(bills) == [1]
+    assert is_free(store)
+
+
+async def test_a_block_that_waits_for_a_program_without_our_lock_does_not_stop_the_loop(store: SqliteStore) -> None:
+    await (await store.begin(LEASE)).commit()
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        opens = asyncio.create_task(store.begin(LEASE))
+        await until(lambda: waiting(store) == 1, "it waits in the queue")
+        stranger.execute("COMMIT")
+        block = await opens
+    await insert(block, 1)
+    await block.commit()
+
+    assert store.read_sync(bills) == [1]
 
 
 async def test_a_caller_cancelled_at_commit_waits_for_the_outcome(store: SqliteStore) -> None:

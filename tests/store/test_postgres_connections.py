@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -243,6 +243,30 @@ async def test_a_cancelled_caller_is_free_at_once_and_nothing_happened(
     assert time.monotonic() - started < 3  # and not by the deadline of 5 s
     proxy.speak()
     assert stranger.rows() == {}
+
+
+@pytest.mark.parametrize("how", ["run", "gather"])
+async def test_a_cancelled_caller_does_not_wait_for_a_commit_that_nobody_answers(
+    make_store: MakeStore, proxy: FaultProxy, how: str
+) -> None:
+    store = make_store(proxy.url, deadline_seconds=60)
+    await store.open()
+    reached = asyncio.Event()
+
+    async def fall_silent_before_the_commit(tx: Tx, items: Sequence[Item]) -> list[str]:
+        added = await add_items(tx, items)
+        proxy.fall_silent()
+        reached.set()
+        return added
+
+    call = store.run if how == "run" else store.gather
+    task = asyncio.create_task(call(fall_silent_before_the_commit, [Item("a")]))  # type: ignore[operator]
+    await reached.wait()
+    task.cancel()
+
+    async with asyncio.timeout(30):  # and not by the deadline of 60 s
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_a_commit_under_way_is_waited_for_by_its_cancelled_caller(

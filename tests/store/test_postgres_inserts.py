@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,9 +14,9 @@ from holdfast.models import Start, Unique
 
 PLAIN = Start(id=UUID(int=1), task="work", input="{}", queue="default")
 READING = {
-    "a blocker": replace(PLAIN, blockers=(UUID(int=2),)),
-    "a key": replace(PLAIN, unique=Unique("key")),
-    "an id of the caller's": replace(PLAIN, named=True),
+    "a blocker": PLAIN._replace(blockers=(UUID(int=2),)),
+    "a key": PLAIN._replace(unique=Unique("key")),
+    "an id of the caller's": PLAIN._replace(named=True),
 }
 
 # in a transaction both statements have the same time

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,33 @@ async def test_a_group_is_bounded(store: SqliteStore, monkeypatch: pytest.Monkey
     await asyncio.gather(*tasks)
 
     assert len({id(tx) for tx in seen}) == 3
+
+
+@pytest.mark.parametrize("size", [0, 500], ids=["items", "bytes"])
+async def test_a_group_is_bounded_by_the_items_and_bytes_of_its_lists(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("holdfast.database.sqlite.writer.MOST_TOGETHER", 1000 if size else 10)
+    monkeypatch.setattr("holdfast.database.sqlite.write_queue.MOST_BYTES", 5000)
+    seen: list[int] = []
+
+    async def look(tx: Tx, items: Sequence[Load]) -> list[int]:
+        seen.append(len(items))
+        return [item.size for item in items]
+
+    with held(store):
+        tasks = [asyncio.create_task(store.gather(look, [Load(size)] * 5)) for _ in range(6)]
+        await asyncio.sleep(0)
+    assert await asyncio.gather(*tasks) == [[size] * 5] * 6
+
+    assert seen == [10, 10, 10]
+
+
+@dataclass(frozen=True)
+class Load:
+    """An item that holds *size* bytes."""
+
+    size: int
 
 
 async def test_a_blocking_caller_who_finds_the_right_free_writes_in_his_own_thread(store: SqliteStore) -> None:

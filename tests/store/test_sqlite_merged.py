@@ -13,6 +13,8 @@ import pytest
 
 from holdfast.database.sqlite import SqliteStore
 from holdfast.database.tx import Tx
+from holdfast.states import Status
+from holdfast.store import reads
 from holdfast.store.chains import creation
 from tests.store.notes import add, count, held, new_store, numbers, waiting
 from tests.support.conditions import until
@@ -122,8 +124,14 @@ async def test_lists_and_other_operations_share_a_commit(store: SqliteStore) -> 
 
 
 async def test_each_of_many_starts_gets_its_own_chain(store: SqliteStore, gather: Callable[..., Any]) -> None:
-    starts = [a_start() for _ in range(50)]
+    starts = [a_start(paused=number % 3 == 0) for number in range(50)]
 
     results = await gather(creation.start, [[each] for each in starts])
 
-    assert [chain.id for (chain,) in results] == [each.id for each in starts]
+    assert [started.status for (started,) in results] == [
+        Status.PAUSED if each.paused else Status.PENDING for each in starts
+    ]
+    found = {each.id: each for each in await store.read(reads.chains_by_id, [each.id for each in starts])}
+    assert [creation.chain_of(each, *result) for each, result in zip(starts, results, strict=True)] == [
+        found[each.id] for each in starts
+    ]

@@ -255,6 +255,36 @@ async def test_chains_come_back_and_are_numbered_in_the_order_of_their_calls(way
     assert [json.loads(text)["name"] for _, text in rows] == names
 
 
+COLUMNS = """chain_index, input, task, queue, lane, priority, tags, webhook, history, status, gate, wake_at,
+    run_at - created_at, sort_key - created_at, on_blocker_failure, unique_key, trace, version, attempt"""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_plain_start_writes_the_row_that_a_start_with_an_id_writes(way: Way, count: int) -> None:
+    call = greet(name="Ada").options(queue="mail", priority=5, tags=["a"], webhook=None)
+
+    plain = await way.face.start_many([call.options() for _ in range(count)])
+    named = await way.face.start_many([call.options(id=uuid4()) for _ in range(count)])
+
+    rows = [await row_of(way, chain.id, COLUMNS) for chain in plain + named]
+    assert rows == rows[:1] * (2 * count)
+    assert [await events_of(way, chain.id) for chain in plain + named] == [["job:enqueued"]] * (2 * count)
+    assert plain == [await way.face.get_chain(chain) for chain in plain]
+
+
+async def test_each_call_has_the_options_that_were_chosen_for_it(way: Way) -> None:
+    call = greet(name="Ada").consume()
+    calls = [call, call.options(tags=["b"]), call, call.options(lane="c"), add(a=1, b=2), call]
+
+    started = await way.face.start_many(calls)
+
+    found = [await way.face.get_job(chain) for chain in started]
+    assert [job.tags for job in found] == [(), ("b",), (), (), (), ()]
+    assert [job.lane for job in found] == [None, None, None, "c", None, None]
+    assert [job.queue for job in found] == ["default"] * 4 + ["sums", "default"]
+    assert len({job.id for job in found}) == 6
+
+
 async def test_events_of_a_batch_are_in_its_order(way: Way) -> None:
     await way.face.start_many([greet(name=str(number)) for number in range(100)])
 

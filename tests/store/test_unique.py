@@ -189,7 +189,9 @@ async def test_a_job_without_a_key_holds_none(way: Way) -> None:
 async def test_a_start_takes_its_key_over_from_the_chain_it_comes_from(way: Way, unique: Unique) -> None:
     old = await way.face.start(greet(name="old"), unique=unique)
 
-    (new,) = await way.call(creation.start, [a_start(unique=Unique("same"))], from_chain=old.id)
+    heir = a_start(unique=Unique("same"))
+    (started,) = await way.call(creation.start, [heir], from_chain=old.id)
+    new = creation.chain_of(heir, started)
     met = await way.face.start(greet(name="third"), unique="same")
 
     assert (new.id != old.id, new.deduplicated) == (True, False)
@@ -202,9 +204,10 @@ async def test_a_key_that_another_chain_holds_is_not_taken_over(way: Way) -> Non
     mine = await way.face.start(greet(name="mine"), unique="other")
     holder = await way.face.start(greet(name="holder"), unique="same")
 
-    (met,) = await way.call(creation.start, [a_start(unique=Unique("same"), from_chain=mine.id)])
+    (started,) = await way.call(creation.start, [a_start(unique=Unique("same"), from_chain=mine.id)])
 
-    assert (met.id, met.deduplicated) == (holder.id, True)
+    assert started.met is not None
+    assert (started.met.id, started.met.deduplicated) == (holder.id, True)
 
 
 async def test_a_start_that_meets_its_id_leaves_the_key_with_the_chain_it_comes_from(way: Way) -> None:

@@ -51,6 +51,24 @@ def test_an_unknown_fragment_is_an_error() -> None:
         LITE.compile("SELECT $nonsense")
 
 
+def test_only_a_list_on_postgresql_has_to_be_put_in_order() -> None:
+    text = "SELECT given.n FROM $list(given: n bigint) $in_order(given)"
+
+    assert POSTGRES.compile(text).text.endswith("ORDER BY given.nr")
+    assert "ORDER BY" not in POSTGRES.compile(text, {"given": [(1,)]}).text
+    assert "ORDER BY" not in LITE.compile(text).text
+
+
+def test_sqlite_reads_a_list_in_its_order() -> None:
+    statement = LITE.compile("SELECT given.n FROM $list(given: n bigint) WHERE true $in_order(given)")
+    given = [(n * 7919 % 1009,) for n in range(1009)]
+
+    with closing(sqlite3.connect(":memory:")) as file:
+        rows = file.execute(statement.text, LITE.bind(statement, {"given": given})).fetchall()
+
+    assert rows == given
+
+
 def test_a_list_is_read_as_rows_with_their_number_in_sqlite() -> None:
     statement = LITE.compile("SELECT given.nr, given.id, given.n FROM $list(given: id text, n bigint) ORDER BY nr")
     given = [("a'\"\\ü", 1), (None, 2**62)]
@@ -119,6 +137,15 @@ def test_an_empty_list_binds_in_both() -> None:
 
 def test_array_literals_quote_what_must_be_quoted() -> None:
     assert array_literal(['a"b', "c\\d", None, 7, "NULL", "", "{}"]) == r'{"a\"b","c\\d",NULL,7,"NULL","","{}"}'
+
+
+def test_a_column_of_texts_is_quoted_as_each_of_them_is() -> None:
+    assert array_literal(['a"b', "c\\d", "", "NULL", ","]) == r'{"a\"b","c\\d","","NULL",","}'
+    assert array_literal(["one"]) == '{"one"}'
+
+
+def test_a_text_with_a_nul_is_left_for_postgresql_to_refuse() -> None:
+    assert array_literal(["a\0b", "c"]) == '{"a\0b","c"}'
 
 
 def test_a_list_parameter_must_be_a_list() -> None:

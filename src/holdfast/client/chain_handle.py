@@ -6,12 +6,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast import models
 from holdfast.database.tx import drive
 from holdfast.errors import Misuse
+from holdfast.store.chains.creation import Started, new_chain
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -28,24 +29,36 @@ class ChainHandle(models.StoredChain[R_co]):
     _get_result: GetResult
     _advice: ClassVar[str]
 
-    @classmethod
-    def of(cls, chain: models.StoredChain[Any], get_result: GetResult) -> Self:
-        """Hand *chain* to somebody who may want its result."""
-        handle = cls(*_values_of(chain))
-        object.__setattr__(handle, "_get_result", get_result)
-        return handle
-
-    @classmethod
-    def copy_of(cls, chain: models.StoredChain[Any]) -> Self:
-        """Hand *chain* to somebody for whom it is not committed yet, and has no result to wait for."""
-        return cls(*_values_of(chain))
-
     def _result(self, timeout: Seconds | None) -> Coroutine[Any, Any, Any]:
         try:
             get_result = self._get_result
         except AttributeError:
             raise Misuse(f"this chain is a copy, with no face to ask; write `{self._advice}` first") from None
         return get_result(self.id, timeout)
+
+
+H = TypeVar("H", bound=ChainHandle[Any])
+
+
+class Handles(Generic[H]):
+    """Hands chains to a user, as the *kind* of a face; without *get_result* they have no result to wait for."""
+
+    def __init__(self, kind: type[H], get_result: GetResult | None = None) -> None:
+        self._kind = kind
+        self._get_result = get_result
+
+    def __call__(self, chain: models.StoredChain[Any]) -> H:
+        """Hand over a chain that was read."""
+        return self._with_face(self._kind(*_values_of(chain)))
+
+    def new(self, start: models.Start, started: Started) -> H:
+        """Hand over the chain that *start* has made, which is written into no other object before."""
+        return self._with_face(self._kind(*new_chain(start, started)))
+
+    def _with_face(self, handle: H) -> H:
+        if self._get_result is not None:
+            object.__setattr__(handle, "_get_result", self._get_result)
+        return handle
 
 
 class Chain(ChainHandle[R_co]):

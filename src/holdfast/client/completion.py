@@ -6,7 +6,7 @@
                     │ refused, or an error   │ COMMIT has failed, or nobody knows
                     └──────▶ rolled back ◀───┘
 
-They differ in the fence, which keeps the job for the block. `TokenFence` (`worker.attempts.attempt_block`) looks at the
+They differ in the fence, which keeps the job for the block. `TokenFence` (`worker.attempts.blocks`) looks at the
 job without a lock when the block opens, and its guarded UPDATE decides just before COMMIT. `RowLockFence`
 (`client.outside_completion`) locks the job when the block opens, so that nothing is left to decide. A block in a
 caller's transaction neither begins nor ends it.
@@ -25,8 +25,8 @@ from holdfast import current_block
 from holdfast.client.starter import Starter
 from holdfast.client.transactions import Statements
 from holdfast.current_block import Mark
-from holdfast.database.tx import OpenTx, drive
-from holdfast.errors import Misuse, UnknownOutcome
+from holdfast.database.tx import Last, OpenTx, drive
+from holdfast.errors import LeaseLost, Misuse, UnknownOutcome
 
 T = TypeVar("T")
 
@@ -78,8 +78,11 @@ class Fence(ABC):
         """Raise if the block may not go on."""
 
     @abstractmethod
-    async def write(self, open_tx: OpenTx) -> None:
-        """Write what has to be in the commit, which comes right after it; or raise, and everything rolls back."""
+    async def end(self, open_tx: OpenTx) -> Last | None:
+        """Give what has to be written right before COMMIT; or raise, and everything rolls back."""
+
+    async def explain(self, error: LeaseLost) -> None:  # noqa: B027 - a fence need not
+        """Raise what says more than *error*, by which the last write has refused the commit; all is undone."""
 
     async def resolve(self, error: UnknownOutcome) -> None:
         """Return if a COMMIT whose answer was lost has happened; else raise."""
@@ -143,18 +146,24 @@ class CompletionBlock(Generic[T]):
         fence = self._fence
         fence.refuse()
         open_tx.refuse_unusable()
-        await fence.write(open_tx)
-        fence.state = BlockState.COMMITTING
+        last = await fence.end(open_tx)
         is_resolved = False
         try:
-            await open_tx.commit()
+            await open_tx.commit(last, self._begin_commit)
         except UnknownOutcome as error:
             await fence.resolve(error)
             is_resolved = True
+        except LeaseLost as error:
+            await fence.explain(error)
+            raise
         finally:  # it may be committed although whoever waited for it was cancelled meanwhile
             has_happened = is_resolved or open_tx.is_committed
             fence.state = BlockState.COMMITTED if has_happened else BlockState.OPEN
             fence.answered()
+
+    def _begin_commit(self) -> None:
+        """Note that from now on nobody can keep COMMIT from happening."""
+        self._fence.state = BlockState.COMMITTING
 
 
 class AsyncBlock(CompletionBlock[T]):

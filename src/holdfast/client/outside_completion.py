@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Generic, Self, TypeVar, overload
 from uuid import UUID
 
 from holdfast import current_block
-from holdfast.client.chain_handle import BlockingChain, Chain
+from holdfast.client.chain_handle import BlockingChain, Chain, Handles
 from holdfast.client.completion import BlockState, Fence
 from holdfast.client.starter import Starter, take_continuation
 from holdfast.client.transactions import BlockingTransaction, Transaction
 from holdfast.database.borrowed import Borrowed
-from holdfast.database.tx import OpenTx, Runner, drive
+from holdfast.database.tx import Last, OpenTx, Runner, drive
 from holdfast.errors import Misuse, UnknownTask
 from holdfast.models import Asked, Continuation, Job
 from holdfast.states import Status
@@ -109,10 +110,9 @@ class RowLockFence(Fence):
         await self.runner.run(completing.finish, current, output, successor, self._asked)
         self._touched += [current.job.id] if successor is None else [current.job.id, successor.start.id]
 
-    async def write(self, open_tx: OpenTx) -> None:
+    async def end(self, open_tx: OpenTx) -> Last | None:
         """Do what the completions have left to admission: whoever has the lock needs no other guard."""
-        if self._touched:
-            await open_tx.run(completing.follow, self._touched)
+        return partial(completing.follow, job_ids=self._touched) if self._touched else None
 
     def let_go(self, error: BaseException | None) -> None:
         """Leave a caller's transaction to the caller; end one that a library has opened for the block."""
@@ -190,7 +190,7 @@ class Completing(_Shared, Generic[R]):
     @property
     def blockers(self) -> list[Chain[Any]]:
         """The chains that it waits or has waited for, in order."""
-        return [Chain.copy_of(each) for each in self._blockers]
+        return list(map(Handles(Chain), self._blockers))
 
     @property
     def tx(self) -> Transaction:
@@ -222,7 +222,7 @@ class BlockingCompleting(_Shared, Generic[R]):
     @property
     def blockers(self) -> list[BlockingChain[Any]]:
         """The chains that it waits or has waited for, in order."""
-        return [BlockingChain.copy_of(each) for each in self._blockers]
+        return list(map(Handles(BlockingChain), self._blockers))
 
     @property
     def tx(self) -> BlockingTransaction:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from holdfast import current_block
+from holdfast.client.chain_handle import H, Handles
 from holdfast.database.tx import Runner
 from holdfast.errors import Misuse, TransactionRequired, UnknownTask
 from holdfast.ids import IdMaker
-from holdfast.models import Continuation, Start, StoredChain, TaskRecord
+from holdfast.models import Continuation, Start, TaskRecord
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.store import task_rows
 from holdfast.store.chains import creation
 from holdfast.store.rows import SILENT
-from holdfast.tasks.calls import Call, check_arguments
+from holdfast.tasks.calls import Call, Options, check_arguments
 from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks
 from holdfast.webhooks.addresses import AddressRules
@@ -34,6 +34,8 @@ INHERITABLE = frozenset({"queue", "priority", "tags", "webhook", "lane"})
 
 USUAL: dict[str, Any] = {"queue": "default", "priority": 0, "history": True}
 """What a task has that says nothing."""
+
+NO_ID = UUID(int=0)
 
 
 class Starter:
@@ -48,6 +50,7 @@ class Starter:
         self.settings = settings
         self._recorded: set[str] = set()
         self._strangers: dict[str, TaskRecord] = {}
+        self._plans: dict[str, tuple[Options, Start]] = {}
 
     async def record_tasks(self, runner: Runner) -> None:
         """Write down what is new of the tasks whose code is here."""
@@ -63,15 +66,19 @@ class Starter:
         self._recorded, self._strangers = set(), {}
 
     async def start(
-        self, runner: Runner, calls: Sequence[Call[R]], from_chain: UUID | None = None
-    ) -> list[StoredChain[R]]:
+        self, runner: Runner, calls: Sequence[Call[Any]], handles: Handles[H], from_chain: UUID | None = None
+    ) -> list[H]:
         """Start a chain for each call, in order; a unique key that *from_chain* holds is handed over."""
         starts = await self._starts_of(runner, calls)
         if from_chain is not None:
-            starts = [replace(each, from_chain=from_chain) if each.unique is not None else each for each in starts]
+            starts = [each._replace(from_chain=from_chain) if each.unique is not None else each for each in starts]
         if not starts:
             return []
-        return list(map(self.decoder.chain, await runner.gather(creation.start, starts)))
+        started = await runner.gather(creation.start, starts)
+        return [
+            handles.new(start, each) if each.met is None else handles(self.decoder.chain(each.met))
+            for start, each in zip(starts, started, strict=True)
+        ]
 
     async def continuation_of(self, runner: Runner, call: Call[Any]) -> Continuation:
         """Turn the call that a chain goes on with into what the store takes."""
@@ -97,14 +104,23 @@ class Starter:
 
     async def _starts_of(self, runner: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
         """Fill in what owners wrote down of tasks whose code is not here; what was found of them is kept."""
-        asked = {each.task for each in calls if None in (each.chosen.queue, each.chosen.priority, each.chosen.history)}
         known = self._strangers  # `forget()` may put another in its place while this reads
-        if missing := asked - known.keys():
+        if missing := {each.task for each in calls if each.chosen.is_for_owner} - known.keys():
             found = await runner.read(task_rows.find, sorted(missing))
             known |= {each.name: each for each in found}
         return [self._start_of(each, known.get(each.task)) for each in calls]
 
     def _start_of(self, call: Call[Any], record: TaskRecord | None) -> Start:
+        """Make the start of *call*; the calls of a task that choose nothing share their options, and so a plan."""
+        options, plan = self._plans.get(call.task, (None, None))
+        if plan is None or options is not call.chosen:
+            plan = self._plan(call, record)
+            if not call.chosen.is_for_owner:
+                self._plans[call.task] = call.chosen, plan
+        return plan.another(call.chosen.id or self.new_id(), call.arguments)
+
+    def _plan(self, call: Call[Any], record: TaskRecord | None) -> Start:
+        """Make a start of what is chosen for *call*, and of what the task's owner has written down of it."""
         if call.task not in self.tasks:
             if record is None:
                 raise UnknownTask(call.task)
@@ -116,7 +132,7 @@ class Starter:
             webhook = options.webhook
             self.addresses.check(webhook)
         return Start(
-            id=options.id or self.new_id(),
+            id=NO_ID,
             named=options.id is not None,
             task=call.task,
             input=call.arguments,

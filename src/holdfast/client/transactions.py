@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, TypeVar, Unpack
 from uuid import UUID
 
-from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle
+from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle, Handles
 from holdfast.client.starter import Starter, take_calls
 from holdfast.database.statements import Record
 from holdfast.database.tx import OpenTx, drive
@@ -62,9 +62,7 @@ class Statements:
 
     async def start(self, calls: Sequence[Call[Any]], kind: type[ChainHandle[Any]]) -> list[Any]:
         """Start chains in this transaction; a key that the own chain holds is handed over."""
-        taken = take_calls(calls)
-        started = await self._starter.start(self.open_tx, taken, self._from_chain)
-        return [kind.copy_of(each) for each in started]
+        return await self._starter.start(self.open_tx, take_calls(calls), Handles(kind), self._from_chain)
 
 
 class BlockTransaction:

@@ -3,6 +3,7 @@
     $now                       the statement's time in milliseconds, by the database's clock
     $locked                    lock the rows, wait for them      (SQLite: one writer at a time, nothing to say)
     $skip_locked               lock the rows, pass over those that somebody holds
+    $has_written               this transaction has written something, or locked a row       (SQLite: as if it had)
     $skip_locked_jobs          the same where the job table is joined with a list
     $nobody_else               nobody else is just making or removing the row of this `key`    (SQLite: always so)
     $schema, $schema_name      the schema as a text and as a name
@@ -14,6 +15,7 @@
     $in(SELECT …)              `= ANY` of a subselect, which PostgreSQL then runs first and once
     $json_array, $json_rows    the functions that make a JSON array of values, and of the rows of a group
     $list(given: id text, …)   a table made of one list parameter; its column `nr` counts the rows
+    $in_order(given)           ORDER BY what counts them, where nothing else is joined; SQLite reads a list in its order
     :name                      a value
 
 Tables are written `holdfast_job`; the schema is put in front, so that no `search_path` and no temporary table, ours or
@@ -41,6 +43,8 @@ TABLES = (
     "worker", "audit", "token", "meta", "delivery",
 )  # fmt: skip
 
+NUL = "\0"
+
 LOCK_SPACE = 0x686F6C64 << 32
 """Where our advisory locks are, apart from those of the program whose database it is."""
 
@@ -50,6 +54,7 @@ TOKEN = re.compile(
       (?P<comment> --[^\n]* )
     | (?P<literal> '(?:[^']|'')*' | "[^"]*" )
     | \$list\( (?P<list>\w+) : (?P<columns>[^)]+) \)
+    | \$in_order\( (?P<order>\w+) \)
     | \$any\( (?P<any>\w+) : \s* (?P<kind>\w+) \)
     | \$free\( (?P<free>\w+) \)
     | (?P<open> \$in\( )
@@ -82,6 +87,7 @@ class Dialect:
     """Compiles our SQL for one database; `bind` turns Python values into its parameters."""
 
     in_select = ("IN (", ")")
+    list_order = "ORDER BY {}.nr"
 
     def __init__(self, fragments: Mapping[str, str]) -> None:
         self.fragments = fragments
@@ -100,12 +106,15 @@ class Dialect:
         raise NotImplementedError
 
     def _translate(self, sql: str) -> Statement:
-        text, lists = self._rewrite(sql, self.list_table)
+        text, lists = self._rewrite(sql, self.list_table, self.list_order)
         if not any(lists.values()):
             return Statement(text, lists)
-        return Statement(text, lists, for_one_row=Statement(self._rewrite(sql, self.row_table)[0], lists))
+        one_row, _ = self._rewrite(sql, self.row_table, "")
+        return Statement(text, lists, for_one_row=Statement(one_row, lists))
 
-    def _rewrite(self, sql: str, table: Callable[[str, Columns], str]) -> tuple[str, dict[str, tuple[str, ...]]]:
+    def _rewrite(
+        self, sql: str, table: Callable[[str, Columns], str], order: str
+    ) -> tuple[str, dict[str, tuple[str, ...]]]:
         lists: dict[str, tuple[str, ...]] = {}
         ends: list[str] = []  # what closes each bracket that is open
 
@@ -122,6 +131,8 @@ class Dialect:
                 columns = [tuple(column.split()) for column in match["columns"].split(",")]
                 lists[match["list"]] = tuple(name for name, _ in columns)
                 return table(match["list"], [(name, kind) for name, kind in columns])
+            if match["order"]:
+                return order.format(match["order"])
             if match["any"]:
                 lists[match["any"]] = ()
                 return self.any_of(match["any"], match["kind"])
@@ -175,12 +186,16 @@ class Dialect:
 class SqliteDialect(Dialect):
     """SQLite's words; lists are JSON texts."""
 
+    # it scans a list in its order; to sort it took 3 µs a row, and 12 for a list of one
+    list_order = ""
+
     def __init__(self, now: str = "CAST((julianday('now') - 2440587.5) * 86400000 AS integer)") -> None:
         fragments = {
             "now": now,
             "locked": "",
             "skip_locked": "",
             "skip_locked_jobs": "",
+            "has_written": "true",
             "nobody_else": "true",
             "schema": "'main'",
             # the commit itself is the hint, and no snapshot can be older than it
@@ -248,6 +263,7 @@ class PostgresDialect(Dialect):
             "locked": "FOR NO KEY UPDATE",
             "skip_locked": "FOR NO KEY UPDATE SKIP LOCKED",
             "skip_locked_jobs": "FOR NO KEY UPDATE OF holdfast_job SKIP LOCKED",
+            "has_written": "pg_current_xact_id_if_assigned() IS NOT NULL",
             # an INSERT of a key that an open transaction inserts or deletes waits for it, and two such deadlock; these
             # are 1,024 locks in all, for a server has room for some thousands
             "nobody_else": f"""pg_try_advisory_xact_lock(
@@ -343,9 +359,24 @@ def _hint(schema: str, sleepers: str, word: str = "") -> str:
 
 def array_literal(values: Sequence[Any]) -> str:
     """Write *values*, which are texts, whole numbers or None, as the text of a PostgreSQL array."""
+    return "{" + _elements(values) + "}"
+
+
+def _elements(values: Sequence[Any]) -> str:
     if len(values) > 1 and values.count(values[0]) == len(values):  # a task, a queue, a NULL: most columns of a batch
-        return "{" + ",".join([_element(values[0])] * len(values)) + "}"
-    return "{" + ",".join(map(_element, values)) + "}"
+        return ",".join([_element(values[0])] * len(values))
+    if (texts := _joined(values)) is not None:
+        return _quoted(texts).replace(NUL, '","')  # all of them at once: 0.1 µs each instead of 0.7
+    return ",".join(map(_element, values))
+
+
+def _joined(values: Sequence[Any]) -> str | None:
+    """Join texts by what no text that can be stored has in it; None if they are not all such texts."""
+    try:
+        joined = NUL.join(values)
+    except TypeError:
+        return None
+    return joined if joined.count(NUL) == len(values) - 1 else None
 
 
 def _element(value: Any) -> str:
@@ -353,7 +384,10 @@ def _element(value: Any) -> str:
         return "NULL"
     if type(value) is int:
         return str(value)
-    text: str = value
+    return _quoted(value)
+
+
+def _quoted(text: str) -> str:
     if "\\" in text or '"' in text:
         text = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'

@@ -42,6 +42,8 @@ class Tx(Protocol):
 Operation: TypeAlias = Callable[Concatenate[Tx, P], Coroutine[Any, Any, R]]
 First: TypeAlias = Callable[[Tx], Coroutine[Any, Any, object]]
 """What is looked at as a transaction opens; it raises to refuse it."""
+Last: TypeAlias = First
+"""What is written right before COMMIT; it raises to refuse it."""
 ListOperation: TypeAlias = Callable[[Tx, Sequence[T]], Coroutine[Any, Any, Sequence[R]]]
 
 
@@ -65,6 +67,15 @@ def bound(operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> Call
     return lambda tx: operation(tx, *args, **kwargs)
 
 
+async def commit_with(tx: Tx, sql: str, /, **values: object) -> bool:
+    """Run *sql* and COMMIT behind it in one round trip, where *tx* can do that; tell whether both have happened.
+
+    Where it is not to be committed, *sql* divides by zero. Then, and where *tx* cannot do it, nothing has happened.
+    """
+    run = getattr(tx, "commit_with", None)
+    return run is not None and bool(await run(sql, **values))
+
+
 def repeatable(operation: Callable[P, R]) -> Callable[P, R]:
     """Mark *operation* as safe to run again after an unknown outcome: its rows are named by whoever calls it."""
     operation.__dict__["repeatable"] = True
@@ -85,6 +96,50 @@ def one_write(operation: Callable[P, R]) -> Callable[P, R]:
 def is_one_write(operation: Callable[..., object]) -> bool:
     """Tell whether *operation* was marked by `one_write`."""
     return bool(getattr(operation, "one_write", False))
+
+
+def patient(operation: Callable[P, R]) -> Callable[P, R]:
+    """Mark *operation* as one that may take longer than others: what it writes may be large, and cannot be less."""
+    operation.__dict__["patient"] = True
+    return operation
+
+
+def is_patient(operation: Callable[..., object]) -> bool:
+    """Tell whether *operation* was marked by `patient`."""
+    return bool(getattr(operation, "patient", False))
+
+
+Execute: TypeAlias = Callable[[str, Sequence[object]], Any]
+"""Runs one statement with its values by place, at once; gives the driver's cursor."""
+
+
+def brief(form: Callable[[Execute, T], R]) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Give a list operation a brief *form* for a single plain item, where no statement has to be awaited.
+
+    It does the same by as few steps as can be: on a caller's SQLite connection the steps cost more than the statements.
+    """
+
+    def mark(operation: Callable[P, Any]) -> Callable[P, Any]:
+        operation.__dict__["brief"] = form
+        return operation
+
+    return mark
+
+
+def brief_form(operation: Callable[..., Any], items: Sequence[object]) -> Callable[[Execute, Any], Any] | None:
+    """Give the form that `brief` has marked, if it suits *items*; none while a crash point is armed."""
+    if len(items) == 1 and getattr(items[0], "is_plain", False) and not is_armed():
+        return cast("Callable[[Execute, Any], Any] | None", getattr(operation, "brief", None))
+    return None
+
+
+def size_of(items: Sequence[object]) -> int:
+    """Say about how many bytes are sent for *items* of a list operation, as far as they know it themselves."""
+    return sum(getattr(item, "size", 0) for item in items)
+
+
+def nothing() -> None:
+    """Take no note."""
 
 
 class Runner(Protocol):
@@ -140,10 +195,12 @@ class OpenTx(Runner, Protocol):
     def refuse_unusable(self) -> None:
         """Raise if it cannot be committed: `TransactionBroken`, `TransactionTimeout`, `Unavailable` or `Misuse`."""
 
-    async def commit(self) -> None:
-        """Commit, and give the connection back; raise `UnknownOutcome` if COMMIT was sent and its answer lost.
+    async def commit(self, last: Last | None = None, begin_commit: Callable[[], None] = nothing) -> None:
+        """Run *last*, commit, and give the connection back; raise `UnknownOutcome` if the answer to COMMIT was lost.
 
-        Any other error means that everything was rolled back. A caller who is cancelled waits for the outcome.
+        Where a hop or a round trip can be saved, *last* and COMMIT are one. *Begin_commit* is called right before what
+        nobody can break off any more: a caller who is cancelled then waits for the outcome. Any other error means that
+        everything was rolled back.
         """
 
     async def roll_back(self) -> None:

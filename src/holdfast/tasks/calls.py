@@ -90,6 +90,11 @@ class Options:
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """The names of what was said, by the call or by its task; a continuation inherits the rest."""
 
+    @property
+    def is_for_owner(self) -> bool:
+        """Tell whether something is left to the task's owner, whose code may be elsewhere."""
+        return None in (self.queue, self.priority, self.history)
+
     def but(self, given: StartOptions) -> Options:
         """Check what is *given* and put it in place of what was chosen before."""
         if not given:

@@ -112,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell every Holdfast of this run that there is a pooler, and have it poll often."""
     if config.getoption("pooled"):
         os.environ["HOLDFAST_TRANSACTION_POOLER"] = "1"
-        for each in (hints.SleepMark, wakeups.Hearing):
+        for each in (hints.SleepMark, wakeups.Wakeups):
             each.__init__ = polling_often(each.__init__)  # type: ignore[method-assign]
 
 

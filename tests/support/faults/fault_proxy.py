@@ -29,7 +29,8 @@ class FaultProxy:
 
     Its *url* leads through it; *round_trips*, *sent* and *accepted*, the number of connections that were ever made
     through it, may be reset by the test. *latency*, give or take *jitter*, delays whatever is read, and *slice_bytes*
-    has it passed on in pieces, *slice_pause* seconds apart. *cut_at_commit* cuts the next
+    has it passed on in pieces, *slice_pause* seconds apart. *bandwidth* is how many bytes a second all requests
+    together may take, as on a line that they share. *cut_at_commit* cuts the next
     connection that commits, "before" or "after" the server has heard it, and *cuts* counts them. It listens on
     loopback, or on the socket *listening*.
     """
@@ -48,6 +49,8 @@ class FaultProxy:
         self.latency = self.jitter = 0.0
         self.slice_bytes = 0
         self.slice_pause = 0.0
+        self.bandwidth = 0.0
+        self._line_free_at = 0.0
         self.round_trips = 0
         self.sent = bytearray()
         self.cut_at_commit: Cut | None = None
@@ -155,6 +158,13 @@ class FaultProxy:
             await asyncio.sleep(max(0.0, self.latency + self._chance.uniform(-self.jitter, self.jitter)))
         await self._speaks.wait()
 
+    async def share_line(self, count: int) -> None:
+        """Wait until *count* bytes have gone over the line that all requests share."""
+        if self.bandwidth:
+            now = self._loop.time()
+            self._line_free_at = max(now, self._line_free_at) + count / self.bandwidth
+            await asyncio.sleep(self._line_free_at - now)
+
     async def send(self, data: bytes, writer: asyncio.StreamWriter) -> None:
         """Pass *data* on, in slices if that was asked for."""
         size = self.slice_bytes or len(data)
@@ -188,6 +198,7 @@ class Line:
         while data := await self._from_client.read(65536):
             self._count(data)
             await self._proxy.hold()
+            await self._proxy.share_line(len(data))
             if any(each in data for each in COMMITS) and (cut := self._proxy.cut_at_commit) is not None:
                 self._proxy.cut_at_commit = None
                 self._proxy.cuts += 1

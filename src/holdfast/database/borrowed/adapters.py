@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from holdfast.database.dialect import Dialect
-from holdfast.database.tx import Database, Tx
+from holdfast.database.tx import Database, Execute, Tx
 
 R = TypeVar("R")
 
@@ -32,6 +32,10 @@ class Driver:
     refuse: Callable[[Any], None]
     """Raises if it cannot be used: closed, failed, in no transaction; nothing is sent."""
     run: RunWork
+    leads_to: Callable[[Any, Dialect, str], bool] | None = None
+    """Tells by one statement whether it leads to the database of this identity, where that costs no round trip."""
+    run_brief: Callable[[Any, Dialect, Callable[[Execute], Any]], Any] | None = None
+    """Runs the brief form of an operation, where nothing has to be awaited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from holdfast.database.borrowed.adapters import R
-from holdfast.database.tx import Row, Tx
+from holdfast.database.dialect import Dialect
+from holdfast.database.sqlite.tx import SqliteTx
+from holdfast.database.tx import Execute, Row, Tx
 from holdfast.errors import HoldfastError, WrongConnection
 
 SPOIL = "SELECT CAST('an operation of Holdfast broke off half-way' AS bigint)"
@@ -49,20 +51,36 @@ async def run_whole(tx: Tx, work: Callable[[Tx], Coroutine[Any, Any, R]], *, is_
         raise
 
 
-async def run_undoable(cursor: sqlite3.Cursor, tx: Tx, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
-    """Run *work* on SQLite, whose *cursor* is that of *tx*; if it raises when something was written, undo that."""
-    saving = Saving(tx, cursor)
+async def run_undoable(tx: SavingTx, cursor: sqlite3.Cursor, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+    """Run *work* on SQLite, where *tx* uses *cursor*; if it raises when something was written, undo that."""
     try:
-        result = await work(saving)
-        if saving.has_written:
+        result = await work(tx)
+        if tx.has_written:
             cursor.execute(RELEASE)
         return result
     except BaseException:
-        if saving.has_written and cursor.connection.in_transaction:  # some errors roll all of it back
-            with suppress(sqlite3.Error):  # it was not made yet, or is released
-                cursor.execute(UNDO)
-                cursor.execute(RELEASE)
+        if tx.has_written:
+            _undo(cursor)
         raise
+
+
+def run_brief(cursor: sqlite3.Cursor, dialect: Dialect, work: Callable[[Execute], R]) -> R:
+    """Run *work*, the brief form of an operation that writes, on SQLite; if it raises, undo what it has written."""
+    try:
+        cursor.execute(SAVE)
+        result = work(lambda sql, values: cursor.execute(dialect.compile(sql).text, values))
+        cursor.execute(RELEASE)
+        return result
+    except BaseException:
+        _undo(cursor)
+        raise
+
+
+def _undo(cursor: sqlite3.Cursor) -> None:
+    if cursor.connection.in_transaction:  # some errors roll all of it back
+        with suppress(sqlite3.Error):  # the savepoint was not made yet, or is released
+            cursor.execute(UNDO)
+            cursor.execute(RELEASE)
 
 
 def _state(error: BaseException) -> str | None:
@@ -89,29 +107,24 @@ class Noting:
         self.has_written = False
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        if not self.has_written and _writes(sql):
-            self._begin_to_write()
+        self.has_written = self.has_written or _writes(sql)
         await self._tx.execute(sql, **values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
-        if not self.has_written and _writes(sql):
-            self._begin_to_write()
+        self.has_written = self.has_written or _writes(sql)
         return await self._tx.fetch_all(sql, **values)
 
-    def _begin_to_write(self) -> None:
-        self.has_written = True
 
-
-class Saving(Noting):
+class SavingTx(SqliteTx):
     """A transaction of SQLite's that gets a savepoint of ours before the first statement that writes."""
 
-    def __init__(self, tx: Tx, cursor: sqlite3.Cursor) -> None:
-        super().__init__(tx)
-        self._cursor = cursor
+    has_written = False
 
-    def _begin_to_write(self) -> None:
-        self.has_written = True  # noted first: what strikes now finds a savepoint to undo, or none
-        self._cursor.execute(SAVE)
+    def _run(self, sql: str, values: dict[str, object]) -> list[Row]:
+        if not self.has_written and _writes(sql):
+            self.has_written = True  # noted first: what strikes now finds a savepoint to undo, or none
+            self._cursor.execute(SAVE)
+        return super()._run(sql, values)
 
 
 def _writes(sql: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from holdfast.database import migrations
 from holdfast.database.borrowed import asyncpg, django, drivers, psycopg2, sqlalchemy
 from holdfast.database.borrowed.adapters import Driver, DriverConnection, Intent, Library
-from holdfast.database.tx import ListOperation, Operation, P, R, Store, T, Tx, bound
+from holdfast.database.tx import ListOperation, Operation, P, R, Store, T, Tx, bound, brief_form
 from holdfast.errors import TransactionRequired, WrongConnection
 
 Identity: TypeAlias = Callable[[], Awaitable[str | None]]
@@ -66,8 +66,12 @@ class Borrowed:
         return await self._run(operation, *args, **kwargs)
 
     async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
-        """Run a list operation in the caller's transaction, once."""
-        return await self.run(operation, items)
+        """Run a list operation in the caller's transaction, once; by its brief form, if it has one that suits."""
+        run_brief = self._driver.run_brief
+        if run_brief is None or self._lend is not None or (form := brief_form(operation, items)) is None:
+            return await self.run(operation, items)
+        self.refuse_ended()
+        return [run_brief(self.lent.connection, self._store.dialect, lambda execute: form(execute, items[0]))]
 
     def refuse_ended(self) -> None:
         """Raise if the driver is no longer in a transaction that can go on, as far as it knows; nothing is sent."""
@@ -109,6 +113,10 @@ class KeptTransaction(Borrowed):
         """Run *operation* in the caller's transaction, once: it sees what the caller has written."""
         await self._refuse_another()
         return await self._run(operation, *args, **kwargs)
+
+    async def gather(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
+        """Run a list operation in the caller's transaction, once, if it is still the one that it was."""
+        return await self.run(operation, items)
 
     async def _refuse_another(self) -> None:
         if self._mark is None:
@@ -165,11 +173,17 @@ class Borrower:
         if lent.opens is None:
             driver.refuse(lent.connection)
         borrowed = Borrowed(lent, driver, self._store, lend)
-        if lent.connection not in self._asked:
+        if not self._is_known(lent.connection, driver):
             await self._refuse_stranger(borrowed, identity)
-            with suppress(TypeError):  # sqlite3's cannot be remembered weakly; to ask them costs no round trip
+            with suppress(TypeError):  # sqlite3's cannot be remembered weakly
                 self._asked.add(lent.connection)
         return borrowed
+
+    def _is_known(self, connection: object, driver: Driver) -> bool:
+        """Tell whether *connection* leads to our database, as far as that needs no question to a server."""
+        if driver.leads_to is None:
+            return connection in self._asked
+        return self._identity is not None and driver.leads_to(connection, self._store.dialect, self._identity)
 
     async def _refuse_stranger(self, borrowed: Borrowed, identity: Identity) -> None:
         found = await borrowed.ask(migrations.identity, self._store.database)

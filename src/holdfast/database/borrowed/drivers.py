@@ -14,9 +14,11 @@ from functools import partial
 from typing import Any
 
 from holdfast.database.borrowed.adapters import Driver, R
-from holdfast.database.borrowed.atomicity import run_undoable, run_whole
+from holdfast.database.borrowed.atomicity import SavingTx, run_brief, run_undoable, run_whole
 from holdfast.database.dialect import Dialect
-from holdfast.database.tx import Tx, drive
+from holdfast.database.migrations import IDENTITY
+from holdfast.database.sqlite.tx import is_busy, raise_ours
+from holdfast.database.tx import Execute, Tx, drive
 from holdfast.errors import TransactionRequired, WrongConnection
 
 IDLE, ACTIVE, FAILED, UNKNOWN = 0, 1, 3, 4  # libpq's words for the state of a transaction
@@ -124,22 +126,47 @@ def _let_go(connection: Any) -> None:
 
 async def _run_sqlite(connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
     """Run *work* with texts as texts, whatever the caller makes of them."""
-    from holdfast.database.sqlite import SqliteTx
-    from holdfast.database.sqlite.tx import raise_ours
+    cursor = _cursor(connection)
+    text_factory, connection.text_factory = connection.text_factory, str
+    try:
+        return await run_undoable(SavingTx(connection, dialect, cursor), cursor, work)
+    except sqlite3.Error as error:
+        raise_ours(error)
+    finally:
+        connection.text_factory = text_factory
 
+
+def _run_brief_sqlite(connection: Any, dialect: Dialect, work: Callable[[Execute], R]) -> R:
+    """Run the brief form of an operation, which reads no texts."""
+    cursor = _cursor(connection)
+    try:
+        return run_brief(cursor, dialect, work)
+    except sqlite3.Error as error:
+        raise_ours(error)
+
+
+def _cursor(connection: Any) -> sqlite3.Cursor:
     try:
         cursor = sqlite3.Cursor(connection)  # `connection.cursor` may be a subclass's own, and take no class
     except sqlite3.ProgrammingError as error:
         raise WrongConnection(
             "this connection belongs to another thread; start the job there, or connect with check_same_thread=False"
         ) from error
-    text_factory, connection.text_factory = connection.text_factory, str
+    cursor.row_factory = None
+    return cursor
+
+
+def _sqlite_leads_to(connection: Any, dialect: Dialect, identity: str) -> bool:
+    """Ask at once; whatever is odd, a converter or a table that is not there, is left to who asks at length."""
     try:
-        return await run_undoable(cursor, SqliteTx(connection, dialect, cursor), work)
+        cursor = sqlite3.Cursor(connection)
+        cursor.row_factory = None
+        found = cursor.execute(dialect.compile(IDENTITY["sqlite"]).text).fetchall()
     except sqlite3.Error as error:
-        raise_ours(error)
-    finally:
-        connection.text_factory = text_factory
+        if is_busy(error):
+            raise_ours(error)
+        return False
+    return bool(found == [(identity, identity, 1, 2)])
 
 
 def _refuse_aiosqlite(connection: Any) -> None:
@@ -172,5 +199,5 @@ def _visit(inner: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any
 
 ASYNC_PSYCOPG = Driver("psycopg.AsyncConnection", "postgres", True, _refuse_psycopg, _run_async_psycopg)
 PSYCOPG = Driver("psycopg.Connection", "postgres", False, _refuse_psycopg, _run_psycopg)
-SQLITE = Driver("sqlite3.Connection", "sqlite", False, _refuse_sqlite, _run_sqlite)
+SQLITE = Driver("sqlite3.Connection", "sqlite", False, _refuse_sqlite, _run_sqlite, _sqlite_leads_to, _run_brief_sqlite)
 AIOSQLITE = Driver("aiosqlite.core.Connection", "sqlite", True, _refuse_aiosqlite, _run_aiosqlite)

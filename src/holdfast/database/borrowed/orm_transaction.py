@@ -31,7 +31,7 @@ from typing import Any, Protocol, TypeAlias
 from holdfast.database.borrowed.borrow import Borrowed, Borrower, Identity
 from holdfast.database.borrowed.transaction_watch import TransactionWatch, said_by_database, sqlstate_of
 from holdfast.database.statements import Record
-from holdfast.database.tx import Database, First, ListOperation, Operation, P, R, Row, T, Tx
+from holdfast.database.tx import Database, First, Last, ListOperation, Operation, P, R, Row, T, Tx, nothing
 from holdfast.errors import (
     HoldfastError,
     Misuse,
@@ -223,17 +223,20 @@ class OrmTransaction:
             self._course.refuse_broken()
             self._refuse_ended()
 
-    async def commit(self) -> None:
-        """Commit, and give the connection back; a caller who is cancelled waits for the outcome."""
+    async def commit(self, last: Last | None = None, begin_commit: Callable[[], None] = nothing) -> None:
+        """Run *last*, commit, and give the connection back; a caller who is cancelled waits for the outcome."""
         try:
+            if last is not None:
+                await self.run(last)
             with self._lock:
                 self.refuse_unusable()
                 if self._busy:
                     raise TransactionBroken("a statement of this block is still under way; await it in the block")
                 self._over, self._is_ending = _ended, True
-        except HoldfastError:
+        except BaseException:
             await self.roll_back()
             raise
+        begin_commit()
         await self._apart(self._commit())
 
     async def roll_back(self) -> None:

@@ -57,6 +57,7 @@ READ_MARK = "SELECT current_setting('holdfast.block', true)"
 FORGOTTEN = frozenset(("26000",))  # what was prepared is there no more; a user may have done that, by a function
 
 MIGRATION_SECONDS = 600.0  # it may build an index
+PATIENT_SECONDS = 60.0  # what it sends may be large, and the network slow
 CREATED_TWICE = frozenset(("23505", "42P06", "42P07"))  # IF NOT EXISTS fails if another creates it just now
 
 
@@ -86,6 +87,8 @@ class Address:
     """For operations that write by one statement."""
     view: Plan
     migration: Plan
+    patient: Plan
+    """For operations that may take longer than others."""
 
     @classmethod
     def of(cls, settings: Settings) -> Address:
@@ -110,7 +113,8 @@ class Address:
             write, alone, view, threshold = WRITE, ALONE, VIEW, 5
             parameters["options"] = f"{options(ours)} {given.get('options', '')}".strip()
         migration = Plan(with_settings(WRITE, server_settings(MIGRATION_SECONDS)), CREATED_TWICE)
-        plans = Plan(write), Plan(alone), Plan(view, writes=False), migration
+        patient = Plan(with_settings(WRITE, server_settings(PATIENT_SECONDS)))
+        plans = Plan(write), Plan(alone), Plan(view, writes=False), migration, patient
         return cls(parameters, given.get("password", ""), threshold, *plans)
 
     def hosts(self) -> list[str]:

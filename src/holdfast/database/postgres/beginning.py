@@ -1,7 +1,9 @@
-"""How a block begins, in one round trip: BEGIN, its settings, and the look at its job, which the server keeps prepared.
+"""How a block begins and ends, in one round trip each: a statement of ours, which the server keeps prepared, with BEGIN
+and its settings before it, or COMMIT behind it.
 
-No driver prepares a text of several statements. By EXECUTE the look costs the server 15 µs instead of 60, and sent past
-the cursor, which is made for what users write, our process 30 instead of 80.
+No driver prepares a text of several statements. By EXECUTE the look at the job costs the server 15 µs instead of 60,
+and sent past the cursor, which is made for what users write, our process 30 instead of 80. COMMIT in the round trip of
+the last statement saves the server 75 µs, and our process 50.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import psycopg
 from psycopg import errors, generators
 from psycopg.adapt import Transformer
-from psycopg.pq import ExecStatus
+from psycopg.pq import Escaping, ExecStatus
 
 from holdfast.database.tx import Row
 
@@ -36,17 +38,17 @@ class Beginnings:
     def __init__(self, cursor: AnyCursor) -> None:
         self._connection = cursor.connection
         self._reader = Transformer(cursor)
+        self._quoting = Escaping(self._connection.pgconn)
         self._names: dict[str, str] = {}
         self._count = 0
 
-    def write(self, begin: str, text: str, values: Mapping[str, object]) -> str | None:
-        """Write *begin* and then *text*, as psycopg reads it, with *values*; None where that is to be left to psycopg.
+    def write(self, begin: str, text: str, values: Mapping[str, object], end: str = "") -> str | None:
+        """Write *text*, as psycopg reads it, with *values*, between *begin* and *end*; None to leave that to psycopg.
 
-        So it is behind a transaction pooler, where nothing can be prepared, for values that would have to be quoted,
-        and on a connection that was made to forget so often that its names would add up.
+        So it is behind a transaction pooler, where nothing can be prepared, and on a connection that was made to forget
+        so often that its names would add up.
         """
-        may_prepare = self._connection.prepare_threshold is not None and self._count < MOST_PREPARED
-        if not may_prepare or not all(type(value) is int for value in values.values()):
+        if self._connection.prepare_threshold is None or self._count >= MOST_PREPARED:
             return None
         numbered, names = number(text)
         prepare = ""
@@ -54,8 +56,15 @@ class Beginnings:
             self._count += 1
             prepared = self._names[text] = f"holdfast_{self._count}"
             prepare = f"PREPARE {prepared} AS {numbered}; "  # behind BEGIN: nothing may come before its isolation
-        given = f"({', '.join(str(values[name]) for name in names)})" if names else ""
-        return f"{begin}; {prepare}EXECUTE {prepared}{given}"
+        given = f"({', '.join(self._literal(values[name]) for name in names)})" if names else ""
+        return f"{begin}; {prepare}EXECUTE {prepared}{given}{end}"
+
+    def _literal(self, value: object) -> str:
+        if value is None:
+            return "NULL"
+        if type(value) is int:
+            return str(value)
+        return self._quoting.escape_literal(str(value).encode()).decode()
 
     def read(self, result: PGresult) -> list[Row]:
         """Read the rows of *result*."""

@@ -25,8 +25,9 @@ from holdfast.database.postgres.deadline import Alarm, CancellingAlarm, Deadline
 from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
 from holdfast.database.postgres.execution import IN_DOUBT, is_rolled_back
 from holdfast.database.postgres.pool import PooledConnection
+from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
 from holdfast.database.statements import Record, in_postgres
-from holdfast.database.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, no_session
+from holdfast.database.tx import Database, Last, ListOperation, Operation, P, R, Row, T, Tx, bound, no_session, nothing
 from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
 from holdfast.fault_points import after_commit, before_commit
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.database.postgres.colours import Side
 
 SAT_TOO_LONG = "25P03"  # idle_in_transaction_session_timeout
+REFUSED = "22012"  # division_by_zero: how a last statement keeps COMMIT from being run
 
 
 class PostgresTransaction:
@@ -51,18 +53,21 @@ class PostgresTransaction:
         self._lock = threading.Lock()
         self._busy = 0
         self._savepoints = 0
-        self._is_handed_out = False
+        self.is_handed_out = False
         self._is_as_lent = True
         self._over: Callable[[], HoldfastError] | None = None
         self._is_ending = False
         self._is_broken_off = False
+        self._has_rung = False
+        self._ran_last: object = lent.tx
+        """On what the operation ran that names the points of COMMIT."""
         lent.tx.hasten_by(self._break_off)
 
     @property
     def connection(self) -> Any:
         """The driver's own connection, psycopg's of the block's colour."""
         self.refuse_unusable()
-        self._is_handed_out = True
+        self.is_handed_out = True
         self._lent.tx.give_away()
         return self._lent.tx.connection
 
@@ -132,18 +137,17 @@ class PostgresTransaction:
             case _:
                 raise Unavailable("the connection of this block was lost, and all that was done in it is undone")
 
-    async def commit(self) -> None:
-        """Commit, and give the connection back; a caller who is cancelled waits for the outcome."""
+    async def commit(self, last: Last | None = None, begin_commit: Callable[[], None] = nothing) -> None:
+        """Run *last*, commit, and give the connection back; a caller who is cancelled waits for the outcome."""
         try:
-            with self._lock:
-                self.refuse_unusable()
-                if self._busy:
-                    raise TransactionBroken("a statement of this block is still under way; await it in the block")
-                self._over, self._is_ending = _ended, True
-        except HoldfastError:
+            if last is not None and await self._commit_with_last(bound(last), begin_commit):
+                return
+            self._begin_end()
+        except BaseException:
             await self.roll_back()
             raise
-        if self._is_handed_out:
+        begin_commit()
+        if self.is_handed_out:
             await self._side.apart(self._commit(), lambda: None)
         else:
             await self._lent.tx.patiently(self._commit())
@@ -160,7 +164,7 @@ class PostgresTransaction:
             self._is_ending = not is_used
         if is_used:
             self._break_off()
-        elif self._is_handed_out:
+        elif self.is_handed_out:
             await self._side.apart(self._roll_back(), self._break_off)
         else:
             await self._roll_back()
@@ -173,20 +177,23 @@ class PostgresTransaction:
             alarm = self._arm()
             return await self._under_way(work(self._lent.tx))
         except psycopg.Error as error:
-            raise self._of_ours(error, alarm) from error
+            if (ours := self._of_ours(error, alarm)) is error:
+                raise
+            raise ours from error
         finally:
             if alarm is not None:
                 alarm.disarm()
+                self._has_rung |= alarm.has_rung
             self._leave()
 
     async def _under_way(self, work: Coroutine[Any, Any, R]) -> R:
         """Run *work* to its end; a caller who is cancelled has it broken off, and waits for that."""
-        if self._is_handed_out:  # the connection waits as its user expects, who may have to wait long
+        if self.is_handed_out:  # the connection waits as its user expects, who may have to wait long
             return await self._side.apart(work, self._break_off)
         try:
             return await work
         except asyncio.CancelledError:
-            if not self._is_broken_off:  # it waited for another statement of the block
+            if not self._is_broken_off and not self._is_ending:  # it waited for another statement of the block
                 self._break_off()
             raise
 
@@ -205,27 +212,69 @@ class PostgresTransaction:
         if is_ours_to_end:
             self._give_back(is_clean=False)
 
+    def _begin_end(self, own: int = 0) -> None:
+        """Let nobody else use or end it any more; *own* is how many statements under way are its end's."""
+        with self._lock:
+            self.refuse_unusable()
+            if self._busy > own:
+                raise TransactionBroken("a statement of this block is still under way; await it in the block")
+            self._over, self._is_ending = _ended, True
+
+    async def _commit_with_last(self, last: Last, begin_commit: Callable[[], None]) -> bool:
+        """Run *last*; tell whether COMMIT was in its last round trip, and the connection is given back."""
+        ending = self._ran_last = EndingTx(self, self._lent.tx, begin_commit)
+        try:
+            await self.do(lambda _: last(ending))
+            return ending.is_over
+        finally:
+            if ending.is_over:
+                self._give_back(is_clean=ending.is_clean and not self._has_rung)
+
+    async def commit_with(self, ending: EndingTx, sql: str, values: Mapping[str, object]) -> None:
+        """Run *sql* and COMMIT in one round trip; if *sql* refuses that, all is as it was before."""
+        tx = self._lent.tx
+        self._begin_end(own=1)
+        ending.is_over = True
+        is_sent = False
+        try:
+            if has_spoken(self._lent.pgconn):
+                await tx.fetch_all("SELECT 1")
+            before_commit(ending, is_block=True)
+            is_sent = True
+            await tx.run_and_commit("SAVEPOINT holdfast_end", sql, values)
+            self.is_committed = ending.is_clean = True
+        except psycopg.Error as error:
+            if error.sqlstate == REFUSED and self._lent.pgconn.transaction_status == TransactionStatus.INERROR:
+                await tx.begin("ROLLBACK TO holdfast_end; RELEASE holdfast_end")
+                self._over, self._is_ending, ending.is_over = None, False, False
+                return
+            ending.is_clean = await is_rolled_back(self._lent)
+            if is_sent and is_in_doubt(error):
+                raise UnknownOutcome(IN_DOUBT) from error
+            raise
+        after_commit(ending, is_block=True)
+
     async def _commit(self) -> None:
         is_sent = is_clean = False
         alarm: Alarm | None = None
         try:
             alarm = self._arm()
-            if self._is_handed_out and await self._lent.tx.fetch_all(READ_MARK) != [("open",)]:
+            if self.is_handed_out and await self._lent.tx.fetch_all(READ_MARK) != [("open",)]:
                 raise _ended_by_user()
             if has_spoken(self._lent.pgconn):  # to COMMIT there would be two answers, if a pooler says farewell too
                 await self._lent.tx.fetch_all("SELECT 1")
-            before_commit(self._lent.tx, is_block=True)
+            before_commit(self._ran_last, is_block=True)
             is_sent = True
             await self._lent.tx.commit()
             self.is_committed = is_clean = True
-            after_commit(self._lent.tx, is_block=True)
+            after_commit(self._ran_last, is_block=True)
         except psycopg.Error as error:
             is_clean = await is_rolled_back(self._lent)
-            if is_sent and diagnose(error) is Trouble.LOST and error.sqlstate != SAT_TOO_LONG:
+            if is_sent and is_in_doubt(error):
                 raise UnknownOutcome(IN_DOUBT) from error
-            if is_sent and isinstance(error, psycopg.IntegrityError):
-                raise  # a constraint of the user's, which is checked at COMMIT
-            raise self._of_ours(error, alarm) from error
+            if (ours := self._of_ours(error, alarm)) is error:
+                raise
+            raise ours from error
         finally:
             if alarm is not None:
                 alarm.disarm()
@@ -246,7 +295,7 @@ class PostgresTransaction:
 
     def _give_back(self, *, is_clean: bool) -> None:
         # whoever was given the connection may still have it when another block has, and say COMMIT there
-        is_as_lent = self._is_as_lent and not self._is_handed_out
+        is_as_lent = self._is_as_lent and not self.is_handed_out
         self._lent.tx.hasten_by(None)
         self._side.blocks.give_back(self._lent, is_clean=is_clean and is_as_lent)
 
@@ -259,6 +308,8 @@ class PostgresTransaction:
         return self._side.arm_cut(self._lent.pgconn, Deadline(self._side.monotonic, self._seconds))
 
     def _of_ours(self, error: psycopg.Error, alarm: Alarm | None) -> Exception:
+        if self._is_ending and isinstance(error, psycopg.IntegrityError):
+            return error  # a constraint of the user's, which is checked at COMMIT
         if alarm is not None and alarm.has_rung:
             return Unavailable(f"the database did not answer within {self._seconds:g} s; try again")
         if (lost := self._lost(error)) is not None:
@@ -298,6 +349,45 @@ class PostgresBlockTx:
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
         return await self._block.do(lambda tx: tx.fetch_all(sql, **values))
+
+
+class EndingTx:
+    """A block's transaction that may commit with its last statement, in one round trip; *begin_commit* is told before.
+
+    Where the connection was handed out it cannot: then COMMIT comes after a look whose transaction it is.
+    """
+
+    database: Database = "postgres"
+
+    def __init__(
+        self, block: PostgresTransaction, tx: OwnAsyncPostgresTx | OwnPostgresTx, begin_commit: Callable[[], None]
+    ) -> None:
+        self.is_over = False
+        """Whether it has committed, or failed to: it cannot be used any more."""
+        self.is_clean = False
+        """Whether its connection then can."""
+        self._block = block
+        self._tx = tx
+        self._begin_commit = begin_commit
+
+    async def execute(self, sql: str, /, **values: object) -> None:
+        await self._tx.execute(sql, **values)
+
+    async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        return await self._tx.fetch_all(sql, **values)
+
+    async def commit_with(self, sql: str, /, **values: object) -> bool:
+        """Run *sql* and COMMIT, unless *sql* divides by zero; tell whether that happened."""
+        if self._block.is_handed_out:
+            return False
+        self._begin_commit()
+        await self._tx.patiently(self._block.commit_with(self, sql, values))
+        return self.is_over
+
+
+def is_in_doubt(error: psycopg.Error) -> bool:
+    """Tell whether a COMMIT that was sent and met *error* may have happened all the same."""
+    return diagnose(error) is Trouble.LOST and error.sqlstate != SAT_TOO_LONG
 
 
 def has_spoken(pgconn: PGconn) -> bool:

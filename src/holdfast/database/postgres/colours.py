@@ -1,8 +1,9 @@
 """The two sides of a store, async and blocking: the few things that they do differently, each with its pools.
 
 Everything above is written once, as coroutines that await nothing but their side. On the blocking side these
-awaits never suspend, so that `drive()` finishes them; on the async one they are awaited, whole operations in a task of
-their own, the statements of a block in that of its user (see `async_connection`).
+awaits never suspend, so that `drive()` finishes them; on the async one they are awaited, in the task of who calls: to
+hand an operation to a task of its own cost two passes of the event loop. A caller who is cancelled waits until the
+statement under way has been broken off, or its COMMIT is answered, a second at most (see `async_connection`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -39,9 +40,6 @@ class Runs(Protocol[R_co]):
     async def run(self) -> R_co:
         """Do the work."""
         ...
-
-    def abandon(self, task: asyncio.Task[Any]) -> None:
-        """End in good order what *task* runs, for a caller who was cancelled."""
 
 
 class Outage:
@@ -74,6 +72,8 @@ class Resources:
     size: int
     runtime: Runtime
     cancels: Cancels
+    blocking_pools: Callable[[], Iterable[ConnectionPool]]
+    """Those of the blocking side, if there is one by now."""
 
 
 class Side:
@@ -88,14 +88,15 @@ class Side:
         self.scrub = resources.address.scrub
         self.cancels = resources.cancels
         self.outage = Outage(self.monotonic)
-        self.pool, self.blocks = (
-            ConnectionPool(
-                make_connector(address, resources.dialect, resources.size, self.monotonic),
-                resources.size,
-                self.monotonic,
-            )
-            for address in (resources.address, resources.block_address)
-        )
+        size, dialect = resources.size, resources.dialect
+        for_blocks = make_connector(resources.block_address, dialect, size, self.monotonic)
+        for_others = make_connector(resources.address, dialect, size, self.monotonic)
+        self.blocks = ConnectionPool(for_blocks, size, self.monotonic)
+        self.pool = ConnectionPool(for_others, size, self.monotonic, self.seldom_used)
+
+    def seldom_used(self) -> Iterable[ConnectionPool]:
+        """Give the pools that may have idle connections and nobody who looks after them."""
+        return (self.blocks,)
 
     def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
         """Have the connection's socket shut when *deadline* passes."""
@@ -141,18 +142,26 @@ class AsyncSide(Side):
         self._loop = asyncio.get_running_loop()
         self._alarms = LoopAlarms(self._loop)
         self._sleep = resources.runtime.sleep
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._blocking_pools = resources.blocking_pools
+
+    def seldom_used(self) -> Iterable[ConnectionPool]:
+        """Give also those of the blocking side: a worker's plain handlers may not come back to theirs."""
+        return (self.blocks, *self._blocking_pools())
 
     async def finish(self, execution: Runs[R]) -> R:
-        """Run *execution* in a task of its own, which a cancelled caller ends in good order and waits for."""
-        task = self.spawn(execution.run())
+        """Run *execution*."""
+        return await self.here(execution.run())
+
+    async def here(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run *work* in the task of its caller; `close` waits for it."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._under_way.add(ended)
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                execution.abandon(task)
-                await asyncio.wait((task,))
-            raise
+            return await work
+        finally:
+            self._under_way.discard(ended)
+            ended.set_result(None)
 
     async def apart(self, work: Coroutine[Any, Any, R], break_off: Callable[[], object]) -> R:
         """Run *work* in a task of its own; a caller who is cancelled has it broken off, and waits for that."""
@@ -170,14 +179,14 @@ class AsyncSide(Side):
     def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """Run *work* for as long as it takes, whatever becomes of who asked for it; `close` waits for it."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._under_way.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def close(self) -> None:
         """Wait for what is under way, which has its deadlines, and let go of every connection."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._under_way:
+            await asyncio.wait(self._under_way)
         self.close_pools()
 
     def set(self, alarm: Alarm, deadline: Deadline) -> None:
@@ -189,7 +198,7 @@ class AsyncSide(Side):
         await self._sleep(seconds)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._under_way.discard(task)
         if not task.cancelled():
             task.exception()  # whoever still waits for it is told; nobody else need be
 

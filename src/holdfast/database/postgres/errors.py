@@ -76,6 +76,14 @@ def diagnose_state(state: str) -> Trouble:
     return BY_STATE.get(state) or BY_CLASS.get(state[:2], Trouble.OTHER)
 
 
+def no_answer(seconds: float) -> Unavailable:
+    """Tell the caller that the deadline was missed, and nothing else is known."""
+    return Unavailable(
+        f"the database did not answer within {seconds:g} s: it is busy or away, or this was too much for the network "
+        "in that time; try again"
+    )
+
+
 def failure(trouble: Trouble, text: str) -> StoreError:
     """Tell the caller of *trouble*, in whose words *text* is."""
     match trouble:

@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 from holdfast.database.postgres.address import FORGET_PLANS, PLANS_SECONDS, Plan
 from holdfast.database.postgres.colours import Side
 from holdfast.database.postgres.deadline import Alarm, Deadline
-from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line
+from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line, no_answer
 from holdfast.database.postgres.pool import PooledConnection
 from holdfast.database.single_statement import MultiStatementReads
 from holdfast.database.tx import Database, First, R, Row, Tx, bound
@@ -33,6 +33,7 @@ from holdfast.fault_points import after_commit, before_commit, begin
 
 MOST_COLLISIONS = 5
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
+CANCELLED_SECONDS = 1.0  # who is cancelled is to know what became of its COMMIT, but not to wait for a silent server
 
 IN_DOUBT = (
     "COMMIT was sent and its answer was lost: it happened wholly or not at all; read what is there before you try again"
@@ -58,7 +59,6 @@ class Execution(Generic[R]):
         self._is_repeatable = is_repeatable
         self._alarm: Alarm | None = None
         self._is_committing = False
-        self._is_abandoned = False
         self._is_in_doubt = False
         self._reason = ""
         self._failures = 0
@@ -79,13 +79,13 @@ class Execution(Generic[R]):
                 self._side.outage.ends()
                 return result
 
-    def abandon(self, task: asyncio.Task[R]) -> None:
-        """End *task*, which runs this, for nobody waits any more; a COMMIT under way has its deadline."""
-        self._is_abandoned = True
-        if self._alarm is None:
-            task.cancel()
-        elif not self._is_committing:
-            self._alarm.ring()  # a cancelled driver would first try to cancel on the server, for many seconds
+    def _break_off(self) -> None:
+        """End the statement under way, for its caller is cancelled; a COMMIT under way has a little time left."""
+        if self._alarm is not None and self._is_committing:
+            seconds = min(CANCELLED_SECONDS, self._deadline.remaining())
+            self._side.set(self._alarm, Deadline(self._side.monotonic, seconds))
+        elif self._alarm is not None:
+            self._alarm.ring()
 
     async def _attempt(self) -> R:
         self._is_committing = False
@@ -96,15 +96,17 @@ class Execution(Generic[R]):
             self._side.pool.give_back(lent, is_clean=True)
             raise
         is_clean = False
+        lent.tx.hasten_by(self._break_off)
         try:
             result = await self._transact(lent)
             is_clean = True
             return result
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             is_clean = await is_rolled_back(lent)
             raise
         finally:
             self._alarm = None
+            lent.tx.hasten_by(None)
             alarm.disarm()
             self._side.pool.give_back(lent, is_clean=is_clean and not alarm.has_rung)
 
@@ -150,7 +152,7 @@ class Execution(Generic[R]):
         await self._side.sleep(pause)
 
     def _may_repeat(self, trouble: Trouble) -> bool:
-        if self._is_abandoned or (self._is_in_doubt and not self._is_repeatable):
+        if self._is_in_doubt and not self._is_repeatable:
             return False
         if trouble is Trouble.COLLISION:
             self._collisions += 1
@@ -167,8 +169,11 @@ class Execution(Generic[R]):
     def _failure(self, trouble: Trouble) -> StoreError:
         if self._is_in_doubt:
             return UnknownOutcome(IN_DOUBT)
-        error = failure(trouble, self._reason or f"no answer within {self._deadline.seconds:g} s")
-        if trouble in (Trouble.LOST, Trouble.REFUSED) and not self._is_abandoned:
+        if trouble is Trouble.LOST and not self._reason:  # it was we who have ended the connection
+            error: StoreError = no_answer(self._deadline.seconds)
+        else:
+            error = failure(trouble, self._reason or f"no answer within {self._deadline.seconds:g} s")
+        if trouble in (Trouble.LOST, Trouble.REFUSED):
             self._side.outage.begins(error)
         return error
 

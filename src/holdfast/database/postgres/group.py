@@ -3,10 +3,12 @@
 A commit costs the same for one row as for a thousand. So the lists of all who wait are joined, one operation
 runs on the union, and its results are split by position. Each caller returns when its own commit is durable,
 and hears its own outcome: if the union fails, each part runs again alone, so that only the guilty one fails.
+A caller who finds nothing under way waits for nobody, and runs its own list itself.
 
 No caller waits past its deadline, although it has no timer: a flight has the deadline of its earliest part,
 which is never later than that of who still waits. If that passes, nothing of the flight has happened; the parts
-that have time left fly again.
+that have time left fly again, in flights half as large: what a slow network cannot carry within one deadline
+would never arrive.
 """
 
 from __future__ import annotations
@@ -15,17 +17,25 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, TypeAlias
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeAlias
 
 from holdfast.database.postgres.deadline import Deadline
-from holdfast.database.tx import R, T, drive
+from holdfast.database.tx import R, T, drive, size_of
 from holdfast.errors import StoreError, Unavailable, UnknownOutcome
 from holdfast.threads import SlicedEvent
 
 MOST_ITEMS = 1000
+MOST_BYTES = 4_000_000
 MOST_FLIGHTS = 2  # one is planned while the other waits for its COMMIT
 
 Run: TypeAlias = Callable[[Sequence[T], Deadline], Coroutine[Any, Any, Sequence[R]]]
+
+
+class Here(Protocol):
+    """Runs work in the task of its caller."""
+
+    async def __call__(self, work: Coroutine[Any, Any, R], /) -> R: ...
 
 
 class Part(Generic[T, R]):
@@ -39,6 +49,11 @@ class Part(Generic[T, R]):
         self.is_cancelled = False
         self.flight: Sequence[Part[T, R]] = ()
         self._wake = wake
+
+    @cached_property
+    def size(self) -> int:
+        """About how many bytes are sent for it."""
+        return size_of(self.items)
 
     @property
     def is_done(self) -> bool:
@@ -73,8 +88,13 @@ class Queue(Generic[T, R]):
     """The parts that wait, in the order of their arrival, and how a flight of them ends."""
 
     def __init__(self, run: Run[T, R]) -> None:
-        self._run = run
+        self.run = run
         self._waiting: deque[Part[T, R]] = deque()
+        self._most_items, self._most_bytes = MOST_ITEMS, MOST_BYTES
+
+    def __bool__(self) -> bool:
+        """Tell whether anybody waits."""
+        return bool(self._waiting)
 
     def add(self, part: Part[T, R]) -> None:
         """Let *part* wait for the next flight."""
@@ -85,14 +105,17 @@ class Queue(Generic[T, R]):
         self._waiting.extendleft(reversed(parts))
 
     def take(self) -> list[Part[T, R]]:
-        """Take parts for a flight: those that came first, at least one, and not too many items."""
+        """Take parts for a flight: those that came first, at least one, and not too many items or bytes."""
         taken: list[Part[T, R]] = []
-        items = 0
-        while self._waiting and (not taken or items + len(self._waiting[0].items) <= MOST_ITEMS):
-            part = self._waiting.popleft()
+        items = size = 0
+        while self._waiting:
+            part = self._waiting[0]
             if not part.is_cancelled:
+                items, size = items + len(part.items), size + part.size
+                if taken and (items > self._most_items or size > self._most_bytes):
+                    break
                 taken.append(part)
-                items += len(part.items)
+            self._waiting.popleft()
         return taken
 
     async def fly(self, parts: Sequence[Part[T, R]]) -> None:
@@ -111,24 +134,37 @@ class Queue(Generic[T, R]):
     async def _fly_together(self, parts: Sequence[Part[T, R]]) -> None:
         union = [item for part in parts for item in part.items]
         try:
-            results = await self._run(union, parts[0].deadline)
+            results = await self.run(union, parts[0].deadline)
         except UnknownOutcome as error:
+            self._shrink_if_late(parts)
             fail_all(parts, error)
         except Unavailable as error:
+            self._shrink_if_late(parts)
             self._land_or_wait(parts, error)
         except Exception:  # noqa: BLE001 - whatever it is, it belongs to the one part that raises it again
             for part in parts:
                 await self._fly_alone(part)
         else:
+            self._grow()
             split(parts, results)
 
     async def _fly_alone(self, part: Part[T, R]) -> None:
         try:
-            results = await self._run(part.items, part.deadline)
+            results = await self.run(part.items, part.deadline)
         except Exception as error:  # noqa: BLE001 - it is told to the caller
             part.fail(error)
         else:
+            self._grow()
             part.succeed(results)
+
+    def _shrink_if_late(self, parts: Sequence[Part[T, R]]) -> None:
+        if parts[0].deadline.has_passed:
+            self._most_items = max(1, sum(len(part.items) for part in parts) // 2)
+            self._most_bytes = max(1, sum(part.size for part in parts) // 2)
+
+    def _grow(self) -> None:
+        self._most_items = min(MOST_ITEMS, 2 * self._most_items)
+        self._most_bytes = min(MOST_BYTES, 2 * self._most_bytes)
 
     def _land_or_wait(self, parts: Sequence[Part[T, R]], error: Unavailable) -> None:
         patient = [part for part in parts if not part.deadline.has_passed]
@@ -158,13 +194,26 @@ def split(parts: Sequence[Part[T, R]], results: Sequence[R]) -> None:
 class AsyncGroup(Generic[T, R]):
     """Callers of one list operation on one event loop."""
 
-    def __init__(self, run: Run[T, R], spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+    def __init__(self, run: Run[T, R], here: Here, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._queue = Queue(run)
+        self._here = here
         self._spawn = spawn
         self._flights = 0
 
     async def call(self, items: Sequence[T], deadline: Deadline) -> Sequence[R]:
         """Run the operation on *items*; a caller that is cancelled disturbs nobody."""
+        if self._flights:
+            return await self._share(items, deadline)
+        self._flights += 1
+        try:
+            return await self._here(self._queue.run(items, deadline))
+        finally:
+            if self._queue:
+                self._spawn(self._fly())  # for those who have come meanwhile
+            else:
+                self._flights -= 1
+
+    async def _share(self, items: Sequence[T], deadline: Deadline) -> Sequence[R]:
         woken = asyncio.Event()
         part: Part[T, R] = Part(items, deadline, woken.set)
         self._queue.add(part)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,7 +32,7 @@ from holdfast.threads import in_slices
 
 OLDEST_SERVER = 140000
 ANY_TEXT = ("UTF8", "SQL_ASCII")  # the second takes whatever bytes it is given
-IDLE_SECONDS = 300.0
+IDLE_SECONDS = 30.0  # a server has few connections for many processes
 LIFETIME_SECONDS = 3600.0  # so that a server's memory for us, and a balanced address, do not grow old
 
 
@@ -62,12 +62,19 @@ class Connector(Protocol):
 
 
 class ConnectionPool:
-    """The connections of one side of a store."""
+    """The connections of one side of a store; *beside* gives other pools, which may be used seldom."""
 
-    def __init__(self, connector: Connector, size: int, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        size: int,
+        monotonic: Callable[[], float],
+        beside: Callable[[], Iterable[ConnectionPool]] = tuple,
+    ) -> None:
         self._connector = connector
         self._size = size
         self._monotonic = monotonic
+        self._beside = beside
         self._all: set[PooledConnection] = set()
         self._idle: deque[PooledConnection] = deque()
         self._is_closed = False
@@ -104,14 +111,23 @@ class ConnectionPool:
         now = lent.used = self._monotonic()
         if is_clean and now - lent.born < LIFETIME_SECONDS:
             self._idle.append(lent)
-            with suppress(IndexError):
-                while now - self._idle[0].used > IDLE_SECONDS:
-                    self._finish(self._idle.popleft())
         else:
             self._finish(lent)
+        self._drop_old(now)
+        for pool in self._beside():
+            pool._drop_old(now)
         if self._is_closed:
             self.drop_idle()
         self._connector.release()
+
+    def _drop_old(self, now: float) -> None:
+        """Close what nobody has used for a while: the ones that were given back first.
+
+        If another thread takes one meanwhile, a newer one may be closed in its place, which is as good.
+        """
+        with suppress(IndexError):
+            while now - self._idle[0].used > IDLE_SECONDS:
+                self._finish(self._idle.popleft())
 
     def drop_idle(self) -> None:
         """Throw away what nobody uses: where one connection was lost, the others probably are."""

@@ -12,13 +12,14 @@ from typing import Any
 from holdfast.database import migrations
 from holdfast.database.dialect import Dialect, PostgresDialect, channel
 from holdfast.database.hints import HintListener, Hints, Notify, OnHint
-from holdfast.database.postgres.address import MIGRATION_SECONDS, Address, block_plan
+from holdfast.database.postgres.address import MIGRATION_SECONDS, PATIENT_SECONDS, Address, block_plan
 from holdfast.database.postgres.block import PostgresTransaction
 from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Resources, Side, abandon
 from holdfast.database.postgres.deadline import Cancels, Deadline
 from holdfast.database.postgres.execution import Execution, Opening, Reading
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup, Run
 from holdfast.database.postgres.listener import HintSource, NoListener
+from holdfast.database.postgres.pool import ConnectionPool
 from holdfast.database.single_statement import MultiStatementReads
 from holdfast.database.tx import (
     Database,
@@ -32,6 +33,7 @@ from holdfast.database.tx import (
     Tx,
     bound,
     is_one_write,
+    is_patient,
     is_repeatable,
 )
 from holdfast.runtime import Runtime
@@ -95,7 +97,7 @@ class PostgresStore:
         side = self._async_side()
         group: AsyncGroup[T, R] | None = side.groups.get(operation)
         if group is None:
-            group = side.groups[operation] = AsyncGroup(self._flight(side, operation), side.spawn)
+            group = side.groups[operation] = AsyncGroup(self._flight(side, operation), side.here, side.spawn)
         return await group.call(items, self._deadline())
 
     def gather_sync(self, operation: ListOperation[T, R], items: Sequence[T]) -> Sequence[R]:
@@ -196,8 +198,12 @@ class PostgresStore:
         operation: Callable[..., Any],
         work: Callable[[Tx], Coroutine[Any, Any, R]],
     ) -> Execution[R]:
+        repeats, seconds = is_repeatable(operation), self._settings.deadline_seconds
+        if is_patient(operation) and seconds < PATIENT_SECONDS:
+            deadline = Deadline(self._runtime.monotonic, PATIENT_SECONDS)
+            return Execution(side, work, self._address.patient, deadline, is_repeatable=repeats)
         plan = self._address.alone if is_one_write(operation) else self._address.write
-        return Execution(side, work, plan, self._deadline(), is_repeatable=is_repeatable(operation))
+        return Execution(side, work, plan, self._deadline(), is_repeatable=repeats)
 
     def _reading(
         self,
@@ -257,7 +263,19 @@ class PostgresStore:
 
     def _resources(self) -> Resources:
         size = self._settings.pool_size
-        return Resources(self._address, self._block_address, self.dialect, size, self._runtime, self._cancels)
+        return Resources(
+            self._address,
+            self._block_address,
+            self.dialect,
+            size,
+            self._runtime,
+            self._cancels,
+            self._blocking_pools,
+        )
+
+    def _blocking_pools(self) -> tuple[ConnectionPool, ...]:
+        side = self._blocking
+        return () if side is None else (side.pool, side.blocks)
 
     def _drop_sides_of_stopped_loops(self) -> None:
         for loop in [loop for loop in self._async_sides if not loop.is_running()]:

@@ -175,6 +175,15 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
             pass
         return await self._whole_cursor.fetchall() if _gives_rows(self._whole_cursor) else []
 
+    async def run_and_commit(self, text: str, sql: str, values: Mapping[str, object]) -> None:
+        """Run *text*, then *sql*, then COMMIT, as one."""
+        statement = self._dialect.compile(sql, values)
+        given = self._dialect.bind(statement, values)
+        if (whole := self._beginnings.write(text, statement.text, given, "; COMMIT")) is not None:
+            await self.connection.wait(sent(self.connection.pgconn, whole))
+        else:
+            await self._whole_cursor.execute(f"{text}; {statement.text}; COMMIT", given)
+
     def give_away(self) -> None:
         """Let a user have the connection itself."""
         self.connection.give_away()
@@ -235,6 +244,15 @@ class OwnPostgresTx(PostgresTx):
         while self._whole_cursor.nextset():
             pass
         return self._whole_cursor.fetchall() if _gives_rows(self._whole_cursor) else []
+
+    async def run_and_commit(self, text: str, sql: str, values: Mapping[str, object]) -> None:
+        """Run *text*, then *sql*, then COMMIT, as one."""
+        statement = self._dialect.compile(sql, values)
+        given = self._dialect.bind(statement, values)
+        if (whole := self._beginnings.write(text, statement.text, given, "; COMMIT")) is not None:
+            self.connection.wait(sent(self.connection.pgconn, whole))
+        else:
+            self._whole_cursor.execute(f"{text}; {statement.text}; COMMIT", given)
 
     def give_away(self) -> None:
         """Let a user have the connection itself, which waits as ever."""

@@ -14,13 +14,28 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.database.sqlite.connection import BlockConnection
 from holdfast.database.sqlite.guarded import GuardedConnection
 from holdfast.database.sqlite.readers import INSTRUCTIONS_BETWEEN_LOOKS
+from holdfast.database.sqlite.statement_times import TURN_SECONDS, StatementTimes
 from holdfast.database.statements import Record, in_sqlite, records
-from holdfast.database.tx import Database, ListOperation, Operation, P, R, Row, T, Tx, bound, drive, no_session
+from holdfast.database.tx import (
+    Database,
+    Last,
+    ListOperation,
+    Operation,
+    P,
+    R,
+    Row,
+    T,
+    Tx,
+    bound,
+    drive,
+    no_session,
+    nothing,
+)
 from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout
 from holdfast.fault_points import after_commit, before_commit
 from holdfast.threads import Threads
@@ -49,7 +64,7 @@ class SqliteTransaction:
         self._guarded = connection.guarded
         self._tx = connection.make_tx()
         self._cursor = self._guarded.plain_cursor()
-        self._end = end
+        self.end = end
         self._is_unwanted = False
         self._is_lent = False
         self._is_as_found = True
@@ -65,6 +80,11 @@ class SqliteTransaction:
         self.refuse_unusable()
         self._is_lent = True
         return self._guarded
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Tell whether nothing was written in it, and its connection goes back as it came."""
+        return not self._is_lent and self._is_as_found and self._connection.is_unchanged
 
     @property
     def is_due(self) -> bool:
@@ -84,6 +104,19 @@ class SqliteTransaction:
         given = statement.bind(values)
         self._is_as_found &= not statement.stays
         return self.do(lambda: self._query(statement.text, given))
+
+    def time_query(self, sql: str, values: Mapping[str, object]) -> tuple[list[Record], float]:
+        """Run one statement of the user's; tell also how many seconds it took."""
+        began = self._monotonic()
+        return self.query(sql, values), self._monotonic() - began
+
+    def lock_if_free(self) -> bool:
+        """Keep others from using it, unless somebody does; tell which. Whoever has locked it calls `unlock`."""
+        return self._lock.acquire(blocking=False)
+
+    def unlock(self) -> None:
+        """Let others use it again."""
+        self._lock.release()
 
     def begin_savepoint(self) -> str:
         """Mark a place to which one may roll back."""
@@ -113,7 +146,7 @@ class SqliteTransaction:
 
     def refuse_unusable(self) -> None:
         """Raise if it can no longer be committed."""
-        self._refuse_child()
+        self.refuse_child()
         if self._over is not None:
             raise self._over()
         if self._is_to_stop():
@@ -129,11 +162,13 @@ class SqliteTransaction:
                 "ROLLBACK; let the error out of the block"
             )
 
-    def commit(self) -> None:
-        """Commit, and let go of the right to write; whatever is raised, it has been let go of."""
-        self._refuse_child()
+    def commit(self, last: Last | None = None) -> None:
+        """Run *last*, commit, and let go of the right to write; whatever is raised, it has been let go of."""
+        self.refuse_child()
         with self._lock:
             try:
+                if last is not None:
+                    self.run(last)
                 self.refuse_unusable()
                 self._unguard()
                 before_commit(self._tx, is_block=True)
@@ -164,14 +199,14 @@ class SqliteTransaction:
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Keep everybody else out while the user's code uses the connection itself."""
-        self._refuse_child()
+        self.refuse_child()
         with self._lock:
             self.refuse_unusable()
             yield
 
     def do(self, work: Callable[[], V]) -> V:
         """Run *work* on the connection, if it is still the block's."""
-        self._refuse_child()
+        self.refuse_child()
         with self._lock:
             self.refuse_unusable()
             try:
@@ -184,7 +219,7 @@ class SqliteTransaction:
                     self._broken_by = f"SQLite: {error}"
                 raise
 
-    def _refuse_child(self) -> None:
+    def refuse_child(self) -> None:
         """Raise in a process that was forked: there the lock may be held by nobody, and the connection is not ours."""
         if self._process != os.getpid():
             raise Misuse("this block was opened before the process was forked; it belongs to the parent")
@@ -240,7 +275,7 @@ class SqliteTransaction:
         try:
             self._connection.__exit__(type(error) if error else None, error, None)
         finally:
-            self._end()
+            self.end()
 
     def _late(self) -> HoldfastError:
         if self._is_unwanted:
@@ -334,9 +369,10 @@ class BlockingSqliteTransaction:
         """Raise if it can no longer be committed."""
         self._block.refuse_unusable()
 
-    async def commit(self) -> None:
-        """Commit, and let go of the right to write."""
-        self._block.commit()
+    async def commit(self, last: Last | None = None, begin_commit: Callable[[], None] = nothing) -> None:
+        """Run *last*, commit, and let go of the right to write."""
+        begin_commit()
+        self._block.commit(last)
 
     async def roll_back(self) -> None:
         """Undo everything and let go of the right to write."""
@@ -346,30 +382,59 @@ class BlockingSqliteTransaction:
         return work()
 
 
-class AsyncSqliteTransaction(BlockingSqliteTransaction):
-    """A block in an event loop: its statements run in *threads*; *give_up* has it ended whoever is cancelled."""
+class EndsBlocks(Protocol):
+    """The writer, as a block in an event loop sees it."""
 
-    def __init__(self, block: SqliteTransaction, threads: Threads, give_up: Callable[[], None]) -> None:
+    async def commit(self, block: SqliteTransaction, last: Last | None) -> None:
+        """Have *last* run in *block*, and the block committed."""
+
+    def commit_here(self, block: SqliteTransaction, last: Last | None) -> bool:
+        """Do the same at once, if *block* has written nothing; else say False."""
+
+    def give_up(self, block: SqliteTransaction) -> None:
+        """Have *block* rolled back soon."""
+
+
+class AsyncSqliteTransaction(BlockingSqliteTransaction):
+    """A block in an event loop: its statements run in *threads*, and *writer* ends it, whoever is cancelled.
+
+    By *times* the loop runs the short ones itself. The writer's thread commits: it has the next block to open right
+    after, so that one hop does for both.
+    """
+
+    def __init__(self, block: SqliteTransaction, threads: Threads, writer: EndsBlocks, times: StatementTimes) -> None:
         super().__init__(block)
         self._threads = threads
-        self._give_up = give_up
+        self._writer = writer
+        self._times = times
+        self._turn = 0.0
+        """For how many seconds it has run statements in the loop since the last hop."""
 
-    async def commit(self) -> None:
-        """Commit, and let go of the right to write; a caller who is cancelled waits for the outcome."""
-        commit = asyncio.ensure_future(self._threads.call(self._block.commit))
-        try:
-            await asyncio.shield(commit)
-        except asyncio.CancelledError:
-            while not commit.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait((commit,))
-            if not commit.cancelled():
-                commit.exception()  # whoever is cancelled hears nothing else; `is_committed` tells
-            raise
+    async def query(self, sql: str, values: Mapping[str, object]) -> list[Record]:
+        """Run the user's *sql* and return its rows: here if it is short, and no other statement is under way."""
+        block = self._block
+        if self._turn < TURN_SECONDS and self._times.is_short(sql) and block.lock_if_free():
+            try:
+                found, seconds = block.time_query(sql, values)
+            finally:
+                block.unlock()
+            self._turn += seconds
+        else:
+            found, seconds = await self._call(lambda: block.time_query(sql, values))
+            self._turn = 0.0
+        self._times.note(sql, seconds)
+        return found
+
+    async def commit(self, last: Last | None = None, begin_commit: Callable[[], None] = nothing) -> None:
+        """Run *last*, commit, and let go of the right to write; a caller who is cancelled waits for the outcome."""
+        self._block.refuse_child()
+        begin_commit()
+        if not self._writer.commit_here(self._block, last):
+            await self._writer.commit(self._block, last)
 
     async def roll_back(self) -> None:
         """Undo everything and let go of the right to write; that happens also if the caller is cancelled."""
-        self._give_up()
+        self._writer.give_up(self._block)
         await self._threads.call(self._block.roll_back)
 
     async def _call(self, work: Callable[[], Any]) -> Any:

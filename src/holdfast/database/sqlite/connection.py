@@ -31,6 +31,7 @@ from holdfast.fault_points import after_commit, before_commit
 
 # how often a wait for a program that does not know our lock looks whether it is still wanted
 SLICE_SECONDS = 0.05
+BLOCK_SLICE_SECONDS = 0.01  # an event loop may be what looks
 
 DOUBTFUL = (Unavailable, UnknownOutcome)
 """The errors after which a connection is not used again."""
@@ -56,6 +57,11 @@ class WriteConnection:
     @property
     def is_connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Tell whether nothing was written since the last commit; a change of the schema does not count."""
+        return self._connection is not None and self._connection.total_changes == self._changes
 
     def __enter__(self) -> None:
         """Keep forks away while the connection is used."""
@@ -247,7 +253,7 @@ class BlockConnection(WriteConnection):
         self._is_broken = True
 
     def _connect(self) -> sqlite3.Connection:
-        return self._file.connect_for_block(SLICE_SECONDS)
+        return self._file.connect_for_block(BLOCK_SLICE_SECONDS)
 
     def _do(self, connection: sqlite3.Connection, sql: str) -> None:
         cast("GuardedConnection", connection).do_as_owner(sql)

@@ -20,6 +20,7 @@ from holdfast.database.sqlite.file import DatabaseFile
 from holdfast.database.sqlite.file_locks import FileLock
 from holdfast.database.sqlite.fork import ForkGate, keep_for_ever, watch_forks
 from holdfast.database.sqlite.readers import Readers
+from holdfast.database.sqlite.statement_times import StatementTimes
 from holdfast.database.sqlite.wal import LogLength, LogWatch
 from holdfast.database.sqlite.write_queue import ListWork
 from holdfast.database.sqlite.writer import Writer
@@ -94,7 +95,7 @@ class SqliteStore:
         """Wait for the right to write and open a transaction that keeps it, for `transaction_seconds` at most."""
         state = await self._opened()
         block = await state.writer.begin(min(self._block_seconds, lease_seconds), first)
-        return AsyncSqliteTransaction(block, self._runtime.threads, partial(state.writer.give_up, block))
+        return AsyncSqliteTransaction(block, self._runtime.threads, state.writer, state.times)
 
     def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Wait for the right to write and open a transaction that keeps it, blocking."""
@@ -247,6 +248,7 @@ class _SqliteState:
         self.connection = WriteConnection(file, dialect, self.gate, self._note_commit)
         self.writer = Writer(self.connection, self.lock, runtime, seconds)
         self.readers = Readers(file, dialect, runtime, self.gate)
+        self.times = StatementTimes()
         self.log_length = LogLength(f"{file.path}-wal", runtime.monotonic, self.writer.empty_log)
 
     def _watch_log(self, path: str, runtime: Runtime, notify: OnHint) -> LogWatch:

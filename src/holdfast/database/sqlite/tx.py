@@ -38,9 +38,12 @@ class SqliteTx:
         self._dialect = dialect
 
     async def execute(self, sql: str, /, **values: object) -> None:
-        await self.fetch_all(sql, **values)
+        self._run(sql, values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:
+        return self._run(sql, values)
+
+    def _run(self, sql: str, values: dict[str, object]) -> list[Row]:
         statement = self._dialect.compile(sql, values)
         try:
             # rows are always fetched: a statement with RETURNING left half-way keeps COMMIT from happening

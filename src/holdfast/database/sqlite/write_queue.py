@@ -13,13 +13,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Generic, TypeAlias, cast
 
-from holdfast.database.tx import First, ListOperation, R, T, Tx, bound
+from holdfast.database.tx import First, ListOperation, R, T, Tx, bound, size_of
 from holdfast.runtime import Signal
 
 Work: TypeAlias = Callable[[Tx], Coroutine[Any, Any, R]]
+
+MOST_BYTES = 16_000_000
+"""How much the items of those who share a commit may hold; one of them alone may hold more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,13 +150,25 @@ class WriteQueue:
             return first
 
     def take(self, most: int) -> list[WriteRequest[Any]]:
-        """Take out the first requests that can share a commit, to run them."""
+        """Take out the first requests that can share a commit, to run them: at least one, at most *most* items."""
         with self._lock:
             self.was_block = False
-            taken = list(islice((request for request in self._waiting if request.work is not no_work), most))
+            taken = _first_that_fit((request for request in self._waiting if request.work is not no_work), most)
             for request in taken:
                 del self._waiting[request]
             return taken
+
+
+def _first_that_fit(requests: Iterable[WriteRequest[Any]], most: int) -> list[WriteRequest[Any]]:
+    taken: list[WriteRequest[Any]] = []
+    items = size = 0
+    for request in requests:
+        given = request.work.items if isinstance(request.work, ListWork) else (None,)
+        items, size = items + len(given), size + size_of(given)
+        if taken and (items > most or size > MOST_BYTES):
+            break
+        taken.append(request)
+    return taken
 
 
 def resolve(requests: Iterable[WriteRequest[Any]]) -> None:
@@ -168,13 +182,14 @@ def resolve(requests: Iterable[WriteRequest[Any]]) -> None:
                 request.done.set()
     for loop, its in loops.items():
         try:
-            loop.call_soon_threadsafe(_resolve_in_loop, its)
+            loop.call_soon_threadsafe(resolve_in_loop, its)
         except RuntimeError:  # the loop is closed: nobody is left to hear it
             for request in its:
                 request.discard()
 
 
-def _resolve_in_loop(requests: list[LoopWriteRequest[Any]]) -> None:
+def resolve_in_loop(requests: list[LoopWriteRequest[Any]]) -> None:
+    """Wake the callers of *requests*, all of which wait in this loop."""
     for request in requests:
         if request.future.done():  # the caller waits no more; nobody else is to have what it would have been given
             request.discard()

@@ -9,16 +9,20 @@ for them.
 The log of SQLite is emptied by the shell as well, which then has the right like anybody who writes.
 
 A block has the right for as long as the user's code in it takes, at most its time. The shell, which has nothing
-to do meanwhile, looks after it: it ends a block whose time is over, whatever the user's thread or loop does.
+to do meanwhile, looks after it: it ends a block whose time is over, whatever the user's thread or loop does. It also
+commits the blocks of event loops, which need a thread for that, and then has the right to open the next one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -33,13 +37,15 @@ from holdfast.database.sqlite.write_queue import (
     WriteRequest,
     no_work,
     resolve,
+    resolve_in_loop,
 )
-from holdfast.database.tx import First, R, Tx
+from holdfast.database.tx import First, Last, R, Tx
 from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
 from holdfast.runtime import Runtime, Stepper
 from holdfast.threads import NO_THREAD, in_slices
 
-MOST_TOGETHER = 500  # bounds how long the first caller of a group waits for the last
+MOST_TOGETHER = 1000  # items; bounds how long the first caller of a group waits for the last
+DISTURBED_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # for what has begun by its deadline; after that nobody knows its outcome
 
 logger = logging.getLogger(__name__)
@@ -62,6 +68,12 @@ class Writer:
         self._looks_at: float | None = None
         """When the shell will look after the block, without being woken."""
         self._block_change = threading.Lock()
+        self._ends: deque[tuple[SqliteTransaction, Last | None, LoopWriteRequest[None]]] = deque()
+        """The blocks that the shell is to commit: there is one, and perhaps others whose time was over."""
+        self._answers: list[WriteRequest[Any]] = []
+        """Requests for blocks, and for their commits, that are done and whose callers the shell has yet to wake."""
+        self._disturbed_until = 0.0
+        """Until when no event loop opens blocks itself, because a program writes that does not know our lock."""
         self._is_left_open = False
         """Whether `close` has given up, because another process held the right to write."""
         self._is_log_to_be_emptied = False
@@ -93,6 +105,8 @@ class Writer:
 
         *First* runs in it before anybody has it, by whoever opens it: no hop of its own.
         """
+        if not self._queue and (block := self._open_here(seconds, first)) is not None:
+            return block
         request: LoopWriteRequest[SqliteTransaction] = LoopWriteRequest(no_work, inf)
         request.discard = lambda: self.give_up(request.result()) if request.error is None else None
         request.seconds, request.first = seconds, first
@@ -114,6 +128,47 @@ class Writer:
             self._release_both()
             raise
         return _run_first(block, first)
+
+    async def commit(self, block: SqliteTransaction, last: Last | None) -> None:
+        """Have the shell run *last* in *block* and commit it; a caller who is cancelled waits for the outcome."""
+        request: LoopWriteRequest[None] = LoopWriteRequest(no_work, inf)
+        outcome: list[BaseException | None] = []
+        request.discard = lambda: outcome.append(request.error)
+        self._ends.append((block, last, request))
+        try:
+            self._wake_shell()
+        except RuntimeError as error:  # no thread can be made, as at the interpreter's end
+            block.roll_back()
+            raise Unavailable(NO_THREAD) from error
+        cancelled: asyncio.CancelledError | None = None
+        while not outcome:  # a shield would do the same, by another turn of the loop
+            try:
+                await request.future
+                break
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if not request.future.cancelled():  # the outcome came first
+                    request.future.exception()
+                    break
+                request.future = request.loop.create_future()
+            except BaseException:
+                if cancelled is None:
+                    raise
+                break
+        if cancelled is not None:
+            raise cancelled  # and hears nothing else; `is_committed` tells
+
+    def commit_here(self, block: SqliteTransaction, last: Last | None) -> bool:
+        """Commit a block that has written nothing, in the event loop: there is no disk to wait for; else say False."""
+        if not block.is_unchanged or not block.lock_if_free():
+            return False
+        block.end = self._leave_block
+        try:
+            block.commit(last)
+        finally:
+            block.unlock()
+            self._serve_here()
+        return True
 
     def give_up(self, block: SqliteTransaction) -> None:
         """Have *block* rolled back soon."""
@@ -155,17 +210,34 @@ class Writer:
 
     def _step(self) -> float | None:
         """Look after the block that has the right to write, or serve whoever is next."""
+        self._commit_blocks()
         if (block := self._block) is not None:
             block.end_if_due()
         is_wanted = bool(self._queue) or self._is_log_to_be_emptied
         if is_wanted and self._thread_lock.acquire(blocking=False):  # else who has it wakes us when he lets go of it
             if self._is_log_to_be_emptied:
+                self._answer()
                 self._empty_log()
             elif (request := self._queue.next_block()) is not None:
                 self._open_next(request)
             else:
+                self._answer()
                 self._write_next()
+        self._answer()
         return self._next_look()
+
+    def _commit_blocks(self) -> None:
+        """Commit the block whose user has left it; one whose time was over before has ended, and says so."""
+        while self._ends:
+            block, last, request = self._ends.popleft()
+            block.end = self._leave_block  # and we go on with who is next
+            request.settle(partial(block.commit, last))
+            self._answers.append(request)
+
+    def _answer(self) -> None:
+        """Tell those whose blocks were committed; together with who is given the next one, that is one wake-up."""
+        answers, self._answers = self._answers, []
+        resolve(answers)
 
     def _empty_log(self) -> None:
         """Write SQLite's log back and empty it: under both locks, for it must not happen while others write."""
@@ -205,22 +277,58 @@ class Writer:
 
     def _open_next(self, request: WriteRequest[Any]) -> None:
         """Open a block for who waits in *request*, and leave him the right to write."""
+
+        def is_wanted() -> bool:
+            self._answer()
+            return request in self._queue
+
         try:
-            self._file_lock.acquire()
-            block = self._open_block(request.seconds, wanted=lambda: request in self._queue)
+            if not self._file_lock.take_if_free():
+                self._answer()
+                self._file_lock.acquire()
+            block = self._open_block(request.seconds, is_wanted)
         except BaseException as error:
             self._release_both()
             request.error = error
             if self._queue.withdraw(request):
-                resolve([request])
+                self._answers.append(request)
             if isinstance(error, Exception):  # who waits for it hears it, and the shell lives on
                 return
             raise
         request.settle(lambda: _run_first(block, request.first))
         if self._queue.withdraw(request):
-            resolve([request])
+            self._answers.append(request)
         else:
             block.roll_back()
+
+    def _open_here(self, seconds: float, first: First | None) -> SqliteTransaction | None:
+        """Open a block in the thread of an event loop; None if anything has to be waited for."""
+        is_disturbed = self._runtime.monotonic() < self._disturbed_until
+        if is_disturbed or not self._block_connection.is_connected or not self._take_locks_if_free():
+            return None
+        try:
+            block = self._open_block(seconds, wanted=lambda: False)
+        except Busy:  # a program that does not know our lock writes: to wait for it is for the shell
+            self._disturbed_until = self._runtime.monotonic() + DISTURBED_SECONDS
+            self._release_both()
+            return None
+        except BaseException:
+            self._release_both()
+            raise
+        return _run_first(block, first)
+
+    def _serve_here(self) -> None:
+        """Open the next block in the event loop where one has just ended, if it is wanted there; or wake the shell."""
+        request = self._queue.next_block()
+        if isinstance(request, LoopWriteRequest) and request.loop is asyncio.get_running_loop():
+            request.settle(lambda: self._open_here(request.seconds, request.first))
+            block = request.value
+            if (block is not None or request.error is not None) and self._queue.withdraw(request):
+                resolve_in_loop([request])
+                return
+            if block is not None:
+                block.roll_back()
+        self._wake_if_needed()
 
     def _open_block(self, seconds: float, wanted: Callable[[], bool]) -> SqliteTransaction:
         connection = self._block_connection
@@ -244,14 +352,23 @@ class Writer:
             self._wake_shell()
 
     def _next_look(self) -> float | None:
-        """Tell in how many seconds the shell must look again."""
+        """Tell in how many seconds the shell must look again; a block that has ended leaves its time to the next."""
+        now = self._runtime.monotonic()
         with self._block_change:
-            self._looks_at = self._block.until if self._block is not None else None
-            return None if self._looks_at is None else max(0.0, self._looks_at - self._runtime.monotonic())
+            if self._block is not None:
+                self._looks_at = self._block.until
+            elif self._looks_at is not None and self._looks_at <= now:
+                self._looks_at = None
+            return None if self._looks_at is None else max(0.0, self._looks_at - now)
 
     def _block_has_ended(self) -> None:
+        self._leave_block()
+        self._wake_if_needed()
+
+    def _leave_block(self) -> None:
         self._forget_block()
-        self._release_both()
+        self._file_lock.release()
+        self._thread_lock.release()
 
     def _forget_block(self) -> None:
         with self._block_change:
@@ -264,6 +381,8 @@ class Writer:
 
     def _enqueue(self, request: WriteRequest[Any]) -> None:
         self._queue.put(request)
+        if self._block is not None and self._shell is not None:
+            return  # whoever ends the block wakes the shell
         try:
             self._wake_shell()
         except RuntimeError as error:
@@ -300,7 +419,10 @@ class Writer:
             request.timer = request.loop.call_later(GRACE_SECONDS, lambda: request.fail(self._unknown_outcome()))
 
     def _take_right_if_free(self) -> bool:
-        if self._queue or not self._thread_lock.acquire(blocking=False):
+        return not self._queue and self._take_locks_if_free()
+
+    def _take_locks_if_free(self) -> bool:
+        if not self._thread_lock.acquire(blocking=False):
             return False
         is_ours = False
         try:
@@ -319,7 +441,7 @@ class Writer:
         self._wake_if_needed()
 
     def _wake_if_needed(self) -> None:
-        if self._queue or self._is_log_to_be_emptied or self._block is not None:
+        if self._queue or self._ends or self._is_log_to_be_emptied or self._block is not None:
             with suppress(RuntimeError):  # no thread can be made, as at the interpreter's end; whoever waits hears it
                 self._wake_shell()
 
