@@ -29,6 +29,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -204,6 +205,14 @@ class WatchedTx:
         rows: list[tuple[Any, ...]] = await self._tx.fetch_all(sql, **values)
         return rows
 
+    async def commit_with(self, sql: str, /, **values: object) -> bool:
+        """Run *sql* and COMMIT, where the transaction can do that at once."""
+        run = getattr(self._tx, "commit_with", None)
+        if run is None:
+            return False
+        self._pass()
+        return bool(await run(sql, **values))
+
     def _pass(self) -> None:
         self._count += 1
         reach(f"{self._name}.statement {self._count}")
@@ -225,6 +234,8 @@ def name_of(operation: Callable[..., Any], args: Sequence[object]) -> str:
     """Name an operation by its module; one that runs another, its first argument, is named by that."""
     if args and callable(args[0]):
         return name_of(args[0], args[1:])
+    if isinstance(operation, partial):
+        operation = operation.func
     return f"{operation.__module__.rpartition('.')[2]}.{operation.__name__}"
 
 

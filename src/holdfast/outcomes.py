@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -185,6 +185,11 @@ class Outcome:
 COMPLETED_WITH_NOTHING = Outcome(Kind.COMPLETE, output="null")
 
 
+def completed(output: str) -> Outcome:
+    """Make the outcome of a handler that has returned *output*, a JSON text; most return None, and share one."""
+    return COMPLETED_WITH_NOTHING if output == COMPLETED_WITH_NOTHING.output else Outcome(Kind.COMPLETE, output=output)
+
+
 MOST_CRASHES = 3
 """The crash that convicts a job; one fewer makes it a suspect, which runs alone."""
 
@@ -193,10 +198,20 @@ POISON = "poison"
 """Why a job that took its worker down too often has failed."""
 
 
-def lost(crashes: int, on_lost: str, lease_until: int | None, *, has_attempts: bool = True) -> Outcome:
-    """Say what is to become of a job whose worker is gone, after *crashes* earlier ones."""
-    error = json.dumps({"type": "Lost", "message": f"the worker was gone; the lease ended at {lease_until}"})
-    return crashed(crashes, on_lost, error, has_attempts=has_attempts)
+LOST = "Lost"
+"""The type of the error of a job whose worker was gone."""
+
+
+def lost(
+    crashes: int, on_lost: str, message: str, facts: Facts, *, has_attempts: bool = True, is_blamed: bool = True
+) -> Outcome:
+    """Say what is to become of a job whose worker is gone, after *crashes* earlier ones.
+
+    One that is not blamed, because the worker cannot have died of it, is as lost, but has not crashed.
+    """
+    error = json.dumps({"type": LOST, "message": message, "attempt": facts.attempt, "worker": facts.worker})
+    outcome = crashed(crashes if is_blamed else 0, on_lost, error, has_attempts=has_attempts)
+    return outcome if is_blamed else replace(outcome, is_crash=False)
 
 
 def crashed(crashes: int, on_lost: str, error: str, *, has_attempts: bool = True) -> Outcome:

@@ -141,6 +141,9 @@ def guard_by(key: str, changes: Mapping[str, Change]) -> str:
     return f"CASE {key}{cases} END"
 
 
+STATES = {each: State(each) for each in Status}
+
+
 def shown(
     status: Status, *, due: bool, held_up: bool, cancelling: bool, pausing: bool, continued: bool, stale: bool
 ) -> State:
@@ -159,4 +162,4 @@ def shown(
         case Status.COMPLETED if continued:
             return State.CONTINUED
         case _:
-            return State(status)
+            return STATES[status]

@@ -169,7 +169,8 @@ def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | Non
         with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.status, answer.headers["Retry-After"]
     except urllib.error.HTTPError as error:
-        return error.code, error.headers["Retry-After"]
+        with error:  # it has the answer's body open
+            return error.code, error.headers["Retry-After"]
 
 
 BODY = b'{"type":"job:completed","timestamp":"2026-01-01T00:00:00Z","data":{"job":{"id":"7","task":"greet"}}}'

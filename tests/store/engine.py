@@ -13,6 +13,7 @@ from holdfast.store import admission
 from holdfast.store.jobs import claiming, settling
 from holdfast.store.jobs.claiming import Claimed, Token, Want
 from holdfast.store.jobs.settling import Settled, Settlement
+from tests.support.log_rows import as_events
 from tests.support.ways import Way
 
 LEASE_MS = 30_000
@@ -100,5 +101,5 @@ async def lane_rows(way: Way) -> list[str]:
 
 async def facts_of(way: Way, name: str) -> list[Any]:
     """Read the facts of all events called *name*, in their order."""
-    rows = await way.rows("SELECT facts FROM holdfast_event WHERE name = :name ORDER BY seq", name=name)
-    return [None if facts is None else json.loads(facts) for (facts,) in rows]
+    rows = as_events(await way.rows("SELECT name, facts FROM holdfast_event ORDER BY seq"), "name, facts")
+    return [None if facts is None else json.loads(facts) for said, facts in rows if said == name]

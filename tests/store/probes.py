@@ -83,6 +83,7 @@ def start_probes() -> Iterator[Probe]:
     new = Start(id=job_id(900_000_001), task="task-1", input="{}", queue="default")
     twin = Start(id=job_id(MIXED // 2), task="task-1", input="{}", queue="default")
     sql, given = asked(partial(rows.insert, starts=[new, twin]))
+    plain = {"given": rows.insert_plain_values([new, twin])}
     held = {"given": [(*key, str(job_id(HOLDER))) for key in KEYS], "scopes": ["open", "any"]}
     yield on_borrowed("creation.UNDO", creation.UNDO, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("creation.OWN_KEYS", creation.OWN_KEYS, {"ids": IDS}, JOB_ID, UNIQUE)
@@ -91,6 +92,7 @@ def start_probes() -> Iterator[Probe]:
     yield on_borrowed("creation.EXISTING", creation.EXISTING, {"ids": IDS}, JOB_ID)
     yield on_borrowed("blockers.CHAINS", blockers.CHAINS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("rows.INSERT", sql, given, JOB_ID, conflict=JOB_ID)
+    yield on_borrowed("rows.INSERT_PLAIN", rows.INSERT_PLAIN, plain, JOB_ID, conflict=JOB_ID)
     yield on_borrowed("unique.TAKE", unique.TAKE, {"given": wishes}, UNIQUE)
     yield on_borrowed("unique.HOLDERS", unique.HOLDERS, {"given": KEYS}, UNIQUE)
     yield on_borrowed("unique.DELETE", unique.DELETE, held, UNIQUE)
@@ -267,11 +269,11 @@ def blocker_probes() -> Iterator[Probe]:
 
 def run_probes() -> Iterator[Probe]:
     """Give what settling, renewing and reaping run."""
-    how = ("complete", "completed", None, 0, "null", None, None, None, 0, 0, 0, 0, "completed", 1)
+    how = ("complete", "completed", None, 0, "null", None, None, None, 0, 0, 0, 0, "completed", 1, 1)
     leaving = [(*each, *how) for each in TOKENS]
     reports = {"given": [(*each, 50, None, "run") for each in TOKENS], "seqs": SEQS}
     closing = [(each, "completed") for each in CHAINS]
-    tell, told = {"facts": None}, tuple(settling.COMPLETED)
+    tell, told = {"facts": None}, events.COMPLETED[:1]
     ended = {"given": [(seq, 1, "n", "null") for seq in SEQS], "seqs": SEQS}
     yield on_ours("settling.COMPLETE", settling.COMPLETE, ended, JOB_PKEY, only="sqlite")
     complete = events._with_events(settling.COMPLETE, told)
@@ -280,6 +282,8 @@ def run_probes() -> Iterator[Probe]:
     yield on_borrowed("settling.COMPLETE_BLOCK", settling.COMPLETE_BLOCK, ended_in_block, JOB_PKEY, only="sqlite")
     complete = events._with_events(settling.COMPLETE_BLOCK, told)
     yield on_borrowed("settling.COMPLETE_BLOCK", complete, {**ended_in_block, **tell}, JOB_PKEY, only="postgres")
+    complete = events._with_events(settling.COMPLETE_ALONE, told)
+    yield on_borrowed("settling.COMPLETE_ALONE", complete, {**ended_in_block, **tell}, JOB_PKEY, only="postgres")
     yield on_ours("events.APPEND_MOVED", events._events_of_jobs(told), {"jobs": SEQS, **tell}, JOB_PKEY, only="sqlite")
     yield on_ours("settling.LOCK_RUNNING", settling.LOCK_RUNNING, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("settling.FIRSTS", settling.FIRSTS, {"ids": CHAINS}, JOB_ID)
@@ -352,6 +356,8 @@ def chain_probes() -> Iterator[Probe]:
     yield on_borrowed("block_ends.LOCK_WITH_FIRST", block_ends.LOCK_WITH_FIRST, one, JOB_PKEY, JOB_ID)
     yield on_borrowed("block_ends.CHECK", block_ends.CHECK, one, JOB_PKEY)
     yield on_borrowed("block_ends.LOCK_OWN", block_ends.LOCK_OWN, one, JOB_PKEY)
+    own = {**one, "attempt": 0, "nonce": "n"}
+    yield on_borrowed("block_ends.HELD", block_ends.HELD.replace("1 / count", "count"), own, JOB_PKEY, only="postgres")
     yield on_borrowed(
         "completing.COMPLETE", completing.COMPLETE, {**one, "output": None, "closed_as": "completed"}, JOB_PKEY
     )

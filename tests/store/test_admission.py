@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -188,7 +187,7 @@ async def test_a_job_that_was_set_aside_while_its_lane_was_locked_passes_it_on_l
     stranger = await begin()
     await stranger.lock("holdfast_lane", "key", "a")
 
-    await way_pg.call(settling.settle, [replace(ran, halts_lane=False)])
+    await way_pg.call(settling.settle, [ran._replace(halts_lane=False)])
     while_locked = await claim(way_pg)
     await stranger.commit()
     await settle_down(way_pg)

@@ -405,7 +405,7 @@ async def test_whoever_waits_for_a_key_that_is_handed_over_meets_who_has_it_then
     await third.wait_for_others(creation.start, [a_start(unique=Unique("same"))])
 
     await (handler.commit() if ending == "commit" else handler.rollback())
-    (met,) = await third.answer()
+    (started,) = await third.answer()
     await third.commit()
 
-    assert (met.id, met.deduplicated) == (heir.id if ending == "commit" else old.id, True)
+    assert (started.met.id, started.met.deduplicated) == (heir.id if ending == "commit" else old.id, True)

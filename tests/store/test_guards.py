@@ -118,6 +118,12 @@ async def claim(tx: Tx, seq: int) -> None:
     await claiming.claim(tx, [Want("default", "greet", 1000)], 10, "worker-2", "nonce-2")
 
 
+async def claim_ahead(tx: Tx, seq: int) -> None:
+    """Claim such a row before there is a slot for it."""
+    await tx.execute("UPDATE holdfast_job SET gate = 'ready', sort_key = 1 WHERE seq = :seq", seq=seq)
+    await claiming.claim(tx, [Want("default", "greet", 1000, 9)], 0, "worker-2", "nonce-2", ahead=10)
+
+
 async def leave(tx: Tx, seq: int, kind: Kind) -> None:
     """Settle a row with its own token, whatever its status."""
     await tx.execute("UPDATE holdfast_job SET nonce = 'nonce-1' WHERE seq = :seq", seq=seq)
@@ -135,11 +141,11 @@ async def complete(tx: Tx, seq: int) -> None:
     await tx.fetch_all(settling.COMPLETE, given=[(seq, attempt, "nonce-1", "null")], seqs=[seq])
 
 
-async def complete_block(tx: Tx, seq: int) -> None:
-    """Do the same in the block of a job."""
+async def in_block(tx: Tx, seq: int, name: str) -> None:
+    """Do the same in the block of a job, by a statement of `settling`."""
     await tx.execute("UPDATE holdfast_job SET nonce = 'nonce-1' WHERE seq = :seq", seq=seq)
     ((attempt,),) = await tx.fetch_all("SELECT attempt FROM holdfast_job WHERE seq = :seq", seq=seq)
-    await tx.fetch_all(settling.COMPLETE_BLOCK, given=[(seq, attempt, "nonce-1", "null")])
+    await tx.fetch_all(getattr(settling, name), given=[(seq, attempt, "nonce-1", "null")])
 
 
 async def complete_outside(tx: Tx, seq: int) -> None:
@@ -169,8 +175,10 @@ async def mark_stale(tx: Tx, seq: int) -> None:
 
 STATEMENTS: dict[str, tuple[Change, ModuleType, str, Act]] = {
     "claim": (Change.CLAIM, claiming, "CLAIM", claim),
+    "claim ahead": (Change.CLAIM, claiming, "CLAIM_AHEAD", claim_ahead),
     "complete": (Change.COMPLETE, settling, "COMPLETE", complete),
-    "complete in a block": (Change.COMPLETE, settling, "COMPLETE_BLOCK", complete_block),
+    "complete in a block": (Change.COMPLETE, settling, "COMPLETE_BLOCK", partial(in_block, name="COMPLETE_BLOCK")),
+    "complete with COMMIT": (Change.COMPLETE, settling, "COMPLETE_ALONE", partial(in_block, name="COMPLETE_ALONE")),
     "leave": (Change.FAIL, settling, "WRITE_ENDS", partial(leave, kind=Kind.FAIL)),
     "leave as completed": (Change.COMPLETE, settling, "WRITE_ENDS", partial(leave, kind=Kind.COMPLETE)),
     "leave to be retried": (Change.RETRY_LATER, settling, "WRITE_ENDS", partial(leave, kind=Kind.RETRY)),

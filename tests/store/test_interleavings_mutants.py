@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Chain, Holdfast, Unique
+from holdfast import Holdfast, Unique
 from holdfast.database.tx import Tx
 from holdfast.errors import LeaseLost
 from holdfast.store import admission, unique
@@ -71,7 +71,7 @@ async def actor(way_pg: Way) -> AsyncIterator[Callable[[], Any]]:
 async def test_a_key_goes_once(way_pg: Way) -> None:
     start = a_start(unique=Unique("same"))
 
-    async def interrupted(tx: Tx) -> list[Chain[Any]]:
+    async def interrupted(tx: Tx) -> list[creation.Started]:
         first = way_pg.face.start
         return await creation.start(
             Interrupted(tx, unique.TAKE, lambda: first(greet(name="x"), unique="same")), [start]

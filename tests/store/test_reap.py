@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.store import workers
 from holdfast.store.jobs import claiming, reaping
-from holdfast.store.jobs.claiming import ClaimState, Token
+from holdfast.store.jobs.claiming import IN_CHILD, ClaimState, Token
+from holdfast.store.workers import Machine, Member
 from tests.store.engine import (
     DONE,
     admit,
@@ -153,6 +156,36 @@ async def test_a_suspect_that_was_lost_before_it_began_is_given_back(way: Way) -
     await reap(way)
 
     assert await row_of(way, chain.id, "status", "crashes", "used") == ("pending", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "used"),
+    [('{"on_lost":"retry"}', "pending", 1), ('{"on_lost":"fail"}', "failed", 1), ('{"on_lost":"pause"}', "paused", 0)],
+)
+async def test_a_suspect_in_a_child_is_lost_with_its_worker_and_has_not_crashed(
+    way: Way, policy: str, status: str, used: int
+) -> None:
+    """I-24: a worker does not die of what runs in another process."""
+    chain = await way.face.start(greet(name="Ada"))
+    await set_policy(way, policy)
+    await change_job(way, chain.id, crashes=2)
+    token = (await claim_one(way)).token
+    await way.call(claiming.begin, token, "worker-1" + IN_CHILD)
+    await lose(way, token)
+
+    await reap(way)
+
+    found = await row_of(way, chain.id, "status", "reason", "crashes", "used")
+    assert found == (status, "lost", 2, used)
+
+
+async def test_a_suspect_in_a_child_of_a_dead_worker_is_taken_back(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    await change_job(way, chain.id, crashes=2)
+    await way.call(claiming.begin, (await claim_one(way)).token, "worker-1" + IN_CHILD)
+
+    assert await way.call(reaping.reap_dead, ["worker-1"]) == 1
+    assert await row_of(way, chain.id, "status", "crashes") == ("pending", 2)
 
 
 async def test_a_reaped_job_comes_back_behind_those_that_were_ready(way: Way) -> None:
@@ -346,3 +379,103 @@ class Renewing:
             assert rows
             await self._way.hf.store.run(claiming.renew, [self._token])
         return rows
+
+
+async def test_what_could_not_be_written_is_given_back(way: Way) -> None:
+    """I-50."""
+    chain = await way.face.start(greet(name="Ada"))
+    token = (await claim_one(way)).token
+
+    assert await way.call(reaping.give_back_unwritten, [token]) == 1
+    assert await row_of(way, chain.id, "status", "used", "crashes") == ("pending", 0, 0)
+
+
+@pytest.mark.parametrize("policy", ['{"on_lost":"fail"}', '{"on_lost":"pause"}'])
+async def test_what_could_not_be_written_and_may_not_run_again_is_left_to_be_lost(way: Way, policy: str) -> None:
+    """I-25."""
+    chain = await way.face.start(greet(name="Ada"))
+    await set_policy(way, policy)
+    token = (await claim_one(way)).token
+
+    assert await way.call(reaping.give_back_unwritten, [token]) == 0
+    assert await row_of(way, chain.id, "status", "used", "crashes") == ("running", 1, 0)
+
+
+async def test_what_is_somebody_elses_by_now_is_not_given_back(way: Way) -> None:
+    """I-13."""
+    chain = await way.face.start(greet(name="Ada"))
+    lost = await claim_one(way, "lost")
+    await lose(way, lost.token)
+    await reap(way)
+    await claim_one(way, "heir")
+
+    assert await way.call(reaping.give_back_unwritten, [lost.token]) == 0
+    assert await row_of(way, chain.id, "status") == ("running",)
+
+
+async def test_a_worker_that_lives_takes_back_the_crash_of_what_it_lost_once(way: Way) -> None:
+    """I-24: the job may run elsewhere by then."""
+    chain = await way.face.start(greet(name="Ada"))
+    lost = await claim_one(way, "lost")
+    await lose(way, lost.token)
+    await reap(way)
+
+    by_another = await way.call(reaping.absolve, [lost.token], "another")
+    await claim_one(way, "heir")
+    by_itself = [await way.call(reaping.absolve, [lost.token], "worker-1") for _ in range(2)]
+
+    assert (by_another, by_itself) == (0, [1, 0])
+    assert await row_of(way, chain.id, "crashes", "status") == (0, "running")
+
+
+async def test_a_crash_that_was_counted_for_a_later_attempt_stays(way: Way) -> None:
+    """I-24."""
+    chain = await way.face.start(greet(name="Ada"))
+    tokens = []
+    for nonce in ("first", "second"):
+        tokens.append((await claim_one(way, nonce)).token)
+        await lose(way, tokens[-1])
+        await reap(way)
+
+    assert await way.call(reaping.absolve, tokens[:1], "worker-1") == 0
+    assert await row_of(way, chain.id, "crashes") == (2,)
+
+
+HERE = Machine("here", "second start")
+
+
+@pytest.mark.parametrize(
+    ("host", "boot", "crashes"),
+    [
+        ("here", "first start", 0),
+        ("here", "second start", 1),
+        ("there", "first start", 1),
+        ("here", None, 1),
+    ],
+    ids=["started anew", "not started since", "another machine", "nobody knows"],
+)
+async def test_a_job_has_not_crashed_if_its_machine_was_started_anew(
+    way: Way, host: str, boot: str | None, crashes: int
+) -> None:
+    """I-24: it takes all its workers with it, whatever they do."""
+    chain = await way.face.start(greet(name="Ada"))
+    await way.call(workers.beat, Member("worker-1", None, host, 7, json.dumps({"boot": boot})))
+    await lose(way, (await claim_one(way)).token)
+
+    await way.call(reaping.reap, FOR_EVER, machine=HERE)
+
+    assert await row_of(way, chain.id, "status", "crashes", "used") == ("pending", crashes, 1)
+
+
+async def test_who_still_has_jobs_is_not_forgotten(way: Way) -> None:
+    """I-24: its row tells whether its machine was started anew."""
+    await way.face.start(greet(name="Ada"))
+    for name in ("worker-1", "worker-2"):
+        await way.call(workers.beat, Member(name, None, "here", 7))
+    token = (await claim_one(way)).token
+
+    before = await way.call(workers.forget_silent, -60_000)
+    await settle(way, (token, DONE))
+
+    assert before == ["worker-2"]
+    assert await way.call(workers.forget_silent, -60_000) == ["worker-1"]

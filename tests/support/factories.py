@@ -18,6 +18,7 @@ from holdfast.models import Start
 from holdfast.states import OPEN, Status
 from holdfast.store import lanes
 from holdfast.store.jobs.steering import Asked
+from tests.support.log_rows import as_events
 from tests.support.ways import Way
 
 TASKS = Tasks()
@@ -133,8 +134,8 @@ async def row_of(way: Way, job_id: UUID, *columns: str) -> tuple[Any, ...]:
 async def events_of(way: Way, job_id: UUID) -> list[str]:
     """Name the events of a job, in their order."""
     seq = await seq_of(way, job_id)
-    rows = await way.rows("SELECT name FROM holdfast_event WHERE job = :job ORDER BY seq", job=seq)
-    return [name for (name,) in rows]
+    rows = await way.rows("SELECT name, facts FROM holdfast_event WHERE job = :job ORDER BY seq", job=seq)
+    return [name for name, _ in as_events(rows, "name, facts")]
 
 
 async def whole_store(way: Way) -> dict[str, list[tuple[Any, ...]]]:

@@ -227,9 +227,17 @@ def test_reschedule_takes_one_time(given: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_loss_comes_to(crashes: int, on_lost: str, has_attempts: bool, kind: Kind, reason: str) -> None:
-    outcome = lost(crashes, on_lost, 1_700_000_000_000, has_attempts=has_attempts)
+    outcome = lost(crashes, on_lost, "gone", Facts(3, 2, "worker-1"), has_attempts=has_attempts)
 
     assert (outcome.kind, outcome.reason, outcome.is_crash) == (kind, reason, True)
+    assert json.loads(outcome.error or "") == {"type": "Lost", "message": "gone", "attempt": 3, "worker": "worker-1"}
+
+
+@pytest.mark.parametrize(("on_lost", "kind"), [("retry", Kind.LOST), ("fail", Kind.FAIL), ("pause", Kind.PAUSE)])
+def test_who_is_not_blamed_is_lost_by_its_policy_and_has_not_crashed(on_lost: str, kind: Kind) -> None:
+    outcome = lost(2, on_lost, "gone", Facts(3, 2, "worker-1"), is_blamed=False)
+
+    assert (outcome.kind, outcome.reason, outcome.is_crash) == (kind, "lost", False)
 
 
 # ---- errors as they are written down

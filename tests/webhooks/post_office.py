@@ -11,6 +11,7 @@ from standardwebhooks.webhooks import Webhook
 from holdfast import Holdfast, Retry, Tasks
 from holdfast.models import Delivery
 from tests.support.conditions import until
+from tests.support.log_rows import as_events
 from tests.webhooks.receivers import Received
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -66,7 +67,7 @@ class PostOffice:
         async def fetch(tx: Any) -> list[tuple[str, str | None]]:
             sql = """SELECT name, facts FROM holdfast_event
                 WHERE job = (SELECT seq FROM holdfast_job WHERE id = :id) ORDER BY seq"""
-            return list(await tx.fetch_all(sql, id=str(job_id)))
+            return as_events(await tx.fetch_all(sql, id=str(job_id)), "name, facts")
 
         return [(name, json.loads(facts) if facts else {}) for name, facts in await self.hf.store.read(fetch)]
 

@@ -18,7 +18,7 @@ from holdfast.store.jobs import claiming, reaping
 from holdfast.store.jobs.claiming import Want
 from holdfast.webhooks.addresses import AddressRules
 from holdfast.webhooks.posting import Poster
-from holdfast.worker.upkeep.reaper import Undelivered
+from holdfast.worker.upkeep.reaper import Upkeep
 from holdfast.worker.webhook_task import _Sender
 from tests.support.conditions import until
 from tests.webhooks.post_office import SECRET, PostOffice, said
@@ -235,7 +235,9 @@ async def test_handlers_that_take_long_hold_up_no_delivery(office: Office) -> No
     async with receiver(answers()) as server, post.hf.worker(concurrency=1, poll=0.1) as worker:
         await (await post.hf.start(post.greet())).result(timeout=10)
         if post.hf.store.database == "postgres":
-            await until(lambda: worker._hearing.is_asleep, "the worker sleeps, so that a hint brings the next job")
+            await until(
+                lambda: worker._wakeups._rest.is_marked, "the worker sleeps, so that a hint brings the next job"
+            )
         await post.hf.start(long())
         await begun.wait()
         subscription = await post.hf.webhooks.subscribe(server.url)
@@ -302,7 +304,7 @@ async def test_a_worker_without_the_extra_says_so_once_if_deliveries_wait(
 ) -> None:
     monkeypatch.setattr("holdfast.app.has_extra", lambda: False)
     post = await office()
-    undelivered = Undelivered(post.hf.store)
+    upkeep = Upkeep(post.hf.store, Runtime(), [], lacks_extra=True)
     async with receiver(answers()) as server:
         async with post.hf.worker():
             await (await post.hf.start(post.greet(), webhook=server.url)).result(timeout=10)
@@ -311,8 +313,8 @@ async def test_a_worker_without_the_extra_says_so_once_if_deliveries_wait(
         async with post.hf.worker():
             await until(lambda: "webhooks_not_delivered" in caplog.text, "it says that webhooks wait")
         before = caplog.text.count("webhooks_not_delivered")
-        await undelivered.look()
-        await undelivered.look()
+        await upkeep._look_for_undelivered()
+        await upkeep._look_for_undelivered()
 
     assert "webhooks_not_delivered" not in quiet
     assert (before, caplog.text.count("webhooks_not_delivered")) == (1, 2)

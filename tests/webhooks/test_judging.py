@@ -13,11 +13,10 @@ from holdfast import Holdfast
 from holdfast.outcomes import Facts, Kind, judge
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
-from holdfast.store.jobs.claiming import Claimed, Claims
+from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims
 from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Answer
-from holdfast.worker.claiming.slot_group import LOOK_SECONDS
-from holdfast.worker.claiming.webhook_slots import Deliveries
+from holdfast.worker.claiming.slot_group import LOOK_SECONDS, SlotGroup, webhook_slots
 from holdfast.worker.webhook_task import Delivered, NotDelivered, Refused, judged, make_delivery, retry_after
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -121,16 +120,16 @@ class Clock:
         return self.now
 
 
-def slots(concurrency: int = 100) -> tuple[Deliveries, Clock]:
+def slots(concurrency: int = 100) -> tuple[SlotGroup, Clock]:
     clock = Clock()
-    return Deliveries(task_of(Settings()), concurrency, clock), clock
+    return webhook_slots(task_of(Settings()), concurrency, clock), clock
 
 
-def look(deliveries: Deliveries, claims: Claims) -> None:
+def look(deliveries: SlotGroup, claims: Claims) -> None:
     most = deliveries.room(0)
     deliveries.begin(most)
-    deliveries.end(most)
-    deliveries.note(claims)
+    deliveries.reserved -= most
+    deliveries.note(claims, len(claims.jobs) + 1, LOWEST, 0.0)
 
 
 @pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (4, 1), (8, 2), (100, 25), (1000, 250)])
@@ -144,7 +143,7 @@ def test_they_have_a_quarter_as_many_slots_and_at_least_one(concurrency: int, mo
 
 
 def test_a_worker_that_delivers_nothing_wants_nothing() -> None:
-    nothing = Deliveries(None, 100, Clock())
+    nothing = webhook_slots(None, 100, Clock())
 
     assert (nothing.wants, nothing.room(0)) == ([], 0)
 

@@ -19,6 +19,7 @@ from holdfast.sync import Context as BlockingContext
 from holdfast.tasks.task import Task
 from tests.store.open_blocks import bills
 from tests.support.conditions import until
+from tests.support.log_rows import as_events
 
 COLOURS = ("sqlite-async", "sqlite-plain", "postgres-async", "postgres-plain")
 
@@ -106,7 +107,8 @@ class Colour:
         async def fetch(tx: Any) -> list[tuple[str, str]]:
             sql = """SELECT name, facts FROM holdfast_event
                 WHERE job = (SELECT seq FROM holdfast_job WHERE id = :id) ORDER BY seq"""
-            return [(name, facts or "{}") for name, facts in await tx.fetch_all(sql, id=str(job.id))]
+            rows = as_events(await tx.fetch_all(sql, id=str(job.id)), "name, facts")
+            return [(name, facts or "{}") for name, facts in rows]
 
         return await self.hf.store.read(fetch)
 

@@ -86,7 +86,7 @@ async def test_a_claim_behind_the_last_one_with_nothing_to_settle_is_one_stateme
     async with hf.worker(concurrency=SLOTS) as worker:
         await until(lambda: len(stage.begun) == SLOTS, "all slots are taken")
         assert worker._claimer is not None
-        worker._claimer._floor._whole_at = inf  # as if everything had just been looked at
+        worker._claimer._handlers.position._whole_at = inf  # as if everything had just been looked at
         monkeypatch.setattr(hf.store, "run", noted)
 
         for n in range(3):

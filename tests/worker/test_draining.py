@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -65,7 +66,7 @@ async def test_a_drain_gives_back_what_a_lost_answer_had_claimed(hf: Holdfast) -
     chains = await hf.start_many([counted(n=n) for n in range(3)])
     worker = hf.worker(concurrency=3, poll=0.1, grace=5)
     late = LateCommit(hf.store)
-    worker._store = late  # type: ignore[assignment]
+    worker._core.store = late  # type: ignore[assignment]
     async with worker:
         await until(lambda: late.is_lost, "the claim was sent")
         worker.drain()
@@ -87,7 +88,7 @@ async def test_a_drain_in_doubt_ends_with_its_grace(hf: Holdfast, poll: float, m
     chain = await hf.start(counted(n=1))
     worker = hf.worker(poll=poll, grace=0.2)
     late = LateCommit(hf.store)
-    worker._store = late  # type: ignore[assignment]
+    worker._core.store = late  # type: ignore[assignment]
     monkeypatch.setattr("holdfast.worker.shutdown.LAST_SECONDS", 0.3)
     async with worker:
         await until(lambda: late.is_lost, "the claim was sent")
@@ -130,7 +131,7 @@ async def test_an_interrupt_while_a_warning_is_written_keeps_no_worker_from_its_
     chain = await hf.start(raises_late())
     worker = hf.worker(poll=0.1, grace=0)
     slow = SlowWarnings(hf.store)
-    worker._store = slow  # type: ignore[assignment]
+    worker._core.store = slow  # type: ignore[assignment]
     async with worker:
         await until(lambda: slow.is_asked, "the warning is about to be written")
         worker.interrupt()
@@ -141,3 +142,28 @@ async def test_an_interrupt_while_a_warning_is_written_keeps_no_worker_from_its_
 
     assert (await hf.get_job(chain)).status == "completed"
     assert "job:warning" in [event.name for event in (await hf.timeline(chain)).items]
+
+
+async def test_what_a_handler_returns_long_after_the_grace_time_is_written_down(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I-50: the worker has waited for it, and nothing keeps its result from being written."""
+    monkeypatch.setattr("holdfast.worker.shutdown.LAST_SECONDS", 1.1)
+    begun, may_end = threading.Event(), threading.Event()
+
+    @hf.task(name="deaf", on_lost="fail")
+    def deaf() -> str:
+        begun.set()
+        may_end.wait(20)
+        return "charged"
+
+    chain = await hf.start(deaf())
+    async with hf.worker(poll=0.1, grace=0) as worker:
+        await until(begun.is_set, "it runs")
+        stopping = asyncio.create_task(worker.stop())
+        await until(lambda: worker._core.shutdown.is_over, "the last moment of everybody else is over")
+        may_end.set()
+        await stopping
+
+    job = await hf.get_job(chain)
+    assert (job.status, job.output, job.used, job.crashes) == ("completed", "charged", 1, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.store.jobs.claiming import LOWEST, Claimed, Token
-from holdfast.worker.claiming.scan_position import MOST_SECONDS, Floor
+from holdfast.worker.claiming.slot_group import WHOLE_SECONDS, ScanPosition
 
 URGENT, USUAL = 10, 1_000
 
@@ -22,11 +22,11 @@ def claimed(sort_key: int, seq: int) -> list[Claimed]:
     return [Claimed(Token(seq, 1, "nonce"), "id", "id", 0, "task", "default", None, "{}", 1, 0, sort_key)]
 
 
-def a_floor_at(clock: Clock, sort_key: int, seq: int) -> Floor:
+def a_floor_at(clock: Clock, sort_key: int, seq: int) -> ScanPosition:
     """Make one that has just looked at everything, and got as much as it asked for."""
-    floor = Floor(clock)
+    floor = ScanPosition(clock)
     assert floor.place() == LOWEST
-    floor.note(LOWEST, clock.now - MOST_SECONDS, claimed(sort_key, seq), most=1)
+    floor.note(LOWEST, clock.now - WHOLE_SECONDS, claimed(sort_key, seq), most=1)
     return floor
 
 
@@ -51,7 +51,7 @@ def test_everything_is_looked_at_once_a_second() -> None:
     clock = Clock()
     floor = a_floor_at(clock, USUAL, 7)
 
-    clock.now += MOST_SECONDS
+    clock.now += WHOLE_SECONDS
 
     assert floor.place() == LOWEST
 
@@ -61,8 +61,8 @@ def test_what_the_other_loop_claims_above_does_not_lift_the_floor_over_what_is_u
     floor = a_floor_at(clock, USUAL, 7)
     others = floor.place()
 
-    clock.now += MOST_SECONDS
-    floor.note(floor.place(), clock.now - MOST_SECONDS, claimed(URGENT, 8), most=1)
+    clock.now += WHOLE_SECONDS
+    floor.note(floor.place(), clock.now - WHOLE_SECONDS, claimed(URGENT, 8), most=1)
     floor.note(others, clock.now, claimed(USUAL, 9), most=1)
 
     assert floor.place() == (URGENT, 8)

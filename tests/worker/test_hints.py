@@ -475,16 +475,16 @@ async def test_an_idle_worker_is_woken_by_a_start_in_another_process(database: s
 
 def is_asleep(worker: Any) -> bool:
     """Tell whether a worker has nothing to do, and whoever makes something will hint at it."""
-    hearing = getattr(worker, "_hearing", None)
-    if hearing is None:  # its task has not begun
+    wakeups = getattr(worker, "_wakeups", None)
+    if wakeups is None:  # its task has not begun
         return False
-    has_said = hearing.is_asleep or worker._store.database == "sqlite"
-    return has_said and has_claimed(worker) and not hearing.is_due
+    has_said = wakeups._rest.is_marked or worker._core.store.database == "sqlite"
+    return has_said and has_claimed(worker) and not wakeups.is_due
 
 
 def has_claimed(worker: Any) -> bool:
     """Tell whether a worker has looked for work, and does not mean to look again of itself."""
-    return worker._claimer is not None and bool(worker._claimer.is_quiet)
+    return worker._claimer is not None and worker._claimer._is_quiet(1)
 
 
 async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: NewHoldfast) -> None:
@@ -521,7 +521,7 @@ async def test_a_job_whose_caller_commits_after_the_worker_fell_asleep_is_found_
                 caller.commit()
 
                 await until(lambda: ran == [1], "it was found", timeout=20)
-                await until(lambda: worker._hearing._rest.seconds() == 30, "nothing old is open any more")
+                await until(lambda: worker._wakeups._rest.seconds() == 30, "nothing old is open any more")
 
 
 async def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(
@@ -602,7 +602,7 @@ async def test_an_idle_process_issues_less_than_one_statement_a_second(
 
 def has_looked(worker: Any, has_line: bool) -> bool:
     if has_line:
-        return is_asleep(worker) and bool(worker._hearing._rest.seconds() == hints.SELDOM_SECONDS)
+        return is_asleep(worker) and bool(worker._wakeups._rest.seconds() == hints.SELDOM_SECONDS)
     return has_claimed(worker)
 
 

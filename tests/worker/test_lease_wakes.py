@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.database.sqlite.store import SqliteStore
 from holdfast.runtime import Runtime
-from holdfast.store.jobs.claiming import ClaimState, Token
+from holdfast.store.jobs.claiming import Token
 from holdfast.worker.leases import HINTED_SECONDS, LOOK_SECONDS, LeaseKeeper
 
 LEASE = 30.0
@@ -30,31 +30,19 @@ class CountingShell:
         """Do nothing."""
 
 
-class Deaf:
-    """A watcher that heeds nothing."""
-
-    def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
-        """Do nothing."""
-
-    def on_fenced(self, tokens: list[Token]) -> None:
-        """Do nothing."""
-
-    def on_step(self) -> None:
-        """Do nothing."""
-
-
 class Bench:
     """Leases whose clock and thread are the test's."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.now = 1_000.0
-        self.leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: self.now, stepper=CountingShell), Deaf())
+        runtime = replace(Runtime(), monotonic=lambda: self.now, stepper=CountingShell)
+        self.leases = LeaseKeeper(store, runtime, lambda _: None, lambda _: None)
         self._seq = 0
 
     def claim(self, lease: float = LEASE) -> None:
         """Claim a job."""
         self._seq += 1
-        self.leases.add({Token(self._seq, 1, "nonce"): lease}, self.now)
+        self.leases.add({lease: [Token(self._seq, 1, "nonce")]}, self.now)
 
     def take_wakes(self) -> int:
         """Say how often the thread was woken since this was asked last."""

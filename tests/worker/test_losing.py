@@ -276,9 +276,9 @@ class LostAnswers:
         def broken(open_tx: Any) -> Any:
             commit, roll_back = open_tx.commit, open_tx.roll_back
 
-            async def lose() -> None:
+            async def lose(*given: Any) -> None:
                 lost.commits += 1
-                await (commit() if happens else roll_back())
+                await (commit(*given) if happens else roll_back())
                 raise UnknownOutcome("the answer was lost")
 
             return Substitute(open_tx, lose)
@@ -397,9 +397,9 @@ async def test_a_handler_that_goes_on_after_its_block_is_not_told_that_its_job_i
     async with colour.hf.worker() as worker:
         chain = await colour.hf.start(task(n=1))
         await until(witness.reached.is_set, "the block is closed")
-        (attempt,) = worker._running
-        is_kept = attempt.job.token in worker._leases
-        worker.on_claim_states({attempt.job.token: ClaimState.COMPLETED})  # as the leases' thread does
+        (attempt,) = worker._core.active
+        is_kept = worker._core.leases.good_until(attempt.job.token) is not None
+        worker._on_claim_states({attempt.job.token: ClaimState.COMPLETED})  # as the leases' thread does
         await let_others_run()
         witness.gate.set()
         await until(lambda: bool(reasons), "the handler has ended")
@@ -423,7 +423,7 @@ async def test_an_abort_that_comes_with_the_commit_waits_for_it(
         return 1
 
     def tell(token: Any) -> None:
-        (attempt,) = worker._running
+        (attempt,) = worker._core.active
         attempt.abort(AbortReason.COMPLETED)
         told.append(AbortReason.COMPLETED)
 
@@ -448,14 +448,15 @@ class AtCommit:
         def watched(open_tx: Any) -> Any:
             commit = open_tx.commit
 
-            async def commit_later() -> None:
+            async def commit_later(last: Any, begin_commit: Callable[[], None]) -> None:
+                begin_commit()
                 happened = threading.Event()
                 loop.call_soon_threadsafe(lambda: (act(None), happened.set()))
                 if colour.is_async:
                     await until(happened.is_set, "it has happened")
                 else:
                     happened.wait(10)
-                await commit()
+                await commit(last, begin_commit)
 
             return Substitute(open_tx, commit_later, lambda: open_tx.is_committed)
 

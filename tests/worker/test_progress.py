@@ -16,17 +16,18 @@ from tests.worker.colours import let_others_run
 
 @pytest.mark.parametrize("way", ["sqlite-async", "postgres-async"], indirect=True)
 async def test_a_report_is_told_as_written_before_whoever_waits_for_rest_goes_on(way: Way) -> None:
-    runtime = Runtime()
-    progress = Progress(way.hf.store, runtime)
+    progress = Progress(way.hf.store, Runtime())
     job = await make_job(way, "running")
     token = Token(await seq_of(way, job), 1, "nonce-1")
     told: list[str] = []
-    tell = progress.teller(token, lambda report: told.append(f"written: {report.message}"))
-    tell(ProgressReport(token, 50, "half"), False)
+    progress.listen(token, lambda report: told.append(f"written: {report.message}"))
+    progress.take(ProgressReport(token, 50, "half"), False, lambda: False)
 
-    writing = asyncio.create_task(progress._write(runtime.monotonic()))
+    running = asyncio.create_task(progress.run())
     await let_others_run()
-    progress.hold(token).add_done_callback(lambda _: told.append("rests"))
-    await writing
+    resting = progress.hold(token)
+    resting.add_done_callback(lambda _: told.append("rests"))
+    await asyncio.wrap_future(resting)
+    running.cancel()
 
     assert told == ["written: half", "rests"]

@@ -113,9 +113,6 @@ class Witness:
         """Remember what was given up."""
         self.given_up += tokens
 
-    def on_step(self) -> None:
-        """Nothing blocks here."""
-
 
 @pytest.fixture
 def time() -> Time:
@@ -152,8 +149,8 @@ async def status_of(store: Any, job: Claimed) -> str:
 
 def keep(store: Any, world: Runtime, job: Claimed) -> tuple[LeaseKeeper, Witness]:
     witness = Witness()
-    leases = LeaseKeeper(store, world, witness)
-    leases.add({job.token: LEASE_MS / 1000}, world.monotonic())
+    leases = LeaseKeeper(store, world, witness.on_claim_states, witness.on_fenced)
+    leases.add({LEASE_MS / 1000: [job.token]}, world.monotonic())
     return leases, witness
 
 
@@ -177,8 +174,9 @@ async def test_two_renewals_are_never_more_than_half_a_lease_apart(
 ) -> None:
     """P-16."""
     (job,) = await claim(store, lease_ms=round(lease * 1000))
-    leases = LeaseKeeper(store, world, Witness())
-    leases.add({job.token: lease}, time.machine)
+    witness = Witness()
+    leases = LeaseKeeper(store, world, witness.on_claim_states, witness.on_fenced)
+    leases.add({lease: [job.token]}, time.machine)
     renewals = [time.machine]
 
     for _ in range(400):

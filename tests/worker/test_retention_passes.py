@@ -14,7 +14,7 @@ import pytest
 from holdfast import Context, Holdfast, Job, Misuse, Retained, Retention, Tasks
 from holdfast.database.tx import Tx
 from holdfast.worker.upkeep import hooks, retention
-from holdfast.worker.upkeep.retention import RetentionPass, RetentionUpkeep
+from holdfast.worker.upkeep.retention import RetentionPass, make_pass
 from tests.support.conditions import until
 from tests.support.factories import continue_chain, make_job
 from tests.support.ways import WAYS, Way
@@ -351,10 +351,9 @@ async def test_the_next_pass_comes_soon_after_one_that_had_something_to_do(
 ) -> None:
     way = Way(new_holdfast("sqlite"), is_async=True)
     async with way.hf:
-        upkeep = RetentionUpkeep(way.hf._retention, way.hf._runtime)
         await ended(way)
 
-        seconds = [await upkeep.step() for _ in range(2)]
+        seconds = [await make_pass(way.hf._retention) for _ in range(2)]
 
     assert seconds == [retention.BUSY_SECONDS, retention.IDLE_SECONDS]
 
@@ -369,7 +368,7 @@ async def test_a_pass_that_breaks_is_logged_and_the_next_one_comes(
 
     monkeypatch.setattr(RetentionPass, "run", fail)
 
-    assert await RetentionUpkeep(hf._retention, hf._runtime).step() == retention.IDLE_SECONDS
+    assert await make_pass(hf._retention) == retention.IDLE_SECONDS
 
     assert [each.message for each in caplog.records] == ["retention_failed"]
 

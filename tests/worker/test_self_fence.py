@@ -58,8 +58,9 @@ async def store(tmp_path: Path, time: Time, database: str) -> AsyncIterator[Sile
 def keep(store: SilentStore, time: Time, job: Claimed, seconds: float = LEASE) -> tuple[LeaseKeeper, Witness]:
     """Keep the lease of *job*; both threads stand still until the test calls their steps."""
     witness = Witness()
-    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell), witness)  # type: ignore[arg-type]
-    leases.add({job.token: seconds}, time.machine)
+    runtime = replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell)
+    leases = LeaseKeeper(store, runtime, witness.on_claim_states, witness.on_fenced)  # type: ignore[arg-type]
+    leases.add({seconds: [job.token]}, time.machine)
     leases.fence()
     return leases, witness
 
@@ -68,9 +69,9 @@ async def test_a_handler_is_stopped_while_a_renewal_has_no_answer(store: SilentS
     (job,) = await claim(store, lease_ms=round(SHORT_LEASE * 1000))
     witness, answered = Witness(), threading.Event()
     store.meanwhile = answered.wait
-    leases = LeaseKeeper(store, Runtime(), witness)  # type: ignore[arg-type]
+    leases = LeaseKeeper(store, Runtime(), witness.on_claim_states, witness.on_fenced)  # type: ignore[arg-type]
 
-    leases.add({job.token: SHORT_LEASE}, Runtime().monotonic())
+    leases.add({SHORT_LEASE: [job.token]}, Runtime().monotonic())
     try:
         await until(lambda: witness.given_up == [job.token], "the handler is stopped", timeout=5)
         renewed = list(store.sent)
@@ -142,9 +143,10 @@ async def test_whoever_stood_still_and_has_no_answer_gives_them_up(store: Silent
 async def test_a_claim_that_has_waited_long_is_renewed_first(store: SilentStore, time: Time) -> None:
     (job,) = await claim(store)
     witness = Witness()
-    leases = LeaseKeeper(store, replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell), witness)  # type: ignore[arg-type]
+    runtime = replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell)
+    leases = LeaseKeeper(store, runtime, witness.on_claim_states, witness.on_fenced)  # type: ignore[arg-type]
 
-    leases.add({job.token: LEASE}, time.machine - LATE)
+    leases.add({LEASE: [job.token]}, time.machine - LATE)
     left = leases.fence()
     early = list(witness.given_up)
     time.passes(left or 0.0)

@@ -170,7 +170,7 @@ def test_a_process_that_a_retention_hook_starts_heeds_signals(new_holdfast: Call
     stage: Stage = "stale"
     chain = ChainHooks(1, stage, [(lambda job: codes.append(subprocesses()), job)])
 
-    running = BlockingHooks(Runtime(), 30).run([chain])
+    running = BlockingHooks(Runtime()).run([chain])
     with pytest.raises(StopIteration):
         running.send(None)
 
@@ -210,7 +210,7 @@ def test_a_process_that_the_engine_forks_in_a_thread_heeds_signals(in_shell: Cal
 def test_a_child_process_of_a_worker_heeds_signals_whichever_thread_starts_it(in_shell: Callable[..., Any]) -> None:
     reading, writing = os.pipe()
 
-    child = in_shell(lambda: Runtime().spawn("tests.worker.mask_of_child", writing))
+    child = in_shell(lambda: Runtime().spawn("tests.worker.mask_of_child", (writing,)))
     os.close(writing)
     with os.fdopen(reading, "rb") as said:
         mask = said.read()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Unavailable
-from holdfast.worker.attempts import active
+from holdfast.worker.attempts import attempt
 from tests.support.conditions import until
 
 
@@ -93,7 +93,7 @@ async def test_health_tells_a_store_that_is_down_and_when_it_is_back(hf: Holdfas
 
     worker = hf.worker(poll=0.1)
     broken = Broken(hf.store)
-    worker._store = broken  # type: ignore[assignment]
+    worker._core.store = broken  # type: ignore[assignment]
     async with worker:
         await until(lambda: worker.health().claimed_at is not None, "it has asked for work")
         broken.is_down = True
@@ -108,7 +108,7 @@ async def test_health_tells_a_store_that_is_down_and_when_it_is_back(hf: Holdfas
 
 async def test_health_tells_a_handler_that_does_not_stop(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """F-08, I-34."""
-    monkeypatch.setattr(active, "STUBBORN_SECONDS", 0.1)
+    monkeypatch.setattr(attempt, "STUBBORN_SECONDS", 0.1)
     gate = threading.Event()
 
     @hf.task(name="deaf")
@@ -119,6 +119,22 @@ async def test_health_tells_a_handler_that_does_not_stop(hf: Holdfast, monkeypat
         chain = await hf.start(deaf())
         await until(lambda: worker.health().running == 1, "it runs")
         await hf.cancel(chain)
+        await until(lambda: worker.health().stubborn == (str(chain.id),), "it does not stop")
+        gate.set()
+        await until(lambda: worker.health().stubborn == (), "it has stopped")
+
+
+async def test_health_tells_a_handler_that_overruns_its_time_out(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-08."""
+    monkeypatch.setattr(attempt, "STUBBORN_SECONDS", 0.1)
+    gate = threading.Event()
+
+    @hf.task(name="late", timeout=0.1)
+    def late() -> None:
+        gate.wait(20)
+
+    async with hf.worker() as worker:
+        chain = await hf.start(late())
         await until(lambda: worker.health().stubborn == (str(chain.id),), "it does not stop")
         gate.set()
         await until(lambda: worker.health().stubborn == (), "it has stopped")
@@ -148,3 +164,7 @@ async def test_health_tells_from_another_thread_that_the_loop_is_blocked(hf: Hol
         await watcher
 
     assert seen
+
+
+async def test_a_worker_that_never_began_has_nothing_unwritten(hf: Holdfast) -> None:
+    assert not hf.worker().has_unwritten

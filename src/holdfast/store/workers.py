@@ -1,7 +1,8 @@
 """Workers, and others who sleep: one row each, with a beat, and a mark while they sleep and want to be woken.
 
-A row is advice, never a lease: nothing that a job depends on is decided by it. On a SQLite database it also names the
-file that a worker keeps locked while it lives, by which the others know of its death before its leases end.
+A row is advice, never a lease: nothing that a job depends on is decided by it, save whether a worker that is gone has
+died of its jobs or with its machine. On a SQLite database it also names the file that a worker keeps locked while it
+lives, by which the others know of its death before its leases end.
 """
 
 from __future__ import annotations
@@ -11,8 +12,28 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.database.tx import Row, Tx, repeatable
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine, by its name, and which of its starts this is; None where the system does not tell."""
+
+    host: str
+    boot: str | None
+
+    @classmethod
+    def here(cls) -> Machine:
+        """Name this one."""
+        try:
+            boot = BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            boot = None
+        return cls(socket.gethostname(), boot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +49,8 @@ class Member:
     @classmethod
     def here(cls, member_id: str, name: str | None = None, **facts: object) -> Member:
         """Make the row of somebody in this process."""
-        return cls(member_id, name, socket.gethostname(), os.getpid(), json.dumps(facts))
+        machine = Machine.here()
+        return cls(member_id, name, machine.host, os.getpid(), json.dumps(facts | {"boot": machine.boot}))
 
     def values(self) -> dict[str, object]:
         """Give it as the parameters of a statement."""
@@ -46,8 +68,10 @@ ASLEEP = """
 AWAKE = """UPDATE holdfast_worker SET asleep_at = NULL, seen_at = $now WHERE id = :id"""
 # a row with a lock file is the proof of its worker's death: it goes when that has been used, or given up
 FORGET = """DELETE FROM holdfast_worker WHERE id $any(ids: text) AND lock_path IS NULL"""
+# who still has jobs is needed to tell whether its machine was started anew
 FORGET_SILENT = """
-    DELETE FROM holdfast_worker WHERE seen_at < $now - :milliseconds AND lock_path IS NULL
+    DELETE FROM holdfast_worker WHERE seen_at < $now - :milliseconds AND lock_path IS NULL AND NOT EXISTS (
+        SELECT 1 FROM holdfast_job AS held WHERE held.lease_until IS NOT NULL AND held.worker = holdfast_worker.id)
     RETURNING id"""
 # whose lock file has gone astray, with its machine or its directory, nobody proves dead
 ASTRAY = """SELECT id FROM holdfast_worker WHERE seen_at < $now - :milliseconds"""
@@ -87,6 +111,17 @@ async def list_astray(tx: Tx, milliseconds: int) -> list[str]:
 async def forget_astray(tx: Tx, member_ids: Sequence[str], milliseconds: int) -> None:
     """Remove the rows of those who are still without a beat for *milliseconds*."""
     await tx.execute(FORGET_ASTRAY, ids=list(member_ids), milliseconds=milliseconds)
+
+
+OF_HOST = """SELECT id, facts FROM holdfast_worker WHERE id $any(ids: text) AND host = :host"""
+
+
+async def ended_by_restart(tx: Tx, member_ids: Sequence[str], machine: Machine) -> set[str]:
+    """Tell which of these ran on *machine* before it was started anew: that has ended them, and no job of theirs."""
+    if machine.boot is None:
+        return set()
+    found = await tx.fetch_all(OF_HOST, ids=list(member_ids), host=machine.host)
+    return {id_ for id_, facts in found if json.loads(facts).get("boot") not in (None, machine.boot)}
 
 
 @dataclass(frozen=True, slots=True)

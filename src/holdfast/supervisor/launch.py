@@ -66,7 +66,7 @@ OPTIONS = (
         most=1_000,
         unset="one per CPU core",
     ),
-    WorkerOption("child_jobs", int, "Replace a child process after this many jobs.", 1000, 1),
+    WorkerOption("child_jobs", int, "Replace a child process after this many jobs.", 10_000, 1),
     WorkerOption(
         "child_megabytes",
         float,

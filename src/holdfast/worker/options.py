@@ -1,4 +1,4 @@
-"""How a worker works: what `hf.worker()` takes, which tasks of which queues that means, and the worker's name."""
+"""How a worker works: what `hf.worker()` takes, and which tasks of which queues that means."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from holdfast.errors import InvalidSettings
-from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Want
 from holdfast.tasks.calls import NAME_LENGTH, check_any, is_name
 from holdfast.tasks.registry import Tasks
+from holdfast.tasks.task import Policy
 from holdfast.worker.attempts.attempt import Middleware
+
+MANY = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class WorkerOptions:
 
     The last four are for tasks with `run_in="process"`: *app* is where child processes find the Holdfast object, if
     that is no name of a module; *children* how many there are at most, by default one for each core; *child_jobs* after
-    how many jobs one is replaced, and *child_megabytes* above which size.
+    how many jobs one is replaced, and *child_megabytes* above which size. If *app* is given, jobs of all other tasks
+    that have crashed twice run in child processes as well, each alone.
     """
 
     queues: Sequence[str] | None = None
@@ -32,7 +35,7 @@ class WorkerOptions:
     webhooks: bool = True
     app: str | None = None
     children: int | None = None
-    child_jobs: int = 1000
+    child_jobs: int = 10_000
     child_megabytes: float | None = None
 
     def __post_init__(self) -> None:
@@ -56,9 +59,6 @@ class WorkerOptions:
             raise InvalidSettings("middleware is a list of functions (ctx, next), also if it has one entry")
         if not isinstance(self.webhooks, bool):
             raise InvalidSettings("webhooks is True, or False for a worker that leaves them to others")
-        self._check_children()
-
-    def _check_children(self) -> None:
         if self.app is not None and not all(str(self.app).partition(":")):
             raise InvalidSettings('app is the place of a Holdfast object; write app="module:name"')
         for name in ("children", "child_jobs"):
@@ -90,15 +90,20 @@ class WorkerKeywords(TypedDict, total=False):
     child_megabytes: float | None
 
 
-def new_worker_id(name: str | None, runtime: Runtime) -> str:
-    """Make an id: random per start, never host name or pid, for a restarted process is another worker."""
-    return f"{name or 'worker'}-{runtime.chance.getrandbits(48):012x}"
-
-
 def wants_of(tasks: Tasks, queues: Sequence[str] | None) -> list[Want]:
     """Name every (queue, task) that the worker serves: its own queues, or `default` and those that its tasks name."""
     own = [task for task in tasks if not task.is_declared]
     served = queues if queues is not None else sorted({"default", *(task.policy.queue for task in own)})
     return [
-        Want(queue, name, round(task.policy.lease * 1000)) for queue in served for task in own for name in task.names
+        Want(queue, name, round(task.policy.lease * 1000), ahead_below(task.policy))
+        for queue in served
+        for task in own
+        for name in task.names
     ]
+
+
+def ahead_below(policy: Policy) -> int:
+    """Say how many attempts a job may have used that is claimed ahead, at most: to begin it twice must do no harm."""
+    if policy.on_lost != "retry":
+        return 0
+    return MANY if policy.retry.attempts is None else policy.retry.attempts - 1

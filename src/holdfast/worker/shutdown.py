@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LAST_SECONDS = 4.0
+SPARED_SECONDS = 1.0
+"""The last of them, in which what could not be written is given back."""
 
 
 @dataclass(slots=True)
@@ -17,8 +19,12 @@ class Shutdown:
     last_moment: float | None = None
 
     def begin_last_moment(self) -> None:
-        """Count the last seconds from now."""
-        self.last_moment = self.monotonic() + LAST_SECONDS
+        self.last_moment = self.monotonic() + LAST_SECONDS - SPARED_SECONDS
+
+    def note_end(self) -> None:
+        """Leave a handler that ended late as many seconds for its end to be written as the others had."""
+        if self.last_moment is not None:
+            self.begin_last_moment()
 
     @property
     def is_over(self) -> bool:

@@ -37,7 +37,11 @@ from holdfast.worker.attempts.context import Context
 FACTOR, LONGEST_SECONDS, JITTER = 3.0, 14_400.0, 0.1
 MOST_RETRY_AFTER = 86_400.0
 LEASE_SECONDS, TIMEOUT_SECONDS = 30.0, 60.0
-USER_AGENT = f"holdfast/{version('holdfast')}"
+HEADERS = {
+    "Content-Type": "application/json",
+    "User-Agent": f"holdfast/{version('holdfast')}",
+    "Accept-Encoding": "identity",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Refused(Fail, Described):
 
 
 def has_extra() -> bool:
-    """Tell whether what posts webhooks is installed: the extra `webhooks`."""
+    """Tell whether the extra `webhooks` is installed, which posts them."""
     return find_spec("httpcore2") is not None
 
 
@@ -99,23 +103,30 @@ def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Po
     )
 
 
+@dataclass(slots=True)
 class _Sender:
     """Signs and posts, by one worker's settings."""
 
-    def __init__(self, store: Store, settings: Settings, runtime: Runtime, poster: Posts | None) -> None:
-        self._store = store
-        self._settings = settings
-        self._runtime = runtime
-        self._poster = poster
+    store: Store
+    settings: Settings
+    runtime: Runtime
+    poster: Posts | None
 
     async def deliver(self, webhook_id: str, url: str, body: bytes, names: Sequence[str]) -> Delivered:
         """Post once; give what it came to, or raise `NotDelivered` or `Refused`."""
-        if self._poster is None:  # what it imports takes a while, which the event loop has better uses for
-            self._poster = await self._runtime.threads.call(self._make_poster)
-        now_ms = await self._store.read(reads.now_ms)
-        headers = self._headers(webhook_id, now_ms // 1000, body, names)
+        if self.poster is None:  # what it imports takes a while, which the event loop has better uses for
+            self.poster = await self.runtime.threads.call(self._make_poster)
+        now_ms = await self.store.read(reads.now_ms)
+        signed = signing.sign(
+            body,
+            webhook_id=webhook_id,
+            timestamp=now_ms // 1000,
+            secrets=self._secrets(names),
+            compatible=self.settings.webhook_compatible_signature,
+        )
+        headers = {**HEADERS, **signed}
         try:
-            answer = await self._poster.post(url, headers, body)
+            answer = await self.poster.post(url, headers, body)
         except NotPosted as error:
             raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
         reach("deliver.after_post")
@@ -124,22 +135,11 @@ class _Sender:
     def _make_poster(self) -> Posts:
         from holdfast.webhooks.posting import Poster
 
-        return Poster(AddressRules.of(self._settings), self._runtime.monotonic)
-
-    def _headers(self, webhook_id: str, timestamp: int, body: bytes, names: Sequence[str]) -> dict[str, str]:
-        signed = signing.sign(
-            body,
-            webhook_id=webhook_id,
-            timestamp=timestamp,
-            secrets=self._secrets(names),
-            compatible=self._settings.webhook_compatible_signature,
-        )
-        ours = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
-        return {**ours, "Accept-Encoding": "identity", **signed}
+        return Poster(AddressRules.of(self.settings), self.runtime.monotonic)
 
     def _secrets(self, names: Sequence[str]) -> list[str]:
         """Give the secrets of these names, or of the usual one; what is to be signed is never sent without."""
-        known, usual = self._settings.webhook_secrets, self._settings.webhook_secret
+        known, usual = self.settings.webhook_secrets, self.settings.webhook_secret
         wanted = names or ([usual] if usual in known else [])
         if missing := [each for each in wanted if each not in known]:
             what = f"this worker has no secret called {missing[0]!r}; set webhook_secrets"

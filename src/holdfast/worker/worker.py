@@ -1,9 +1,9 @@
 """The worker: runs the jobs of the tasks it knows; here its parts are put together, and its life is led.
 
-`claiming` settles what has ended and claims for the free slots, in two loops: `claimer` from its `scan_position`,
-`unknown_claims` for lost answers, `wakeups` for when to look. `dispatcher` begins what was claimed, or gives it back;
-suspects run alone. `executor` runs each attempt, and `unsettled` keeps what has ended until it is written down. A
-`slot_group` beside the slots of handlers has those of webhooks, or of child processes.
+`claiming` settles what has ended and claims for the free slots, in two loops of the `claimer`: `unknown_claims` for
+lost answers, `wakeups` for when to look. `dispatcher` begins what was claimed, or gives it back; suspects run apart.
+`executor` runs each attempt, and `unsettled` keeps what has ended until it is written down. A `slot_group` beside the
+slots of handlers has those of webhooks, or of child processes.
 
 `attempts` has one attempt: its `context`, its blocks, its phases, what it reports; `active` knows all that run.
 `leases` are kept by a thread of their own, which also learns what is asked of running jobs. `upkeep` takes over what
@@ -16,40 +16,41 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.client.providers import Opener
-from holdfast.client.starter import Starter
 from holdfast.database.tx import Store
 from holdfast.errors import HoldfastError, Misuse
-from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import ClaimState, Token, Want
 from holdfast.store.workers import Member
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
+from holdfast.threads import ThreadPool
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason
-from holdfast.worker.attempts.active import Running, Slot
+from holdfast.worker.attempts.active import Slot
 from holdfast.worker.attempts.loop_lag import LoopWatch
 from holdfast.worker.attempts.progress import Progress
-from holdfast.worker.children.bootstrap import Launch
+from holdfast.worker.attempts.services import Keepers, make_services
+from holdfast.worker.children.bootstrap import EngineParts, Launch
 from holdfast.worker.children.pool import Children
 from holdfast.worker.children.remote_attempt import ParentServices
+from holdfast.worker.children.suspects import MOST_CHILDREN, SuspectChildren
 from holdfast.worker.claiming.claimer import LOOPS, Claimer
-from holdfast.worker.claiming.dispatcher import Intake
-from holdfast.worker.claiming.executor import Handlers
-from holdfast.worker.claiming.slot_group import Beside
-from holdfast.worker.claiming.unsettled import Ended
-from holdfast.worker.claiming.wakeups import Hearing
-from holdfast.worker.claiming.webhook_slots import Deliveries
-from holdfast.worker.health import ChildrenHealth, Health, HintMode, wall_time
+from holdfast.worker.claiming.core import WorkerCore
+from holdfast.worker.claiming.dispatcher import Dispatcher
+from holdfast.worker.claiming.executor import Executor
+from holdfast.worker.claiming.slot_group import SlotGroup, webhook_slots
+from holdfast.worker.claiming.unsettled import Unsettled
+from holdfast.worker.claiming.wakeups import Wakeups
+from holdfast.worker.health import Health, HintMode, wall_time
 from holdfast.worker.leases import LeaseKeeper
-from holdfast.worker.options import WorkerOptions, new_worker_id, wants_of
-from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.options import WorkerOptions, wants_of
+from holdfast.worker.shutdown import SPARED_SECONDS, Shutdown
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
-from holdfast.worker.upkeep.reaper import Undelivered, Upkeep
-from holdfast.worker.upkeep.retention import RetentionPass, RetentionUpkeep
+from holdfast.worker.upkeep.reaper import LostLeases, Upkeep
+from holdfast.worker.upkeep.retention import RetentionPass, make_passes
 
 logger = logging.getLogger(__name__)
 
@@ -59,53 +60,49 @@ class Worker:
 
     def __init__(
         self,
-        store: Store,
+        engine: EngineParts,
         lease_store: Store,
-        opener: Opener,
-        starter: Starter,
-        runtime: Runtime,
         options: WorkerOptions,
         make_liveness_locks: Callable[[str], LivenessLocks | None] = lambda _: None,
         retention: RetentionPass | None = None,
         delivery: Task[..., Any] | None = None,
         launch: Launch | None = None,
     ) -> None:
-        self._store = store
+        runtime, tasks = engine.runtime, Tasks()
+        tasks.merge(engine.starter.tasks)
+        if delivery is not None:
+            tasks.add(delivery)
+        # random per start, never host name or pid, for a restarted process is another worker
+        self.id = f"{options.name or 'worker'}-{runtime.chance.getrandbits(48):012x}"
+        lost_leases = LostLeases(engine.store, self.id)
+        self._core = WorkerCore(
+            self.id, engine.store, runtime, options, tasks, Shutdown(runtime.monotonic), lost_leases
+        )
+        self._engine = engine
         self._lease_store = lease_store
-        self._opener = opener
-        self._starter = starter
-        self._runtime = runtime
-        self._options = options
-        self.id = new_worker_id(options.name, runtime)
-        wants = wants_of(starter.tasks, options.queues)
-        for_children = {name for each in starter.tasks if each.policy.is_in_child for name in each.names}
+        wants = wants_of(engine.starter.tasks, options.queues)
+        for_children = {name for each in engine.starter.tasks if each.policy.is_in_child for name in each.names}
         self._wants = [each for each in wants if each.task not in for_children]
         self._launch = launch
         self._children: Children | None = None
-        self._child_slots = Beside(
+        self._pools: list[Children | SuspectChildren] = []
+        self._child_slots = SlotGroup(
             Slot.CHILD,
             [each for each in wants if each.task in for_children],
             lambda: 0 if self._children is None else self._children.usable,
             runtime.monotonic,
         )
-        self._retention = None if retention is None else RetentionUpkeep(retention, runtime)
-        self._tasks = Tasks()
-        self._tasks.merge(starter.tasks)
-        if delivery is not None:
-            self._tasks.add(delivery)
-        self._deliveries = Deliveries(delivery, options.concurrency, runtime.monotonic)
-        self._undelivered = Undelivered(store) if options.webhooks and delivery is None else None
-        self._running = Running()
-        self._ended = Ended()
-        self._shutdown = Shutdown(runtime.monotonic)
-        self._woken = asyncio.Event()
+        self._deliveries = webhook_slots(delivery, options.concurrency, runtime.monotonic)
+        self._lacks_extra = options.webhooks and delivery is None
+        self._retention = retention
+        self._liveness_locks = make_liveness_locks(self.id)
         self._is_waking = False
         self._all_written = asyncio.Event()
         self._upkeep: Upkeep | None = None
         self._main: asyncio.Task[None] | None = None
+        self._executor: Executor | None = None
         self._claimer: Claimer | None = None
         self._since: float | None = None
-        self._liveness_locks = make_liveness_locks(self.id)
 
     async def run(self) -> None:
         """Work until `stop` is called, or this is cancelled; give back what is not done in the grace time."""
@@ -113,38 +110,27 @@ class Worker:
             await asyncio.shield(self.ended)
 
     async def _run(self) -> None:
+        core, options = self._core, self._core.options
         self._loop = asyncio.get_running_loop()
-        self._since = self._runtime.monotonic()
-        self._loop_watch = LoopWatch(self._runtime)
-        self._progress = Progress(self._store, self._runtime)
-        on_extended = self._send_leases if self._launch is not None else None
-        self._leases = LeaseKeeper(self._lease_store, self._runtime, self, on_extended)
-        queues = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
-        member = Member.here(self.id, self._options.name, queues=queues, concurrency=self._options.concurrency)
-        self._hearing = Hearing(self._store, self._runtime, member, self._all_wants, self._options.poll, self._on_hint)
-        if self._launch is not None and self._child_slots.wants:
-            self._children = Children(
-                self._launch,
-                self._runtime,
-                self._options,
-                self.id,
-                ParentServices(self._store, self._leases, self._progress),
-                self._has_free_child,
-            )
-        self._handlers = Handlers(
-            self._store,
-            self._opener,
-            self._starter,
-            self._runtime,
-            self._options,
-            self.id,
-            self._tasks,
-            running=self._running,
-            ended=self._ended,
-            leases=self._leases,
-            progress=self._progress,
-            children=self._children,
+        self._since = core.runtime.monotonic()
+        self._loop_watch = LoopWatch(core.runtime)
+        self._threads = ThreadPool(options.concurrency, "holdfast-handler")
+        core.progress = Progress(core.store, core.runtime)
+        core.leases = LeaseKeeper(
+            self._lease_store,
+            core.runtime,
+            self._on_claim_states,
+            self._on_fenced,
+            on_step=self._loop_watch.look,
+            on_extended=None if self._launch is None else self._send_leases,
         )
+        core.unsettled = Unsettled(core.store, self.id, core.leases, core.progress, core.lost_leases)
+        queues = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
+        member = Member.here(self.id, options.name, queues=queues, concurrency=options.concurrency)
+        self._wakeups = Wakeups(core, member, self._all_wants, self._on_hint)
+        if self._launch is not None and self._child_slots.wants:
+            self._children = self._make_children(self._launch, options, self._has_free_child)
+            self._pools.append(self._children)
         try:
             await self._begin_liveness_locks()
             async with asyncio.TaskGroup() as group:
@@ -152,49 +138,49 @@ class Worker:
         finally:
             await self._end()
 
+    def _make_children(self, launch: Launch, options: WorkerOptions, on_free: Callable[[], None]) -> Children:
+        services = ParentServices(self._core.store, self._core.leases, self._core.progress)
+        return Children(launch, self._core.runtime, options, self.id, services, on_free)
+
     async def _work(self, group: asyncio.TaskGroup) -> None:
-        self._claimer = claimer = self._make_claimer(group)
+        core = self._core
+        executor = self._executor = self._make_executor(group)
+        groups = [self._deliveries] if self._children is None else [self._deliveries, self._child_slots]
+        dispatcher = Dispatcher(core, executor, group)
+        claimer = self._claimer = Claimer(core, self._wants, groups, executor, dispatcher, self._wakeups)
         upkeep = self._upkeep = Upkeep(
-            self._store, self._runtime, self._all_wants, self._liveness_locks, claimer.wake, self._undelivered
+            core.store,
+            core.runtime,
+            self._all_wants,
+            self._liveness_locks,
+            claimer.wake,
+            self._lacks_extra,
+            core.lost_leases,
         )
-        loops = [upkeep.run(), self._progress.run(), self._hearing.run()]
-        loops += [] if self._retention is None else [self._retention.run()]
+        loops = [upkeep.run(), core.progress.run(), self._wakeups.run()]
+        loops += [] if self._retention is None else [make_passes(self._retention, core.runtime)]
         background = [group.create_task(each) for each in loops]
         await asyncio.wait([group.create_task(claimer.run()) for _ in range(LOOPS)])
-        if self._ended:  # their leases will end
-            logger.error("jobs_not_settled", extra={"jobs": len(self._ended)})
+        if core.unsettled:
+            given_back = await core.unsettled.give_back_all(SPARED_SECONDS)
+            logger.error("jobs_not_settled", extra={"jobs": len(core.unsettled), "given_back": given_back})
         self._all_written.set()
         for each in background:
             each.cancel()
 
-    def _make_claimer(self, group: asyncio.TaskGroup) -> Claimer:
-        intake = Intake(
-            self._store,
-            self._handlers,
-            group,
-            self._woken.set,
-            self._runtime.monotonic,
-            running=self._running,
-            ended=self._ended,
-            ending=self._shutdown,
-        )
-        return Claimer(
-            self._store,
-            self._tasks,
-            self._runtime,
-            self._options,
-            self.id,
-            self._wants,
-            intake=intake,
-            running=self._running,
-            ended=self._ended,
-            ending=self._shutdown,
-            leases=self._leases,
-            progress=self._progress,
-            hearing=self._hearing,
-            beside=[self._deliveries] if self._children is None else [self._deliveries, self._child_slots],
-            woken=self._woken,
-        )
+    def _make_executor(self, group: asyncio.TaskGroup) -> Executor:
+        core, engine, suspects = self._core, self._engine, None
+        if self._launch is not None:
+            options = replace(core.options, children=MOST_CHILDREN)
+            make_children = partial(self._make_children, self._launch, options, lambda: None)
+            # with *app*, child processes find there all the tasks that are here
+            suspects = SuspectChildren(make_children, group, takes_all=options.app is not None)
+            self._pools.append(suspects)
+        if any(not each.signature.is_async for each in core.tasks):
+            self._threads.make_ready()
+        keepers = Keepers(core.leases, core.progress, self._threads)
+        services = make_services(engine.store, engine.opener, engine.runtime, engine.starter, keepers, self.id)
+        return Executor(core, services, self._children, suspects, group)
 
     @property
     def _all_wants(self) -> list[Want]:
@@ -203,12 +189,12 @@ class Worker:
 
     def _has_free_child(self) -> None:
         self._child_slots.has_room()
-        self._woken.set()
+        self._core.woken.set()
 
     def _send_leases(self) -> None:
         """Send child processes how long their leases are good for; called in either of the leases' threads."""
-        if self._children is not None:
-            self._children.send_leases()
+        for each in self._pools:
+            each.send_leases()
 
     async def _begin_liveness_locks(self) -> None:
         if self._liveness_locks is None:
@@ -221,17 +207,17 @@ class Worker:
             self._liveness_locks = None
 
     async def _end(self) -> None:
-        await self._hearing.stop()
-        self._handlers.close()
-        if self._children is not None:
-            await self._children.close()
-        await self._runtime.threads.call(self._leases.stop)
-        if self._lease_store is not self._store:
-            await self._runtime.threads.call(self._lease_store.close_sync)
+        await self._wakeups.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)  # those that still run are left to themselves
+        for each in self._pools:
+            await each.close()
+        await self._core.runtime.threads.call(self._core.leases.stop)
+        if self._lease_store is not self._core.store:
+            await self._core.runtime.threads.call(self._lease_store.close_sync)
         await self._end_liveness_locks()
 
     async def _end_liveness_locks(self) -> None:
-        if self._liveness_locks is None or self._running:  # a handler that still runs is alive, and so are we
+        if self._liveness_locks is None or self._core.active:  # a handler that still runs is alive, and so are we
             return
         try:
             await self._liveness_locks.end()
@@ -240,7 +226,7 @@ class Worker:
 
     def _on_hint(self) -> None:
         """Take a hint; called in any thread."""
-        self._leases.hint()
+        self._core.leases.hint()
         if self._upkeep is not None:
             self._upkeep.hint()
         claimer = self._claimer  # until there is one, nothing was claimed, and all will be looked at
@@ -251,30 +237,30 @@ class Worker:
 
     def _wake(self) -> None:
         self._is_waking = False
-        self._woken.set()
+        self._core.woken.set()
 
     async def stop(self) -> None:
         """Claim nothing more, give handlers the grace time, then interrupt them; return when all is written down."""
         self.drain()
         if self._main is None:
             return
-        if not await self.has_ended(self._options.grace):
+        if not await self.has_ended(self._core.options.grace):
             self.interrupt()
         await self._main
 
     def drain(self) -> None:
         """Claim nothing more and give back what has not begun; what runs goes on."""
-        if self._shutdown.is_draining:
+        if self._core.shutdown.is_draining:
             return
-        self._shutdown.is_draining = True
+        self._core.shutdown.is_draining = True
         if self._claimer is not None:
             self._claimer.drain()
 
     def interrupt(self) -> None:
         """Tell every handler to stop; what they come to is written down, unless the store cannot for some seconds."""
-        self._shutdown.begin_last_moment()
-        self._running.abort_all(AbortReason.SHUTDOWN)
-        self._woken.set()
+        self._core.shutdown.begin_last_moment()
+        self._core.active.abort_all(AbortReason.SHUTDOWN)
+        self._core.woken.set()
 
     async def has_ended(self, seconds: float | None) -> bool:
         """Wait for its end, *seconds* at most; tell whether it came."""
@@ -284,20 +270,21 @@ class Worker:
 
     async def abandon(self, seconds: float) -> bool:
         """Give back also what cannot be stopped, for the process is about to end; tell whether all was written."""
-        for attempt in list(self._running):
+        for attempt in list(self._core.active):
             outcome = attempt.aborted(attempt.abort_reason or AbortReason.SHUTDOWN)
-            attempt.leave_behind()
+            attempt.kill()
             logger.warning("handler_left_behind", extra={"job": attempt.job.id, "task": attempt.job.task})
-            self._handlers.end(attempt, outcome)
-            self._running.remove(attempt)
-        self._woken.set()
+            if self._executor is not None:
+                self._executor.end(attempt.job, outcome, attempt.judge)
+            self._core.active.remove(attempt)
+        self._core.woken.set()
         try:
             async with asyncio.timeout(seconds):
                 await self._all_written.wait()
         except TimeoutError:
             return False
         await self._end_liveness_locks()
-        return not self._ended
+        return not self._core.unsettled
 
     @property
     def ended(self) -> asyncio.Future[None]:
@@ -308,62 +295,52 @@ class Worker:
     @property
     def has_unwritten(self) -> bool:
         """Tell whether something ended here that could not be written down."""
-        return bool(self._ended)
+        return self._claimer is not None and bool(self._core.unsettled)
 
     @property
     def stubborn(self) -> list[str]:
         """The jobs whose handlers were told to stop long ago and have not."""
-        return self._running.stubborn
+        return self._core.active.stubborn
 
     def health(self) -> Health:
         """Tell how it is at this moment; asks nobody, so it may be called as often as you like, in any thread."""
-        claimer, wall = self._claimer, partial(wall_time, self._runtime)
+        claimer, wall = self._claimer, partial(wall_time, self._core.runtime)
         return Health(
             id=self.id,
             since=wall(self._since),
             claimed_at=wall(claimer.claimed) if claimer is not None else None,
             hints=self._hints,
             loop_lag=self._loop_watch.lag if claimer is not None else 0.0,
-            running=len(self._running),
+            running=len(self._core.active) - (0 if self._children is None else len(self._children.waiting)),
             stubborn=tuple(self.stubborn),
             trouble_since=wall(claimer.trouble_since) if claimer is not None else None,
             trouble=claimer.trouble if claimer is not None else None,
-            is_draining=self._shutdown.is_draining,
-            children=self._children_health(),
-        )
-
-    def _children_health(self) -> ChildrenHealth | None:
-        if self._children is None:
-            return None
-        counts = self._children.counts
-        return ChildrenHealth(
-            idle=counts.idle,
-            busy=counts.busy,
-            starting=counts.starting,
-            failing_since=wall_time(self._runtime, counts.failing_since),
+            is_draining=self._core.shutdown.is_draining,
+            children=None if self._children is None else self._children.health(),
         )
 
     @property
     def _hints(self) -> HintMode:
-        if self._store.database == "sqlite":
+        if self._core.store.database == "sqlite":
             return "watching"
-        return "listening" if self._claimer is not None and self._hearing.is_listening else "polling"
+        return "listening" if self._claimer is not None and self._wakeups.is_listening else "polling"
 
-    def on_claim_states(self, states: dict[Token, ClaimState]) -> None:
+    def _on_claim_states(self, states: dict[Token, ClaimState]) -> None:
         """Stop handlers whose claims are lost or asked to end; called in the leases' thread."""
         urgent = {token: ABORTS[state] for token, state in states.items() if state in ABORTS}
         if urgent:
-            self._loop.call_soon_threadsafe(self._running.abort, urgent)
-        if self._ended:
-            self._loop.call_soon_threadsafe(self._woken.set)
+            self._loop.call_soon_threadsafe(self._abort, urgent)
+        if self._core.unsettled:
+            self._loop.call_soon_threadsafe(self._core.woken.set)
 
-    def on_fenced(self, tokens: list[Token]) -> None:
+    def _on_fenced(self, tokens: list[Token]) -> None:
         """Stop handlers whose leases may be over soon; called in either of the leases' threads."""
-        self._loop.call_soon_threadsafe(self._running.abort, dict.fromkeys(tokens, AbortReason.ERROR))
+        self._loop.call_soon_threadsafe(self._abort, dict.fromkeys(tokens, AbortReason.ERROR))
 
-    def on_step(self) -> None:
-        """See whether the event loop answers; called in the leases' thread."""
-        self._loop_watch.look()
+    def _abort(self, reasons: dict[Token, AbortReason]) -> None:
+        self._core.lost_leases.note(token for token, reason in reasons.items() if reason is AbortReason.TAKEN)
+        if self._executor is not None:
+            self._executor.abort(reasons)
 
     async def __aenter__(self) -> Self:
         if self._main is not None:

@@ -39,7 +39,7 @@ ends = st.sampled_from(
 )
 texts = st.sampled_from(("", "", "a", "ü", '"', "\\", "\u2028", "%s :now $now", "😀", "\0", "a\ud800"))
 messages = st.sampled_from((None, "", "half", "ü"))
-batches = st.lists(st.tuples(tasks, lanes, keys, delays), min_size=2, max_size=4)
+batches = st.lists(st.tuples(tasks, lanes, keys, delays, priorities), min_size=2, max_size=4)
 times = st.sampled_from((1_000, 11_000, 31_000, 61_000, 3_600_000))
 
 

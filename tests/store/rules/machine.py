@@ -180,7 +180,7 @@ class JobsMachine(RuleBasedStateMachine):
     # ---- callers
 
     @initialize(batch=batches)
-    def somebody_starts_the_first_jobs(self, batch: list[tuple[str, str | None, str | None, int]]) -> None:
+    def somebody_starts_the_first_jobs(self, batch: list[tuple[str, str | None, str | None, int, int]]) -> None:
         """Begin with some jobs: an example without any has little to tell."""
         self.start_batch(OWN, batch)
 
@@ -196,13 +196,19 @@ class JobsMachine(RuleBasedStateMachine):
 
     @precondition(has_room)
     @rule(how=hows, batch=batches)
-    def somebody_starts_several_jobs(self, how: str, batch: list[tuple[str, str | None, str | None, int]]) -> None:
+    def somebody_starts_several_jobs(self, how: str, batch: list[tuple[str, str | None, str | None, int, int]]) -> None:
         """Start a batch, in which keys may meet."""
         self.start_batch(how, batch)
 
-    def start_batch(self, how: str, batch: Sequence[tuple[str, str | None, str | None, int]]) -> None:
+    def start_batch(self, how: str, batch: Sequence[tuple[str, str | None, str | None, int, int]]) -> None:
         """Start a batch with ids that the engine makes."""
-        self.start(how, [Spec(task, lane=lane, key=key, delay=delay) for task, lane, key, delay in batch])
+        self.start(
+            how,
+            [
+                Spec(task, lane=lane, key=key, delay=delay, priority=priority)
+                for task, lane, key, delay, priority in batch
+            ],
+        )
 
     @precondition(has_room_for_one_that_waits)
     @rule(
@@ -477,6 +483,12 @@ class JobsMachine(RuleBasedStateMachine):
     def somebody_pauses(self, how: str, first: str, second: str, count: int) -> None:
         """Pause jobs."""
         self.steer(how, "pause", [first, second][:count], steering.pause)
+
+    @precondition(some("running"))
+    @rule(how=hows, job=jobs_that_are("running"), verb=st.sampled_from(("cancel", "cancel", "pause")))
+    def somebody_asks_a_handler_to_stop(self, how: str, job: str, verb: str) -> None:
+        """Ask for what a handler may have been asked for already."""
+        self.steer(how, verb, [job], steering.cancel if verb == "cancel" else steering.pause)
 
     @precondition(may_be_completed)
     @rule(how=hows, job=jobs_that_are(*sources("complete outside")), task=other_tasks)

@@ -43,6 +43,7 @@ from tests.store.rules.phases import NAMES, PERCENT, next_phase, result
 from tests.store.rules.running import BACKOFF_MS
 from tests.store.rules.steering import Spec, Started
 from tests.store.rules.world import POLICIES, USUAL_QUEUE, Refused, Token
+from tests.support.log_rows import as_events
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -276,8 +277,8 @@ HOLDERS = """
     WHERE (until IS NULL OR until > $now) AND turn = (SELECT max(last.turn) FROM holdfast_unique AS last
         WHERE last.task = holdfast_unique.task AND last.key = holdfast_unique.key)"""
 LANES = """SELECT key, paused_at FROM holdfast_lane"""
-EVENTS = """
-    SELECT seq, job, name, status, version, attempt, facts FROM holdfast_event WHERE seq > :after ORDER BY seq"""
+EVENT_COLUMNS = "seq, job, name, status, version, attempt, facts"
+EVENTS = f"""SELECT {EVENT_COLUMNS} FROM holdfast_event WHERE seq > :after ORDER BY seq"""
 
 
 async def _look(tx: Tx, after: int) -> dict[str, list[tuple[Any, ...]]]:
@@ -286,7 +287,7 @@ async def _look(tx: Tx, after: int) -> dict[str, list[tuple[Any, ...]]]:
         "phase": await tx.fetch_all(PHASES),
         "unique": await tx.fetch_all(HOLDERS),
         "lane": await tx.fetch_all(LANES),
-        "event": await tx.fetch_all(EVENTS, after=after),
+        "event": as_events(await tx.fetch_all(EVENTS, after=after), EVENT_COLUMNS),
     }
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 
 from holdfast import Context, Holdfast, Retry, Tasks
@@ -72,6 +73,62 @@ def say_pid_and_wait_for(note: str, gate: str) -> int:
     waiting = threading.Event()
     while not Path(gate).exists():
         waiting.wait(0.01)
+    return os.getpid()
+
+
+@tasks.task(run_in="process")
+def wait_unless_told(note: str, gate: str) -> int:
+    """Say that it has begun, if there is a *note* for that, and wait for the file *gate*; both may be left out."""
+    if note:
+        Path(note).write_text(str(os.getpid()))
+    waiting = threading.Event()
+    while gate and not Path(gate).exists():
+        waiting.wait(0.01)
+    return os.getpid()
+
+
+@tasks.task(run_in="process")
+def wait_and_fork(note: str, gate: str) -> int:
+    """Wait for the file *gate*, and leave the handler twice: as a copy first, and as itself when that is gone."""
+    pid = wait_unless_told.function(note, gate)  # type: ignore[misc]
+    if copy := os.fork():
+        os.waitpid(copy, 0)
+    return int(pid)
+
+
+said_before: ContextVar[str] = ContextVar("said_before", default="nothing")
+
+
+@tasks.task(run_in="process")
+def say_what_was_said(word: str) -> str:
+    """Tell what the last one has left in a context variable, and leave *word* there."""
+    before = said_before.get()
+    said_before.set(word)
+    return before
+
+
+@tasks.task(run_in="process")
+def raise_or_continue(ctx: BlockingContext, how: str) -> str:
+    """Come to an end in one of many ways, by a plain handler."""
+    match how:
+        case "raise":
+            raise ValueError(how)
+        case "fail":
+            ctx.fail(how)
+        case "complete":
+            with ctx.complete() as tx:
+                return tx.finish(how)
+        case "continue":
+            return ctx.continue_with(say_what_was_said(word=how))
+    return how
+
+
+@tasks.task(run_in="process")
+def hold_the_lock_and_be_tried_again(note: str, gate: str) -> int:
+    """Write down which process it is, and never give Python's lock back, unless the file *gate* is there."""
+    Path(note).write_text(str(os.getpid()))
+    if not Path(gate).exists():
+        re.match(r"(a+)+$", "a" * 64 + "b")
     return os.getpid()
 
 

@@ -21,6 +21,7 @@ from holdfast.store.jobs.claiming import Claimed, Token
 from holdfast.worker.children.messages import JOB, Message, MessageReader, encode
 from holdfast.worker.children.process import MODULE
 from holdfast.worker.children.remote_attempt import FENCED
+from holdfast.worker.children.tickets import END, TicketQueue
 from tests.support.conditions import until
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, ends_as, gone, noted_pid
@@ -33,8 +34,9 @@ class Bare:
 
     def __init__(self) -> None:
         self._line, theirs = socket.socketpair()
+        self.tickets = TicketQueue()
         with theirs:
-            self.process = spawn(MODULE, theirs.fileno())
+            self.process = spawn(MODULE, (theirs.fileno(), self.tickets.descriptor))
         self._lines = MessageReader()
         self._heard: list[Message] = []
         self._line.settimeout(60)
@@ -53,13 +55,26 @@ class Bare:
 
     def run(self, task: Any, arguments: str) -> None:
         """Have it run a job that no database knows."""
-        job = Claimed(Token(1, 1, "nonce"), ID, ID, 0, task.name, "default", None, arguments, 1, 0, 0)
-        self.say("run", number=1, job=JOB.dump_python(job, mode="json"), lease=FOR_EVER)
+        self.send_job(1, task, arguments, FOR_EVER)
+        self.tickets.give([1])
         assert self.hear()["say"] == "taken"
+
+    def send_job(self, number: int, task: Any, arguments: str, lease: list[float]) -> None:
+        """Send such a job, which it may not begin yet."""
+        job = Claimed(Token(number, 1, "nonce"), ID, ID, 0, task.name, "default", None, arguments, 1, 0, 0)
+        self.say("run", number=number, job=JOB.dump_python(job, mode="json"), lease=lease)
+
+    def hear_until_ended(self, number: int) -> list[Message]:
+        """Wait until it has said that a job has ended; give all that it said."""
+        heard = [self.hear()]
+        while heard[-1]["say"] != "ended" or heard[-1]["number"] != number:
+            heard.append(self.hear())
+        return heard
 
     def close(self) -> None:
         """Be gone."""
         self._line.close()
+        self.tickets.close()
 
 
 ID = "01890000-0000-7000-8000-000000000001"
@@ -70,6 +85,7 @@ BEGIN = {
     "path": sys.path,
     "arguments": [],
     "worker": "worker-1",
+    "megabytes": None,
 }
 
 
@@ -212,3 +228,53 @@ async def test_a_signal_to_all_processes_drains_the_worker_and_lets_its_child_co
     assert await chain.result(timeout=PATIENCE) == pid
     assert worker_process.wait(PATIENCE) == 0
     await gone(pid)
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+async def test_a_job_begins_in_its_turn_only_while_its_lease_is_good(note: Path, gate: Path, is_renewed: bool) -> None:
+    """I-20."""
+    with bare_child() as child:
+        child.send_job(1, application.wait_unless_told, f'{{"note":"{note}","gate":"{gate}"}}', FOR_EVER)
+        child.send_job(2, application.wait_unless_told, '{"note":"","gate":""}', [monotonic()] * 2)
+        child.tickets.give([1, 2])
+        await noted_pid(note)
+        if is_renewed:
+            child.say("lease", number=2, until=FOR_EVER)
+        gate.touch()
+
+        ended = [each for each in child.hear_until_ended(2) if each["say"] == "ended"]
+
+        assert [each["outcome"]["kind"] for each in ended] == ["complete", "complete" if is_renewed else "give back"]
+
+
+async def test_what_was_taken_back_does_not_begin_and_what_was_given_again_does(note: Path, gate: Path) -> None:
+    with bare_child() as child:
+        child.send_job(1, application.wait_unless_told, f'{{"note":"{note}","gate":"{gate}"}}', FOR_EVER)
+        for number in (2, 3, 4):
+            child.send_job(number, application.wait_unless_told, '{"note":"","gate":""}', FOR_EVER)
+        child.tickets.give([1, 2, 3, 4])
+        await noted_pid(note)
+
+        assert child.tickets.take_back() == [2, 3, 4]
+        assert child.tickets.take_back() == []
+        child.tickets.give([2, 4])
+        gate.touch()
+
+        said = [(each["say"], each["number"]) for each in child.hear_until_ended(4)]
+        assert said == [(say, number) for number in (1, 2, 4) for say in ("taken", "ended")]
+
+
+async def test_a_number_may_come_before_its_job() -> None:
+    with bare_child() as child:
+        child.tickets.give([1])
+        assert child.hear()["say"] == "taken"
+        child.send_job(1, application.wait_unless_told, '{"note":"","gate":""}', FOR_EVER)
+
+        assert child.hear()["outcome"] == {"kind": "complete", "output": str(child.process.pid)}
+
+
+async def test_the_number_of_the_end_ends_a_child() -> None:
+    with bare_child() as child:
+        child.tickets.give([END])
+
+        assert child.process.wait(PATIENCE) == 0

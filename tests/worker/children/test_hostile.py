@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.worker.children.messages import CHUNK
+from holdfast.worker.children.messages import CHUNK, Message
 from holdfast.worker.children.process import ChildProcess
 from tests.support.conditions import until
 from tests.worker.children import hostile
@@ -45,14 +46,14 @@ async def test_a_child_has_crashed_also_if_all_that_it_said_arrives_at_once(
     hf: Holdfast, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That the child had begun the job was lost with what it said later, and the job was given back instead."""
-    send = ChildProcess.send
+    give = ChildProcess.give
 
-    def send_and_wait(child: ChildProcess, message: str, **facts: object) -> None:
-        send(child, message, **facts)
-        if message == "run" and not note.exists():
+    def give_and_wait(child: ChildProcess, jobs: Mapping[int, Message]) -> None:
+        give(child, jobs)
+        if not note.exists():
             _wait_for_all_it_says(child)
 
-    monkeypatch.setattr(ChildProcess, "send", send_and_wait)
+    monkeypatch.setattr(ChildProcess, "give", give_and_wait)
     async with hf.worker(children=1):
         chain = await hf.start(hostile.write_to_every_socket(note=str(note)))
         assert await chain.result(timeout=PATIENCE) == "not again"

@@ -25,13 +25,20 @@ class Keeper:
         self.time = time
         self.told: list[tuple[float, float]] = []
         world = replace(Runtime(), monotonic=lambda: time.machine, stepper=NoShell)
-        self.leases = LeaseKeeper(store, world, Witness(), self._kept)  # type: ignore[arg-type]
+        heard = Witness()
+        self.leases = LeaseKeeper(
+            store,  # type: ignore[arg-type]
+            world,
+            heard.on_claim_states,
+            heard.on_fenced,
+            on_extended=self._kept,
+        )
 
     async def begin(self) -> None:
         """Claim the job, and keep its lease."""
         (self._job,) = await claim(self.store)
         self._began = self.time.machine
-        self.leases.add({self._job.token: LEASE}, self._began)
+        self.leases.add({LEASE: [self._job.token]}, self._began)
         self.leases.fence()
 
     def until(self) -> tuple[float, float]:

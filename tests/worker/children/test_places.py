@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Misuse
-from holdfast.worker.children.import_path import import_object, import_path_of
+from holdfast.worker.children.bootstrap import import_object, import_path_of
 from tests.worker.children import application
 
 SCRIPT = """

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.database.hints import Horizon
 from holdfast.store import polls
-from holdfast.store.jobs.claiming import Claims, Want
+from holdfast.store.jobs.claiming import LOWEST, Claims, Want
 from holdfast.worker.attempts.active import Slot
-from holdfast.worker.claiming.slot_group import Beside
+from holdfast.worker.claiming.slot_group import SlotGroup
 
 NOTHING = Claims([], more=False)
 
@@ -18,13 +18,13 @@ class Pool:
 
     def __init__(self) -> None:
         self.children = 0
-        self.slots = Beside(Slot.CHILD, [Want("default", "render", 30_000)], lambda: self.children, lambda: 100.0)
+        self.slots = SlotGroup(Slot.CHILD, [Want("default", "render", 30_000)], lambda: self.children, lambda: 100.0)
 
     def claim(self, claims: Claims) -> None:
         """Claim for all that are free."""
         self.slots.begin(most := self.slots.room(0))
-        self.slots.end(most)
-        self.slots.note(claims)
+        self.slots.reserved -= most
+        self.slots.note(claims, most, LOWEST, 0.0)
 
 
 @pytest.fixture

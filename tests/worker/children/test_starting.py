@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,14 +62,14 @@ async def test_a_child_that_finds_another_database_gets_no_job(
 async def test_the_pause_between_two_tries_grows(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(module: str, descriptor: int) -> Process:
+    def refuse(module: str, descriptors: Sequence[int]) -> Process:
         raise OSError("no process is left")
 
     monkeypatch.setattr(pool, "SHORTEST_PAUSE", 0.001)
     monkeypatch.setattr(pool, "LONGEST_PAUSE", 0.008)
     worker = hf.worker(children=1)
-    spawn: Callable[[str, int], Process] = refuse
-    monkeypatch.setattr(worker, "_runtime", replace(worker._runtime, spawn=spawn))
+    spawn: Callable[[str, Sequence[int]], Process] = refuse
+    monkeypatch.setattr(worker._core, "runtime", replace(worker._core.runtime, spawn=spawn))
     async with worker:
         await until(lambda: caplog.text.count("child_not_started") >= 6, "it was tried often", PATIENCE)
 

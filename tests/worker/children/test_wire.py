@@ -37,7 +37,7 @@ def test_messages_are_whole_however_they_arrive(size: int) -> None:
 
 def test_a_job_arrives_as_it_was_sent() -> None:
     end = BlockerEnd(ID, "load", Status.COMPLETED, "1")
-    job = Claimed(TOKEN, str(ID), str(ID), 0, "charge", "default", "lane", "{}", 1, 2, 5, "step", (end,))
+    job = Claimed(TOKEN, str(ID), str(ID), 0, "charge", "default", "lane", "{}", 1, 2, 5, "step", False, (end,))
 
     assert JOB.validate_python(JOB.dump_python(job, mode="json")) == job
 
@@ -52,7 +52,7 @@ def test_a_job_arrives_as_it_was_sent() -> None:
     ],
 )
 def test_an_outcome_arrives_as_it_was_sent(outcome: Outcome | None) -> None:
-    assert OUTCOME.validate_python(OUTCOME.dump_python(outcome, mode="json")) == outcome
+    assert OUTCOME.validate_python(OUTCOME.dump_python(outcome, mode="json", exclude_defaults=True)) == outcome
 
 
 def test_a_report_arrives_as_it_was_sent() -> None:

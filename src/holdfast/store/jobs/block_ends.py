@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from holdfast.database.tx import Row, Tx
+from holdfast.database.tx import Row, Tx, commit_with
 from holdfast.errors import JobNotFound, LeaseLost
 from holdfast.store import reads
 from holdfast.store.chains import continuations
 from holdfast.store.jobs import claiming, settling
-from holdfast.store.jobs.claiming import CLAIM_STATE, EXISTS, Claimed, ClaimState, ProgressReport, Token, claim_state_of
+from holdfast.store.jobs.claiming import (
+    CLAIM_STATE,
+    EXISTS,
+    IN_CHILD,
+    Claimed,
+    ClaimState,
+    ProgressReport,
+    Token,
+    claim_state_of,
+)
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
 
@@ -23,12 +32,29 @@ async def check(tx: Tx, token: Token) -> ClaimState:
     return _state(token, await tx.fetch_all(CHECK, seq=token.seq))
 
 
+# a block that has written nothing has nothing to guard by a lock, which would make its COMMIT wait for the disk: the
+# server took 200 µs instead of 45
+HELD = f"""
+    WITH held AS (
+        SELECT {CLAIM_STATE} FROM holdfast_job WHERE seq = :seq AND {EXISTS} AND $has_written $locked)
+    SELECT 1 / count(*)
+    FROM (
+        SELECT {CLAIM_STATE} FROM held
+        UNION ALL SELECT {CLAIM_STATE} FROM holdfast_job WHERE seq = :seq AND {EXISTS} AND NOT $has_written) AS own
+    WHERE attempt = :attempt AND nonce = :nonce AND status = 'running' AND cancel_requested_at IS NULL"""
+
+
 async def lock_job(tx: Tx, token: Token) -> None:
-    """Lock the job of a block that is about to commit; wait for it.
+    """Lock the job of a block that is about to commit, and completes nothing; wait for it.
 
     Raises `LeaseLost` if the job is not the attempt's own any more, or is to be cancelled. An expired lease that nobody
     has reaped is still held.
     """
+    if not await commit_with(tx, HELD, seq=token.seq, attempt=token.attempt, nonce=token.nonce):
+        await _lock(tx, token)
+
+
+async def _lock(tx: Tx, token: Token) -> None:
     _refuse_lost(token, await tx.fetch_all(LOCK_OWN, seq=token.seq))
 
 
@@ -75,11 +101,15 @@ async def finish_block(tx: Tx, settlement: Settlement) -> None:
     """Write down what an attempt came to in the transaction of its block, which commits right after.
 
     A chain of one job that concerns nobody else is completed by one statement, which waits for its row; whatever that
-    leaves goes the long way. On PostgreSQL it is one round trip instead of four, and half of the server's time.
+    leaves goes the long way. On PostgreSQL it is one round trip instead of four, with COMMIT in it where nothing else
+    has to be written, and half of the server's time.
 
     Raises `LeaseLost` as `lock_job` does, and what is wrong with the continuation: `ChainNotFound`, `BlockerCycle`.
     """
-    if settling.is_simple(settlement) and await settling.complete_by(tx, settling.COMPLETE_BLOCK, [settlement]):
+    if settling.is_simple(settlement) and (
+        await settling.complete_and_commit(tx, settlement)
+        or await settling.complete_by(tx, settling.COMPLETE_BLOCK, [settlement])
+    ):
         return
     job = await _lock_with_first(tx, settlement.token)
     decided = [(job, settling.decide(job, settlement))]
@@ -92,7 +122,7 @@ async def finish_block(tx: Tx, settlement: Settlement) -> None:
 async def finish(tx: Tx, settlement: Settlement, reports: Sequence[ProgressReport]) -> None:
     """Write the last reports, and complete the job of a block."""
     if reports:  # they pass over a locked row, and an earlier report may just be on its way there
-        await lock_job(tx, settlement.token)
+        await _lock(tx, settlement.token)
         await claiming.progress(tx, reports)
     await finish_block(tx, settlement)
 
@@ -100,7 +130,7 @@ async def finish(tx: Tx, settlement: Settlement, reports: Sequence[ProgressRepor
 async def is_completed_by(tx: Tx, job: Claimed, worker: str) -> bool:
     """Tell whether this very attempt has completed *job*; a transaction that is about to do so is waited for."""
     try:
-        await lock_job(tx, job.token)
+        await _lock(tx, job.token)
         return False
     except LeaseLost:
         pass
@@ -108,4 +138,4 @@ async def is_completed_by(tx: Tx, job: Claimed, worker: str) -> bool:
         found = await reads.get_job(tx, UUID(job.id))
     except JobNotFound:
         return False
-    return (found.attempt, found.completed_by) == (job.token.attempt, worker)
+    return found.attempt == job.token.attempt and found.completed_by in (worker, worker + IN_CHILD)

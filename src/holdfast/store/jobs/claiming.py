@@ -50,11 +50,15 @@ def token_of(job: LockedJob) -> Token:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Jobs of *task* in *queue* that a worker could run, and the lease they would get."""
+    """Jobs of *task* in *queue* that a worker could run, and the lease they would get.
+
+    Those that have used fewer attempts than *ahead_below* may be claimed ahead, before there is a slot for them.
+    """
 
     queue: str
     task: str
     lease_ms: int
+    ahead_below: int = 0
 
 
 class Claimed(NamedTuple):
@@ -72,6 +76,8 @@ class Claimed(NamedTuple):
     crashes: int
     sort_key: int
     current_phase: str | None = None
+    is_begun: bool = True
+    """Whether its row says that its handler has begun; else a worker that dies has not died of it."""
     blockers: tuple[BlockerEnd, ...] = ()
     """How the chains stand that it waited for, in the order in which they were given."""
 
@@ -117,7 +123,7 @@ TAKEN = {
 CLAIMED_COLUMNS = """holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt,
         holdfast_job.history, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
         holdfast_job.queue, holdfast_job.lane, holdfast_job.input, holdfast_job.used, holdfast_job.crashes,
-        holdfast_job.sort_key, holdfast_job.current_phase"""
+        holdfast_job.sort_key, holdfast_job.current_phase, holdfast_job.started_at IS NOT NULL AS is_begun"""
 CLAIM = {
     database: f"""
     UPDATE holdfast_job
@@ -130,27 +136,79 @@ CLAIM = {
     RETURNING {CLAIMED_COLUMNS}"""
     for database, taken in TAKEN.items()
 }
+# of the next ones the first :free begin; the others wait, if they may: who is passed over here is next in any case
+MAY_WAIT = "ready.used < {below} AND ready.interrupted = 0 AND ready.crashes = 0"
+NUMBERED = {
+    "postgres": f"""
+        SELECT next.seq, next.may_wait, row_number() OVER (ORDER BY next.sort_key, next.seq) AS number
+        FROM $list(given: queue text, task text, most bigint, below bigint), LATERAL (
+            SELECT ready.seq, ready.sort_key, {MAY_WAIT.format(below="given.below")} AS may_wait
+            FROM holdfast_job AS ready
+            WHERE ready.queue = given.queue AND ready.task = given.task AND ready.gate = 'ready'
+                AND (ready.sort_key, ready.seq) >= (:floor_key, :floor_seq)
+            ORDER BY ready.sort_key, ready.seq LIMIT given.most $skip_locked) AS next
+        WHERE {GIVEN_IS_PAUSED} IS NULL""",
+    "sqlite": f"""
+        SELECT next.seq, next.may_wait, row_number() OVER (ORDER BY next.sort_key, next.seq) AS number
+        FROM (SELECT ready.seq, ready.sort_key, {MAY_WAIT.format(below=":below")} AS may_wait
+            FROM holdfast_job AS ready
+            WHERE ready.queue = :queue AND ready.task = :task AND ready.gate = 'ready'
+                AND (ready.sort_key, ready.seq) >= (:floor_key, :floor_seq) AND {IS_PAUSED} IS NULL
+            ORDER BY ready.sort_key, ready.seq LIMIT :most) AS next""",
+}
+CLAIM_AHEAD = {
+    database: f"""
+    WITH numbered AS MATERIALIZED ({numbered})
+    UPDATE holdfast_job
+    SET status = 'running', gate = NULL, attempt = attempt + 1, used = used + 1, nonce = :nonce, worker = :worker,
+        started_at = CASE WHEN crashes < {MOST_CRASHES - 1}
+            AND holdfast_job.seq $in(SELECT seq FROM numbered WHERE number <= :free) THEN $now END,
+        lease_ms = lease.ms, lease_until = $now + lease.ms, version = version + 1
+    FROM $list(lease: task text, ms bigint)
+    WHERE holdfast_job.seq $in(SELECT seq FROM numbered WHERE number <= :free OR may_wait)
+        AND lease.task = holdfast_job.task AND {guard(Change.CLAIM)}
+    RETURNING {CLAIMED_COLUMNS}"""
+    for database, numbered in NUMBERED.items()
+}
 
 
 @one_write
 async def claim(
-    tx: Tx, wants: Sequence[Want], most: int, worker: str, nonce: str, floor: Place = LOWEST
+    tx: Tx, wants: Sequence[Want], most: int, worker: str, nonce: str, floor: Place = LOWEST, ahead: int = 0
 ) -> list[Claimed]:
-    """Claim up to *most* jobs, in the order of their keys, of what *wants* names in queues that are not paused."""
-    shares = await _shares(tx, wants, most, floor)
+    """Claim up to *most* jobs, in the order of their keys, of what *wants* names in queues that are not paused.
+
+    Up to *ahead* further ones are claimed for later: of tasks that allow it (`Want.ahead_below`), and none that was
+    ever given back or has crashed. Their rows do not say that they have begun, so that nobody is blamed for the death
+    of a worker that had them only waiting.
+    """
+    shares = await _shares(tx, wants, most + ahead, floor)
     leases = list({each.task: each.lease_ms for each in wants}.items())
     given = {"worker": worker, "nonce": nonce, "lease": leases, **_bounds(floor)}
     facts = json.dumps({"worker": worker})
+    below = {(each.queue, each.task): each.ahead_below for each in wants} if ahead else None
     rows: list[Row] = []
     if tx.database == "postgres" and shares:
-        counts = [(*key, count) for key, count in shares.items()]
-        rows = await events.move(tx, CLAIM["postgres"], {"given": counts, **given}, STARTED, facts)
+        if below is None:
+            given |= {"given": [(*key, count) for key, count in shares.items()]}
+        else:
+            given |= {"given": [(*key, count, below[key]) for key, count in shares.items()], "free": most}
+        rows = await events.move(tx, (CLAIM if below is None else CLAIM_AHEAD)["postgres"], given, STARTED, facts)
     elif shares:
         for (queue, task), count in shares.items():
-            each = {"queue": queue, "task": task, "most": count}
-            rows += await events.move(tx, CLAIM["sqlite"], {**each, **given}, STARTED, facts)
+            each: dict[str, object] = {"queue": queue, "task": task, "most": count}
+            if below is not None:
+                each |= {"below": below[queue, task], "free": most - sum(row[-1] for row in rows)}
+            rows += await events.move(
+                tx, (CLAIM if below is None else CLAIM_AHEAD)["sqlite"], {**each, **given}, STARTED, facts
+            )
     claimed = await _with_blockers(tx, rows, nonce)
-    return sorted(claimed, key=lambda each: (each.sort_key, each.token.seq))
+    return sorted(claimed, key=place_of)
+
+
+def place_of(job: Claimed) -> Place:
+    """Say where *job* stood in the order of claims."""
+    return job.sort_key, job.token.seq
 
 
 STARTED: Sequence[EventName] = ("job:started",)
@@ -181,7 +239,10 @@ UNTOUCHED = 2
 
 async def _with_blockers(tx: Tx, rows: Sequence[Row], nonce: str) -> list[Claimed]:
     """Read what was claimed; for those that may have waited for others, how these ended, by two statements."""
-    claimed = [Claimed(Token(seq, attempt, nonce), *rest) for seq, _, _, attempt, _, *rest in rows]
+    claimed = [
+        Claimed._make((Token(seq, attempt, nonce), *rest, bool(is_begun), ()))
+        for seq, _, _, attempt, _, *rest, is_begun in rows
+    ]
     if not (moved := [seq for seq, _, version, *_ in rows if version > UNTOUCHED]):
         return claimed
     links = sorted(await tx.fetch_all(blockers.LINKS, jobs=moved))
@@ -225,6 +286,7 @@ async def admit_and_claim(
     worker: str,
     nonce: str,
     floor: Place = LOWEST,
+    ahead: int = 0,
     *,
     is_crowded: bool = False,
 ) -> Claims:
@@ -236,20 +298,29 @@ async def admit_and_claim(
     """
     claimed: list[Claimed] = []
     if floor != LOWEST and not is_crowded:
-        claimed = await claim(tx, wants, most, worker, nonce, floor)
-        if len(claimed) == most:
+        claimed = await claim(tx, wants, most, worker, nonce, floor, ahead)
+        if len(claimed) == most + ahead:
             return Claims(claimed, more=True)
+        most, ahead = _left(claimed, most, ahead)
         floor = LOWEST
     queues = sorted({each.queue for each in wants})
     admitted = [await admission.admit(tx, queue) for queue in queues]
     count, is_crowded = sum(admitted), max(admitted, default=0) == admission.MOST_ARRIVALS
-    if wants and most > 0:
-        claimed += await claim(tx, wants, most - len(claimed), worker, nonce, floor)
-    if len(claimed) == most or is_crowded or floor != LOWEST:  # below the floor there may be some
+    if wants and most + ahead > 0:
+        found = await claim(tx, wants, most, worker, nonce, floor, ahead)
+        claimed += found
+        most, ahead = _left(found, most, ahead)
+    if most + ahead == 0 or is_crowded or floor != LOWEST:  # below the floor there may be some
         return Claims(claimed, more=True, is_crowded=is_crowded, admitted=count)
     rows = await tx.fetch_all(NEXT_ARRIVAL, given=[(queue,) for queue in queues])
     waits = [wait for (wait,) in rows if wait is not None]
     return Claims(claimed, more=False, next_ms=max(min(waits), 0) if waits else None, admitted=count)
+
+
+def _left(claimed: Sequence[Claimed], most: int, ahead: int) -> tuple[int, int]:
+    """Say how many may still be claimed, to begin and to wait, after these."""
+    begun = sum(each.is_begun or each.is_suspect for each in claimed)
+    return most - begun, ahead - (len(claimed) - begun)
 
 
 MINE = f"""
@@ -262,16 +333,43 @@ async def claimed_by(tx: Tx, worker: str, nonce: str) -> list[Claimed]:
     return await _with_blockers(tx, await tx.fetch_all(MINE, worker=worker, nonce=nonce), nonce)
 
 
+IN_CHILD = "/child"
+"""Ends the worker's name on the row of a suspect that runs in a child process: the worker cannot die of such a job."""
+
 BEGIN = """
-    UPDATE holdfast_job SET started_at = $now
+    UPDATE holdfast_job SET started_at = $now, worker = coalesce(CAST(:worker AS text), worker)
     WHERE seq = :seq AND attempt = :attempt AND nonce = :nonce AND coalesce(status, '') = 'running'
     RETURNING seq"""
 
 
 @repeatable
-async def begin(tx: Tx, token: Token) -> bool:
-    """Write down that the handler of a suspect begins, for which the claim waited; tell whether it is still ours."""
-    return bool(await tx.fetch_all(BEGIN, seq=token.seq, attempt=token.attempt, nonce=token.nonce))
+async def begin(tx: Tx, token: Token, worker: str | None = None) -> bool:
+    """Write down that the handler of a suspect begins, for which the claim waited; tell whether it is still ours.
+
+    If it begins in a child process, *worker* is the name of its worker and `IN_CHILD`.
+    """
+    return bool(await tx.fetch_all(BEGIN, seq=token.seq, attempt=token.attempt, nonce=token.nonce, worker=worker))
+
+
+MARK_BEGUN = """
+    UPDATE holdfast_job SET started_at = $now
+    FROM $list(given: seq bigint, attempt bigint, nonce text)
+    WHERE holdfast_job.seq = given.seq AND holdfast_job.attempt = given.attempt AND holdfast_job.nonce = given.nonce
+        AND coalesce(holdfast_job.status, '') = 'running' AND holdfast_job.started_at IS NULL
+        AND holdfast_job.seq $free(seqs)
+    RETURNING holdfast_job.seq"""
+
+
+async def mark_begun(tx: Tx, tokens: Sequence[Token]) -> set[Token]:
+    """Write down that handlers have begun of what was claimed ahead; give those of which that is written.
+
+    What is lost, or locked by somebody, is passed over.
+    """
+    if not tokens:
+        return set()
+    rows = await tx.fetch_all(MARK_BEGUN, given=[each.values() for each in tokens], seqs=[each.seq for each in tokens])
+    marked = {seq for (seq,) in rows}
+    return {each for each in tokens if each.seq in marked}
 
 
 FENCE = """holdfast_job.seq = given.seq AND holdfast_job.attempt = given.attempt AND holdfast_job.nonce = given.nonce"""

@@ -6,6 +6,13 @@ lease looks expired, so only rows are taken whose own lease is shorter than the 
 since its server started; and a row that was found expired *and locked* is left alone for one lease more, for its worker
 could not renew it. Who reaps says what time it expects the database to have: if that is far later, the call has waited
 for long, or the clock has jumped, and every lease looks expired as after an outage.
+
+*Blame.* A worker may have died of any job that had begun in its process: each of them has crashed. It has not died of
+what had not begun, nor of a suspect in a child process, whose own death the worker would have reported; nor has it died
+of any if its whole machine was started anew. Any other death counts, also by SIGKILL: the system may have sent it, for
+lack of memory. Nobody can know
+that a worker which renews no lease is dead: one that stood still, or was cut off, and finds its jobs taken takes the
+crashes back.
 """
 
 from __future__ import annotations
@@ -13,13 +20,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.database.tx import Row, Tx
 from holdfast.models import RESERVED
-from holdfast.outcomes import Kind, Outcome, lost
-from holdfast.store.jobs.claiming import token_of
-from holdfast.store.jobs.settling import Settlement, decide, lock_other_rows, write_ends
-from holdfast.store.rows import LOCKED, to_locked
+from holdfast.outcomes import LOST, Facts, Kind, Outcome, lost
+from holdfast.store.jobs.claiming import IN_CHILD, Token, token_of
+from holdfast.store.jobs.settling import LOCK_RUNNING, Settlement, decide, lock_other_rows, write_ends
+from holdfast.store.rows import LOCKED, LockedJob, to_locked
+from holdfast.store.workers import Machine, ended_by_restart
 
 MOST_REAPED = 50
 
@@ -71,13 +80,18 @@ FIND = """
     ORDER BY lease_until LIMIT :most"""
 # coalesce: plainly written it goes by the index of all leases
 EXPIRED = f"""
-    SELECT {LOCKED} FROM holdfast_job
+    SELECT {LOCKED}, worker FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(lease_until, $now) < $now
     ORDER BY seq $skip_locked"""
 
 
 async def reap(
-    tx: Tx, quiet_ms: int, spared: Sequence[int] = (), most: int = MOST_REAPED, expected_ms: int | None = None
+    tx: Tx,
+    quiet_ms: int,
+    spared: Sequence[int] = (),
+    most: int = MOST_REAPED,
+    expected_ms: int | None = None,
+    machine: Machine | None = None,
 ) -> Reaped:
     """Take back jobs whose lease is over, but none of *spared* and none whose lease is longer than *quiet_ms*.
 
@@ -95,7 +109,7 @@ async def reap(
         return Reaped(now_ms)
     ripe = [seq for seq, lease_ms in found.items() if late_ms <= lease_ms / MARGIN_SHARE]
     rows = await tx.fetch_all(EXPIRED, seqs=ripe) if ripe else []
-    taken = await _take_back(tx, rows)
+    taken = await _take_back(tx, rows, machine)
     locked = {seq: lease_ms for seq, lease_ms in found.items() if seq not in taken}
     return Reaped(now_ms, len(taken), locked=locked, more=len(found) == most)
 
@@ -111,34 +125,97 @@ async def still_locked(tx: Tx, seqs: Sequence[int]) -> set[int]:
 
 
 OF_DEAD = f"""
-    SELECT {LOCKED} FROM holdfast_job
+    SELECT {LOCKED}, worker FROM holdfast_job
     WHERE lease_until IS NOT NULL AND worker $any(workers: text)
     ORDER BY lease_until LIMIT :most $skip_locked"""
 
 
-async def reap_dead(tx: Tx, workers: Sequence[str], most: int = MOST_REAPED) -> int:
+async def reap_dead(tx: Tx, workers: Sequence[str], most: int = MOST_REAPED, machine: Machine | None = None) -> int:
     """Take back jobs of *workers* that are proved dead, lease or not; answer how many."""
-    rows = await tx.fetch_all(OF_DEAD, workers=list(workers), most=most)
-    return len(await _take_back(tx, rows))
+    names = [name for each in workers for name in (each, each + IN_CHILD)]
+    rows = await tx.fetch_all(OF_DEAD, workers=names, most=most)
+    return len(await _take_back(tx, rows, machine))
+
+
+async def give_back_unwritten(tx: Tx, tokens: Sequence[Token]) -> int:
+    """Give back jobs whose ends their worker, which is about to end, could not write; answer how many.
+
+    They run again, and it costs no attempt. Those whose task says that a lost one does not run again are left to be
+    lost: their handlers have done their work.
+    """
+    held = [to_locked(row) for row in await tx.fetch_all(LOCK_RUNNING, seqs=[each.seq for each in tokens])]
+    jobs = await lock_other_rows(tx, [job for job in held if token_of(job) in tokens])
+    policies = await _policies(tx, jobs)
+    outcome = Outcome(Kind.GIVE_BACK, reason="its end could not be written")
+    given_back = [
+        (job, decide(job, Settlement(token_of(job), outcome, policies[job.task].get("halts_lane", True))))
+        for job in jobs
+        if policies[job.task].get("on_lost", "retry") == "retry"
+    ]
+    await write_ends(tx, given_back)
+    return len(given_back)
+
+
+ACCUSED = """
+    SELECT seq, error FROM holdfast_job
+    WHERE seq $any(seqs: bigint) AND crashes > 0 AND coalesce(status, '') IN ('pending', 'running')
+    ORDER BY seq $skip_locked"""
+ABSOLVE = """
+    UPDATE holdfast_job SET crashes = crashes - 1, error = given.error
+    FROM $list(given: seq bigint, error text) WHERE holdfast_job.seq = given.seq"""
+
+
+async def absolve(tx: Tx, tokens: Sequence[Token], worker: str) -> int:
+    """Take back the crashes of jobs that *worker* has lost and that has not died; answer of how many.
+
+    The error on the row tells that a crash was counted for that very attempt, and from then on that it was none.
+    """
+    attempts = {each.seq: each.attempt for each in tokens}
+    found = [(seq, json.loads(error or "{}")) for seq, error in await tx.fetch_all(ACCUSED, seqs=sorted(attempts))]
+    ours = [
+        (seq, json.dumps(error | {"type": "LeaseLost", "message": "the worker lives; its lease was over"}))
+        for seq, error in found
+        if (error.get("type"), error.get("attempt"), error.get("worker")) == (LOST, attempts[seq], worker)
+    ]
+    if ours:
+        await tx.execute(ABSOLVE, given=ours)
+    return len(ours)
 
 
 POLICIES = """SELECT name, policy FROM holdfast_task WHERE name $any(names: text)"""
 
 
-async def _take_back(tx: Tx, rows: Sequence[Row]) -> set[int]:
+async def _policies(tx: Tx, jobs: Sequence[LockedJob]) -> dict[str, dict[str, Any]]:
+    """Read what the tasks of *jobs* say, for those who do not have the code."""
+    names = sorted({job.task for job in jobs})
+    found = await tx.fetch_all(POLICIES, names=names) if names else []
+    return {name: {} for name in names} | {name: json.loads(policy) for name, policy in found}
+
+
+async def _take_back(tx: Tx, rows: Sequence[Row], machine: Machine | None) -> set[int]:
     """Take back what we have locked, with the other rows where their end is written; answer which jobs."""
     if not rows:
         return set()
-    jobs = await lock_other_rows(tx, [to_locked(row) for row in rows])
-    found = await tx.fetch_all(POLICIES, names=sorted({job.task for job in jobs}))
-    policies = {name: json.loads(policy) for name, policy in found}
+    held = [(to_locked(row[:-1]), row[-1]) for row in rows]
+    workers = {job.seq: worker for job, worker in held}
+    jobs = await lock_other_rows(tx, [job for job, _ in held])
+    policies = await _policies(tx, jobs)
+    restarted = await ended_by_restart(tx, sorted(set(workers.values())), machine) if machine else set()
     ending = []
     for job in jobs:
-        policy = policies.get(job.task, {})
+        policy = policies[job.task]
         attempts = policy.get("attempts")
         has_attempts = attempts is None or job.used < attempts
-        outcome = lost(job.crashes, policy.get("on_lost", "retry"), job.lease_until, has_attempts=has_attempts)
-        if job.started_at is None:  # a suspect that waited to run alone; it cannot be what brought the worker down
+        worker = workers[job.seq]
+        outcome = lost(
+            job.crashes,
+            policy.get("on_lost", "retry"),
+            f"the worker was gone; the lease ended at {job.lease_until}",
+            Facts(job.attempt, job.used, worker),
+            has_attempts=has_attempts,
+            is_blamed=not (worker.endswith(IN_CHILD) or worker in restarted),
+        )
+        if job.started_at is None:  # it only waited to run
             outcome = Outcome(Kind.GIVE_BACK, reason="lost before it began")
         elif job.task.startswith(RESERVED):  # ours: it posts a webhook, which is no worker's death and lost by none
             outcome = Outcome(Kind.GIVE_BACK, reason="lost")

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -29,17 +30,18 @@ from holdfast.store.rows import AGAIN_MS, LOCKED, LockedJob, leave_to_admission,
 NO_CHAINS: Mapping[UUID, UUID] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What one attempt came to.
 
-    *halts_lane* is its task's policy; *is_plain* says that the job is in no lane and the first of its chain.
+    *halts_lane* is its task's policy; *is_plain* says that the job is in no lane and the first of its chain,
+    *has_begun* that its handler has.
     """
 
     token: Token
     outcome: Outcome
     halts_lane: bool = True
     is_plain: bool = False
+    has_begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +88,26 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     return Settled(done_now, lost, busy, refused)
 
 
-# a block waits for who has its row, and the UPDATE itself does: when it has the row it looks at it again
-COMPLETE, COMPLETE_BLOCK = (
+# a block waits for who has its row, and the UPDATE itself does: when it has the row it looks at it again; the last one
+# leaves to the others what must be followed by another statement
+COMPLETE, COMPLETE_BLOCK, COMPLETE_ALONE = (
     f"""
     UPDATE holdfast_job
     SET status = 'completed', output = given.output, reason = NULL, error = NULL, wake_at = NULL, worker = NULL,
         lease_until = NULL, completed_by = worker, closed_as = 'completed', closed_at = $now, finished_at = $now,
-        version = version + 1
+        started_at = coalesce(started_at, $now), version = version + 1
     FROM $list(given: seq bigint, attempt bigint, nonce text, output text)
     WHERE {FENCE} AND {guard(Change.COMPLETE)}
         AND holdfast_job.lane IS NULL AND holdfast_job.chain_index = 0 AND holdfast_job.unique_key IS NULL
         AND holdfast_job.watched = 0 AND holdfast_job.seq {free}
     RETURNING holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt, holdfast_job.history,
         holdfast_job.current_phase, {fan_out.MAY_WANT} AS may_want"""
-    for free in ("$free(seqs)", "IS NOT NULL")
+    for free in (
+        "$free(seqs)",
+        "IS NOT NULL",
+        f"IS NOT NULL AND holdfast_job.current_phase IS NULL AND NOT {fan_out.MAY_WANT}",
+    )
 )
-COMPLETED: Sequence[EventName] = ("job:completed", "chain:completed")
 
 
 def is_simple(settlement: Settlement) -> bool:
@@ -121,10 +127,16 @@ async def complete(tx: Tx, plain: Sequence[Settlement]) -> set[int]:
     return await complete_by(tx, COMPLETE, plain, seqs=[each.token.seq for each in plain])
 
 
+async def complete_and_commit(tx: Tx, settlement: Settlement) -> bool:
+    """Complete such a chain, if nothing else follows from that, in one round trip with COMMIT, where *tx* can do so."""
+    given = [(*settlement.token, settlement.outcome.output)]
+    return await events.move_and_commit(tx, COMPLETE_ALONE, {"given": given}, events.COMPLETED)
+
+
 async def complete_by(tx: Tx, sql: str, plain: Sequence[Settlement], **values: object) -> set[int]:
     """Run *sql*, one of the statements above, on *plain*; answer which are done."""
     given = [(*each.token, each.outcome.output) for each in plain]
-    rows = await events.move(tx, sql, {"given": given, **values}, COMPLETED)
+    rows = await events.move(tx, sql, {"given": given, **values}, events.COMPLETED)
     phased = [seq for seq, _, _, _, _, current_phase, _ in rows if current_phase is not None]
     await phase_rows.end(tx, [phase_rows.JobEnd(seq, PhaseStatus.COMPLETED) for seq in phased])
     return {row[0] for row in rows}
@@ -168,7 +180,7 @@ def leads_to(kind: Kind) -> Status:
 def decide(job: LockedJob, settlement: Settlement) -> Settlement:
     """Say what becomes of a job by what the attempt came to, and by what was asked for meanwhile."""
     outcome = as_requested(job, settlement.outcome)
-    return settlement if outcome is settlement.outcome else replace(settlement, outcome=outcome)
+    return settlement if outcome is settlement.outcome else settlement._replace(outcome=outcome)
 
 
 def as_requested(job: LockedJob, outcome: Outcome) -> Outcome:
@@ -194,13 +206,14 @@ WRITE_ENDS = f"""
         wake_at = CASE given.gate WHEN 'arrival' THEN coalesce(given.run_at, $now + given.delay) END,
         used = used - given.given_back, interrupted = holdfast_job.interrupted + given.interrupted,
         crashes = crashes + given.crashed, worker = NULL, lease_until = NULL,
+        started_at = CASE given.begun WHEN 1 THEN coalesce(started_at, $now) ELSE started_at END,
         completed_by = CASE given.status WHEN 'completed' THEN worker END,
         closed_as = CASE WHEN chain_index = 0 THEN given.closed_as END,
         closed_at = CASE WHEN chain_index = 0 AND given.closed_as IS NOT NULL THEN $now END,
         finished_at = CASE WHEN given.finished = 1 THEN $now END, version = version + 1
     FROM $list(given: seq bigint, attempt bigint, nonce text, change text, status text, gate text, head bigint,
         output text, reason text, error text, run_at bigint, delay bigint, given_back bigint, interrupted bigint,
-        crashed bigint, closed_as text, finished bigint)
+        crashed bigint, closed_as text, finished bigint, begun bigint)
     WHERE {FENCE}
         AND {guard_by("given.change", {change: change for change, _ in CHANGES.values()})}
     RETURNING holdfast_job.seq, holdfast_job.version"""
@@ -298,6 +311,7 @@ def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
         int(outcome.is_crash),
         status if _closes(settlement) else None,
         int(status in TERMINAL),
+        int(settlement.has_begun and outcome.kind is not Kind.GIVE_BACK),
     )
 
 

@@ -86,6 +86,7 @@ ABORTS = {
 """What is asked of a handler by how its claim stands."""
 
 NO_LONGER_OURS = (AbortReason.TAKEN, AbortReason.COMPLETED, AbortReason.NOT_FOUND)
+FROM_LEASES = (*ABORTS.values(), AbortReason.ERROR)
 
 
 def abort_error(reason: AbortReason, job_id: str) -> Exception:

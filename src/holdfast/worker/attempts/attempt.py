@@ -8,45 +8,45 @@ thread, or a coroutine that will not stop, keeps its job, its slot and its lane 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+import logging
+import threading
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from random import Random
-from typing import Any, TypeAlias, TypeVar, cast
-from uuid import UUID
+from typing import Any, TypeAlias, cast
 
-from holdfast import current_block
-from holdfast.client.starter import take_continuation
+from holdfast.client.completion import BlockState
 from holdfast.database.tx import drive
-from holdfast.errors import (
-    ChainCancelled,
-    ChainFailed,
-    ChainNotFound,
-    InvalidOutput,
-    LeaseLost,
-    Misuse,
-    WaitTimeout,
-)
+from holdfast.errors import InvalidOutput, LeaseLost, Misuse
 from holdfast.fault_points import reach
-from holdfast.models import BlockerEnd
-from holdfast.outcomes import Fail, Kind, Outcome
-from holdfast.states import Status
-from holdfast.store.jobs.claiming import Claimed, ProgressReport
+from holdfast.outcomes import Fail, Kind, Outcome, completed
+from holdfast.store.jobs.claiming import Claimed
 from holdfast.tasks.calls import Call
-from holdfast.tasks.phases import half_up
 from holdfast.tasks.task import Task
-from holdfast.worker.attempts.aborts import NO_LONGER_OURS, Aborted, AbortReason, AbortSignal, abort_error
-from holdfast.worker.attempts.blocks import Blocks, Continued, Desk
-from holdfast.worker.attempts.context import Blocker, BlockingContext, Context, RunningJob
+from holdfast.worker.attempts.aborts import (
+    FROM_LEASES,
+    NO_LONGER_OURS,
+    Aborted,
+    AbortReason,
+)
+from holdfast.worker.attempts.active import STUBBORN_SECONDS
+from holdfast.worker.attempts.blocks import Continued, LocalRun, TokenFence
+from holdfast.worker.attempts.context import BlockingContext, Context
 from holdfast.worker.attempts.judging import Judge
-from holdfast.worker.attempts.phases import Phases, Returned
+from holdfast.worker.attempts.services import AttemptServices
 
-R = TypeVar("R")
+AGAIN_SECONDS = 5.0
+"""Until a handler that was cancelled, and has not stopped, is cancelled again."""
 
-Tell: TypeAlias = Callable[[ProgressReport, bool], Future[bool] | None]
-"""Takes in how far a handler is, and whether that is to be written at once; from any thread."""
+logger = logging.getLogger(__name__)
+
+_MAKING = threading.Lock()
+
+GOES_ON = (Continued, Call)
+STOPS = (asyncio.CancelledError, Aborted, LeaseLost)
+# what users return and raise is known by its type alone: `isinstance` asks the object, which may lie, or raise
+
 AnyContext: TypeAlias = Context | BlockingContext
 Next: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[AnyContext, Next], Awaitable[Any]]
@@ -59,7 +59,6 @@ class ThreadMiddleware:
     around: Callable[[BlockingContext, Callable[[], Any]], Any]
 
     async def __call__(self, context: AnyContext, inner: Next) -> Any:
-        """Do nothing in the event loop."""
         return await inner()
 
 
@@ -71,177 +70,249 @@ def in_thread(function: Callable[[BlockingContext, Callable[[], Any]], Any]) -> 
     return ThreadMiddleware(function)
 
 
-@dataclass(slots=True)
-class Attempt:
-    """An attempt under way; *desk* is its worker's, in the colour of the handler."""
+class Attempt(LocalRun):
+    """An attempt of *job* under way, by the *services* of its worker in the colour of the handler.
 
-    job: Claimed
-    task: Task[..., Any]
-    desk: Desk
-    middleware: Sequence[Middleware]
-    threads: Executor
-    chance: Random
-    tell: Tell
-    is_stubborn: bool = field(default=False, init=False)
-    context: AnyContext = field(init=False)
-    warning: str | None = field(default=None, init=False)
-    """What was raised after a block had completed the job, as JSON text for the history."""
-    _handler: asyncio.Task[Any] | None = field(default=None, init=False)
-    _failed: str | None = field(default=None, init=False)
-    _blocks: Blocks | None = field(default=None, init=False)
-    _phases: Phases | None = field(default=None, init=False)
-    _continued: Continued | None = field(default=None, init=False)
-    _has_ended: bool = field(default=False, init=False)
-    _loop: asyncio.AbstractEventLoop = field(init=False)
+    Thousands of these come and go in a second, so one has only what it was asked for: whatever is not in its
+    constructor is made when it is needed.
+    """
 
-    def __post_init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        kind = Context if self.task.signature.is_async else BlockingContext
-        self.context = kind(self, self.job.id, AbortSignal(self._loop))
-        if self.task.policy.phases:
-            self._phases = Phases(self.job, self.task, self.desk, self)
+    _context: AnyContext | None = None
+    _handler: asyncio.Task[Any] | None = None
+    """The task that the handler runs in, if that can be cancelled."""
+    _late_at: float | None = None
+    _coroutine: types.CoroutineType[Any, Any, Any] | None = None
+    _waits_for: Any = None
+    """What the handler waits for since its first step."""
+    _end: tuple[Any, bool] | None = None
+    """What the handler has given in `begin` or `run_here`, and whether it has raised that; `run` judges it."""
+
+    def __init__(
+        self, job: Claimed, task: Task[..., Any], services: AttemptServices, middleware: Sequence[Middleware] = ()
+    ) -> None:
+        self.job = job
+        self.task = task
+        self.services = services
+        self.middleware = middleware
+
+    @property
+    def context(self) -> AnyContext:
+        if self._context is None:
+            self._context = Context(self) if self.task.signature.is_async else BlockingContext(self)
+        return self._context
+
+    def begin(self) -> Outcome | None:
+        """Make the first step of an async handler that has neither middleware nor phases, in the task that calls this.
+
+        Most handlers need no more, and then they need no task: give what the attempt came to. If it waits for something
+        it gives None, and the task that has called this is the handler's own from there on: it has to `run` the rest.
+        """
+        if (seconds := self.task.policy.timeout) is not None:
+            self._late_at = self.services.loop.time() + seconds
+        try:
+            call = self._bound_handler()
+            reach("claim.before_handler")
+            coroutine = call()
+            if not isinstance(coroutine, types.CoroutineType):
+                coroutine = _awaited(coroutine)
+            self._waits_for = coroutine.send(None)
+            self._coroutine = coroutine
+            return None
+        except StopIteration as end:
+            value = end.value
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises ends its own attempt only
+            return self._end_at_once(error, is_error=True)
+        return self._end_at_once(value)  # not in `except`: what it raises would carry the output in its context
+
+    def run_here(self) -> Outcome | None:
+        """Run a plain handler that has no middleware, phases or time-out in the thread that calls this.
+
+        Give what the attempt came to; None where more has to be done to know that: then `run` does the rest.
+        """
+        try:
+            if self.abort_reason is not None:
+                raise Aborted(self.abort_reason)
+            call = self._bound_handler()
+            reach("claim.before_handler")
+            return self._end_at_once(call())
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises ends its own attempt only
+            return self._end_at_once(error, is_error=True)
+
+    def _end_at_once(self, value: Any, *, is_error: bool = False) -> Outcome | None:
+        """Say what the attempt came to, if nothing has to be waited for to know that."""
+        is_plain = self.block is None and self.continued is None and self.abort_reason is None
+        if not is_plain or issubclass(type(value), GOES_ON):
+            self._end = value, is_error
+            return None
+        self.has_ended = True
+        if self.failed is not None:
+            return self.judge(Fail(self.failed))
+        if is_error:
+            return self.judge(value)
+        try:
+            return completed(self.task.encode_output(value))
+        except Exception as error:  # noqa: BLE001 - what the handler gave cannot be stored
+            return self.judge(error)
+
+    @types.coroutine
+    def _resume(self, coroutine: types.CoroutineType[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Be the handler's *coroutine*, whose first step was made already."""
+        waits_for = self._waits_for
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:  # noqa: BLE001 - it is thrown into the handler, and comes back if it wants
+                step = partial(coroutine.throw, error)
+            else:
+                step = partial(coroutine.send, sent)
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
 
     async def run(self) -> Outcome | None:
-        """Run the handler to its end and say what the attempt came to."""
+        """Run the handler to its end, on from where it was left, and say what the attempt came to."""
         try:
-            outcome = await self._returned(await self._within_time())
+            value, is_error = self._end or (await self._within_time(), False)
+            outcome = self._raised(value) if is_error else await self._returned(value)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises ends its own attempt only
             outcome = self._raised(error)
-        self._has_ended = True
-        await self._let_go()
-        return outcome if self._failed is None or outcome is None else self.judge(Fail(self._failed))
+        self.has_ended = True
+        if self.block is not None and (rolling_back := self.block.undo()) is not None:
+            await self._in_colour(rolling_back)  # its connection, or right to write, is for others to have
+        return outcome if self.failed is None or outcome is None else self.judge(Fail(self.failed))
 
-    async def _let_go(self) -> None:
-        """Roll back a block that its handler never left: its connection, or right to write, is for others to have."""
-        blocks = self._blocks
-        if blocks is None:
-            return
-        blocks.end()
-        if (rolling_back := blocks.let_go()) is None:
-            return
+    async def _in_colour(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what its services do; for a plain handler that is in a thread."""
         if self.task.signature.is_async:
-            await rolling_back
+            await work()
         else:
-            await self._in_thread(lambda: drive(rolling_back))
+            await self._in_thread(lambda: drive(work()))
 
     def abort(self, reason: AbortReason) -> None:
         """Tell the handler to stop; the first reason counts. An async handler is cancelled at its next await."""
-        if self.context.abort_reason is not None or (self._blocks is not None and self._blocks.defers(reason)):
+        if self.has_ended or self.abort_reason is not None or self._defers(reason):
             return
-        if self._phases is not None and self._phases.defers(reason):
+        self.abort_reason = reason
+        if self.signal is not None:
+            self.signal.set()
+        self.services.progress.give_up(self.job.token)
+        self.services.loop.call_later(STUBBORN_SECONDS, self._note_stubborn)
+        self._cancel()
+
+    def _note_stubborn(self) -> None:
+        if not self.has_ended:
+            self.is_stubborn = True
+            facts = {"job": self.job.id, "task": self.job.task, "reason": self.abort_reason}
+            logger.warning("handler_does_not_stop", extra=facts)
+
+    def _cancel(self) -> None:
+        """Cancel the handler, and again every few seconds: it, or a library that it calls, may have swallowed it."""
+        if self.has_ended or self._handler is None:
             return
-        self.context.abort_reason = reason
-        self.context.aborted.set()
-        self.desk.progress.give_up(self.job.token)
-        if self._handler is not None and self.task.signature.is_async:
+        if self.abort_reason is None or not self._defers(self.abort_reason):
             self._handler.cancel()
+        self.services.loop.call_later(AGAIN_SECONDS, self._cancel)
+
+    def _defers(self, reason: AbortReason) -> bool:
+        """Tell whether an abort is to wait, or comes from nothing but the end that a block has made itself.
+
+        Once COMMIT is sent, an abort could only keep us from learning what became of it.
+        """
+        block = self.block
+        if self.is_committing_phase or (block is not None and block.state is BlockState.COMMITTING):
+            self.deferred = self.deferred or reason
+            return True
+        return block is not None and block.is_completed and reason in FROM_LEASES
 
     def aborted(self, reason: AbortReason, stop: BaseException | None = None) -> Outcome | None:
         """Say what an attempt comes to that was stopped for *reason*, and left its handler by *stop*."""
-        return self._judge.aborted(reason, self._failed, stop)
+        return self._judge.aborted(reason, self.failed, stop)
 
     def judge(self, error: BaseException) -> Outcome:
-        """Say what the attempt comes to that ends in *error*."""
         return self._judge.raised(error)
-
-    def leave_behind(self) -> None:
-        """Do nothing: a handler that does not stop in this process cannot be ended."""
-
-    @property
-    def abort_reason(self) -> AbortReason | None:
-        """Why the handler was told to stop, if it was."""
-        return self.context.abort_reason
 
     @property
     def _judge(self) -> Judge:
-        return Judge(self.job, self.task, self.desk.worker, self.chance)
+        return Judge(self.job, self.task, self.services.worker, self.services.chance)
 
     async def _returned(self, output: object) -> Outcome | None:
-        blocks = self._blocks
-        if blocks is not None and blocks.is_completed:
-            self._compare(output, blocks)
+        block = self.block
+        if block is not None and block.is_completed:
+            self._compare(output, block)
             return None
-        if blocks is not None and blocks.owes_the_end:
+        if block is not None and block.owes_the_end:
             raise Misuse(
                 "the handler has returned, but its block has not completed the job: it was never left, as in a "
                 "generator, or it was rolled back and its error swallowed; leave the block, and let its error pass"
             )
-        if self._continued is not None or isinstance(output, Continued | Call):
+        if self.continued is not None or issubclass(type(output), GOES_ON):
             return await self._goes_on(output)
-        return Outcome(Kind.COMPLETE, output=self.task.encode_output(output))
+        return completed(self.task.encode_output(output))
 
     async def _goes_on(self, output: object) -> Outcome:
         if isinstance(output, Call):
             output.consume()
             raise Misuse(f"the handler has returned a call of {output.task}; write `return ctx.continue_with(call)`")
-        if output is not self._continued or self._continued is None:
+        if output is not self.continued or self.continued is None:
             raise Misuse("ctx.continue_with() was called; return just what it gave, or do not call it")
-        successor = await self.desk.starting.continuation_of(self.desk.runner, self._continued.call)
+        successor = await self.services.starting.continuation_of(self.services.runner, self.continued.call)
         return Outcome(Kind.COMPLETE, successor=successor)
 
     def _raised(self, error: BaseException) -> Outcome | None:
-        blocks, reason = self._blocks, self.context.abort_reason
-        if blocks is not None and blocks.is_completed:
+        if self.block is not None and self.block.is_completed:
             self._warn(error)
             return None
-        reason = reason or self._found
-        if reason is not None and isinstance(error, asyncio.CancelledError | Aborted | LeaseLost):
+        reason = self.stop_reason()
+        if reason is not None and issubclass(type(error), STOPS):
             return self.aborted(reason, error)
         return None if reason in NO_LONGER_OURS else self.judge(error)
 
-    def _compare(self, output: object, blocks: Blocks) -> None:
+    def _compare(self, output: object, block: TokenFence) -> None:
         """Warn of an output that goes nowhere, because a block has completed the job with another."""
-        assert blocks.outcome is not None  # noqa: S101 - it has completed
+        assert block.outcome is not None  # noqa: S101 - it has completed
         if output is None or isinstance(output, Continued):
             return
         try:
-            is_same = self.task.encode_output(output) == blocks.outcome.output
+            is_same = self.task.encode_output(output) == block.outcome.output
         except InvalidOutput:
             is_same = False
         if not is_same:
             self._warn(Misuse("what the handler returned is not what its block has completed the job with"))
 
     def _warn(self, error: BaseException) -> None:
-        reason = self.context.abort_reason
-        if isinstance(error, asyncio.CancelledError | Aborted) and reason is not None:
+        reason = self.abort_reason
+        if issubclass(type(error), STOPS[:2]) and reason is not None:
             if reason is AbortReason.SHUTDOWN:
                 return
-            error = Fail(self._failed) if self._failed is not None else Aborted(reason)
+            error = Fail(self.failed) if self.failed is not None else Aborted(reason)
         self.warning = self._judge.describe(error)
 
     async def _within_time(self) -> Any:
-        self._handler = asyncio.current_task()
-        self.context.raise_if_aborted()
-        seconds = self.task.policy.timeout
-        timer = None if seconds is None else self._loop.call_later(seconds, self.abort, AbortReason.TIMEOUT)
+        if self.task.signature.is_async:
+            self._handler = asyncio.current_task()
+        if self.abort_reason is not None and self._coroutine is None:
+            raise Aborted(self.abort_reason)
+        loop, timer = self.services.loop, None
+        if (seconds := self.task.policy.timeout) is not None:
+            timer = loop.call_at(self._late_at or loop.time() + seconds, self.abort, AbortReason.TIMEOUT)
         try:
-            if self._phases is not None and self.job.current_phase is not None:
-                await self._load(self._phases)
-            return await self._call()
+            if self._coroutine is not None:
+                return await self._resume(self._coroutine)
+            if self.task.policy.phases:
+                phases = self.context._phases  # made here, before several threads of the handler can ask for it
+                if self.job.current_phase is not None:
+                    await self._in_colour(phases.load)
+            call: Next = self._run_handler
+            for layer in reversed(self._layers):
+                call = partial(_pass_through, layer, self.context, call)
+            return await call()
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def _load(self, phases: Phases) -> None:
-        """Read what earlier attempts have finished, before the handler begins."""
-        if self.task.signature.is_async:
-            await phases.load()
-        else:
-            await self._in_thread(lambda: drive(phases.load()))
-
-    async def _call(self) -> Any:
-        call: Next = self._run_handler
-        for layer in reversed(self._layers):
-            call = _wrapped(layer, self.context, call)
-        return await call()
-
     async def _run_handler(self) -> Any:
-        given = self.task.decode_input(self.job.input)
-        arguments = {name: getattr(given, name) for name in self.task.signature.binding.names}
-        function = self.task.function
-        assert function is not None  # noqa: S101 - a worker claims only tasks whose code it has
-        context = (self.context,) if self.task.signature.takes_context else ()
-        call = partial(function, *context, **arguments)
+        call = self._bound_handler()
         reach("claim.before_handler")
         if self.task.signature.is_async:
             return await call()
@@ -250,168 +321,30 @@ class Attempt:
                 call = partial(layer.around, cast("BlockingContext", self.context), call)
         return await self._in_thread(call)
 
+    def _bound_handler(self) -> Callable[[], Any]:
+        """Give the handler with its arguments, as they were stored."""
+        given = self.task.decode_input(self.job.input)
+        arguments = {name: getattr(given, name) for name in self.task.signature.binding.names}
+        function = self.task.function
+        assert function is not None  # noqa: S101 - a worker claims only tasks whose code it has
+        if self.task.signature.takes_context:
+            return partial(function, self.context, **arguments)
+        return partial(function, **arguments)
+
     @property
     def _layers(self) -> tuple[Middleware, ...]:
         return (*self.middleware, *self.task.middleware)
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         """Call in a thread, which cannot be ended: whoever cancels waits until it comes back by itself."""
-        return (await self._threaded(call, lambda: self.abort(AbortReason.SHUTDOWN))).value
-
-    async def _threaded(self, call: Callable[[], Any], cancelled: Callable[[], None]) -> Returned:
-        variables = contextvars.copy_context()
-        future = self._loop.run_in_executor(self.threads, variables.run, _caught, call)
-        is_cancelled = False
-        while not future.done():
-            try:
-                await asyncio.shield(future)
-            except asyncio.CancelledError:
-                is_cancelled = True
-                cancelled()
-        value, error = future.result()
-        if error is not None:
-            raise error
-        return Returned(value, is_cancelled)
-
-    # what its context asks for
-
-    def facts(self) -> RunningJob:
-        """Tell the facts of this attempt."""
-        job = self.job
-        return RunningJob(
-            id=UUID(job.id),
-            chain_id=UUID(job.chain_id),
-            chain_index=job.chain_index,
-            task=job.task,
-            queue=job.queue,
-            lane=job.lane,
-            attempt=job.token.attempt,
-            used=job.used,
-            crashes=job.crashes,
-        )
-
-    def blockers(self) -> tuple[Blocker, ...]:
-        """Tell how the chains ended that the job has waited for."""
-        decoder = self.desk.starting.decoder
-        return tuple(
-            Blocker(each.chain_id, each.task, each.closed_as, decoder.output(each.task, each.output))
-            for each in self.job.blockers
-        )
-
-    def blocker_output(self, task: Task[..., R], index: int) -> R:
-        """Read the output of one of them."""
-        ends = self.job.blockers
-        if not 0 <= index < len(ends):
-            raise Misuse(f"the job has waited for {len(ends)} chains, so there is no blocker {index}; the first is 0")
-        return task.decode_output(_output_of(ends[index]))
-
-    def blocks(self) -> Blocks:
-        """Give the blocks of this attempt."""
-        if self._blocks is None:
-            self._blocks = Blocks(
-                self.job,
-                self.task,
-                self.desk,
-                lambda: self.context.abort_reason,
-                self.abort_soon,
-                lambda: None if self._phases is None else self._phases.active,
-            )
-            if self._has_ended:
-                self._blocks.end()
-        return self._blocks
-
-    def continue_with(self, call: Call[Any]) -> Continued:
-        """Go on with *call* when the handler has returned what this gives."""
-        taken = take_continuation(call)
-        if self._blocks is not None and self._blocks.is_completing:
-            raise Misuse("the job is completed by a block; write `return tx.continue_with(call)` inside it")
-        if self._continued is not None:
-            raise Misuse("ctx.continue_with() was called already; a job has one successor")
-        self._continued = Continued(taken)
-        return self._continued
-
-    def fail(self, reason: str) -> None:
-        """Fail the job for good, from any thread."""
-        self._failed = reason
-        self.abort_soon(AbortReason.FAILED)
-
-    def phases(self) -> Phases:
-        """Give the phases of this attempt; those of a task that declares none refuse whatever they are asked for."""
-        return self._phases or Phases(self.job, self.task, self.desk, self)
-
-    def report(self, percent: float, message: str | None, at_once: bool) -> Future[bool] | None:
-        """Take in how far the handler is, from any thread; *at_once* gives what `flushed` takes."""
-        if self._phases is not None:
-            return self.tell(self._phases.report(percent, message), at_once)
-        return self.tell(ProgressReport(self.job.token, half_up(percent), message), at_once)
-
-    async def flushed(self, written: Future[bool]) -> None:
-        """Wait until a report is written, or raise why nobody will write it."""
-        current_block.refuse_flush()
-        reason = self.context.abort_reason
-        if reason is None and await self.desk.wait(written):
-            return
-        reason = reason or self.context.abort_reason
-        if reason is None:
-            raise Misuse("the job has ended, so that nobody writes its progress any more; report it before")
-        raise abort_error(reason, self.job.id)
-
-    # what its phases ask for
-
-    def refuse_phase(self) -> None:
-        """Raise if no phase may begin now: the handler is to stop, has ended, or has completed its job."""
-        if self._has_ended:
-            raise Misuse("ctx.phase() cannot begin now: the handler has ended; let it await whatever it has begun")
-        current_block.refuse_alone("ctx.phase")
-        if self._blocks is not None and self._blocks.is_completing:
-            raise Misuse("ctx.phase() cannot begin now: the job is completed by a block; phases come before it")
-        if (reason := self.stop_reason()) is not None:
-            raise abort_error(reason, self.job.id)
-
-    def stop_reason(self) -> AbortReason | None:
-        """Tell why the handler is to stop, if it is."""
-        return self.context.abort_reason or self._found
-
-    def abort_soon(self, reason: AbortReason) -> None:
-        """Have the handler stop; from any thread."""
-        self._loop.call_soon_threadsafe(self.abort, reason)
-
-    async def call_in_thread(self, call: Callable[[], Any]) -> Returned:
-        """Run a plain function of an async handler; whatever happens, wait until it comes back."""
-        return await self._threaded(call, lambda: None)
-
-    @property
-    def _found(self) -> AbortReason | None:
-        """What a block or a phase has found of the claim, before anybody told the attempt."""
-        by_block = None if self._blocks is None else self._blocks.found
-        return by_block or (None if self._phases is None else self._phases.found)
+        value, _ = await self.services.call_in_thread(call, lambda: self.abort(AbortReason.SHUTDOWN))
+        return value
 
 
-def _output_of(end: BlockerEnd) -> str:
-    """Give the text of a blocker's output, or raise why there is none."""
-    if not end.task:
-        raise ChainNotFound(end.chain_id)
-    match end.closed_as:
-        case Status.FAILED:
-            raise ChainFailed(end.chain_id, end.chain_id)
-        case Status.CANCELLED:
-            raise ChainCancelled(end.chain_id, end.chain_id)
-        case Status.COMPLETED if end.output is not None:
-            return end.output
-        case _:
-            raise WaitTimeout([end.chain_id], 0)
+async def _awaited(handler: Awaitable[Any]) -> Any:
+    """Wait for what a handler gives that is no coroutine, as one that is wrapped may."""
+    return await handler
 
 
-def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Give what *call* returns or raises; a future refuses StopIteration and would never be done."""
-    try:
-        return call(), None
-    except BaseException as error:  # noqa: BLE001 - it is raised where the attempt is judged
-        return None, error
-
-
-def _wrapped(layer: Middleware, context: AnyContext, inner: Next) -> Next:
-    async def call() -> Any:
-        return await layer(context, inner)
-
-    return call
+async def _pass_through(layer: Middleware, context: AnyContext, inner: Next) -> Any:
+    return await layer(context, inner)

@@ -12,112 +12,41 @@ COMMIT can be lost: then the row is locked, which waits for whatever became of i
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast, overload
+from uuid import UUID
 
 from holdfast.client.completion import BlockState, Fence
-from holdfast.client.providers import Opener
-from holdfast.client.starter import Starter
-from holdfast.database.tx import Blocking, First, OpenTx, Runner, Store
-from holdfast.errors import Misuse
-from holdfast.outcomes import Outcome
-from holdfast.runtime import Runtime
-from holdfast.store.jobs.claiming import Claimed, ProgressReport, Token
+from holdfast.client.starter import take_continuation
+from holdfast.client.transactions import BlockingTransaction, BlockTransaction, Transaction
+from holdfast.database.tx import Last, OpenTx, Tx
+from holdfast.errors import InvalidOutput, LeaseLost, Misuse, StoreError, Unavailable, UnknownOutcome
+from holdfast.outcomes import Kind, Outcome
+from holdfast.store.jobs import block_ends
+from holdfast.store.jobs.claiming import ClaimState
+from holdfast.store.jobs.settling import Settlement
 from holdfast.tasks.calls import Call
 from holdfast.tasks.task import Task
-from holdfast.worker.attempts.aborts import ABORTS, AbortReason, abort_error
+from holdfast.worker.attempts.aborts import ABORTS, AbortReason, AbortSignal, abort_error
+from holdfast.worker.attempts.active import Run
+from holdfast.worker.attempts.services import AttemptServices
+
+R = TypeVar("R")
 
 
-class BlockKind(StrEnum):
-    """The kinds of blocks, as they are called on a context."""
-
-    PREPARE = "prepare"
-    COMPLETE = "complete"
-    ATOMIC = "atomic"
-
+BlockKind: TypeAlias = Literal["prepare", "complete", "atomic"]
 
 REFUSALS = {
-    (True, BlockState.OPEN): "prepare() is still open: leave that block first",
-    (True, BlockState.COMMITTED): "prepare() was used, and can be used once; what follows it is complete()",
-    (False, BlockState.OPEN): "the block that completes the job is still open, and nothing can be opened inside it",
-    (False, BlockState.COMMITTED): "the job is completed: each block can be used once, and none after that",
+    (True, False): "prepare() is still open: leave that block first",
+    (True, True): "prepare() was used, and can be used once; what follows it is complete()",
+    (False, False): "the block that completes the job is still open, and nothing can be opened inside it",
+    (False, True): "the job is completed: each block can be used once, and none after that",
 }
-"""Why no other block can be opened behind the last one, by whether that was `prepare()` and how far it has come."""
-AFTER_ROLLBACK = "a block of this attempt was rolled back: let its error pass, and the next attempt begins anew"
+"""Why no other block can be opened behind the last one, by whether that was `prepare()` and has committed."""
 
-FROM_LEASES = (*ABORTS.values(), AbortReason.ERROR)
-
-
-class KeepsLeases(Protocol):
-    """Who knows how the leases stand: in this process, or by what a child's worker has told it."""
-
-    def may_complete(self, token: Token) -> bool:
-        """Tell whether a lease is surely still ours, by our own clock."""
-
-    def drop(self, token: Token) -> None:
-        """Keep a lease no longer: a block has completed the job."""
-
-
-class TakesReports(Protocol):
-    """Who writes what handlers report: `Progress`, in this process or in a child's worker."""
-
-    def unwritten(self, token: Token) -> list[ProgressReport]:
-        """Give what is not written yet of an attempt, for a transaction that completes its job, or rolls back."""
-
-    def hold(self, token: Token) -> Future[bool]:
-        """Write nothing more of an attempt until `release`; the future tells when no write is under way."""
-
-    def release(self, token: Token, *, is_written: bool) -> None:
-        """Go on; *is_written*: all that was said until now is written, or was overtaken."""
-
-    def give_up(self, token: Token) -> None:
-        """Have nobody wait any longer for a report of an attempt that is to stop."""
-
-    def forget(self, tokens: Iterable[Token]) -> None:
-        """Forget attempts whose end is written down, or somebody else's by now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What blocks need of their worker, in the colour of the handler: nothing here suspends on the blocking side."""
-
-    begin: Callable[[float, First, object], Awaitable[OpenTx]]
-    """Opens a block's transaction, by the lease, what is run first, and `using=`."""
-    runner: Runner
-    pause: Callable[[float], Awaitable[None]]
-    wait: Callable[[Future[bool]], Awaitable[bool]]
-    starting: Starter
-    leases: KeepsLeases
-    progress: TakesReports
-    worker: str
-
-
-def make_desks(
-    store: Store,
-    opener: Opener,
-    runtime: Runtime,
-    starting: Starter,
-    leases: KeepsLeases,
-    progress: TakesReports,
-    worker: str,
-) -> dict[bool, Desk]:
-    """Make the desks of one worker: True for handlers that are async, False for plain ones."""
-
-    async def pause_blocking(seconds: float) -> None:
-        runtime.sleep_blocking(seconds)
-
-    async def wait_blocking(future: Future[bool]) -> bool:
-        return future.result()
-
-    begin, begin_blocking, blocking = opener.begin, opener.begin_blocking, Blocking(store)
-    return {
-        True: Desk(begin, store, runtime.sleep, asyncio.wrap_future, starting, leases, progress, worker),
-        False: Desk(begin_blocking, blocking, pause_blocking, wait_blocking, starting, leases, progress, worker),
-    }
+RESOLVE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,123 +56,232 @@ class Continued:
     call: Call[Any]
 
 
-class Blocks:
-    """The blocks of one attempt, in order; *reason* tells why it is to stop, if it is, and *abort* has it stop.
+class LocalRun(Run):
+    """An attempt in this process, as its context, its blocks and its phases see it."""
 
-    *phase* names the phase that is under way.
-    """
+    task: Task[..., Any]
+    services: AttemptServices
+    has_ended = False
+    signal: AbortSignal | None = None
+    """Is set when the handler is to stop; made when somebody asks for it."""
+    found: AbortReason | None = None
+    """What a block or a phase has found of the claim, before anybody told the attempt."""
+    deferred: AbortReason | None = None
+    """Why the handler is to stop once the answer to a COMMIT is here."""
+    block: TokenFence | None = None
+    """The block that was opened last."""
+    active_phase: str | None = None
+    is_committing_phase = False
+    """Whether the end of a phase is just being committed, and an abort is to wait for that."""
+    continued: Continued | None = None
+    failed: str | None = None
+    """What the handler has failed the job with, for good."""
 
-    def __init__(
-        self,
-        job: Claimed,
-        task: Task[..., Any],
-        desk: Desk,
-        reason: Callable[[], AbortReason | None],
-        abort: Callable[[AbortReason], None],
-        phase: Callable[[], str | None],
-    ) -> None:
-        self.job = job
-        self.task = task
-        self.desk = desk
-        self._reason = reason
-        self._abort = abort
-        self._phase = phase
-        self._kind: BlockKind | None = None
-        self._last: Fence | None = None
-        """The block that was opened last, and of which kind it is."""
-        self._has_ended = False
-        self._deferred: AbortReason | None = None
-        self.found: AbortReason | None = None
-        """What a block itself has found of the claim, before anybody told the attempt."""
-        self.outcome: Outcome | None = None
-        """What the job was completed with, once it is."""
-        self.has_end = False
-        """Whether a block was given the job's end: then nothing but its commit makes that come true."""
-
-    @property
-    def is_completed(self) -> bool:
-        """Tell whether a block has completed the job."""
-        return self.is_completing and self._state is BlockState.COMMITTED
-
-    @property
-    def is_completing(self) -> bool:
-        """Tell whether the job is in the hand of a block that completes it, or has been."""
-        return self._kind not in (None, BlockKind.PREPARE) and self._state is not BlockState.ROLLED_BACK
-
-    @property
-    def owes_the_end(self) -> bool:
-        """Tell whether a block was to complete the job and has not: it was rolled back, or was never left."""
-        return (self.is_completing or self.has_end) and not self.is_completed
-
-    @property
-    def _state(self) -> BlockState | None:
-        return None if self._last is None else self._last.state
-
-    def open(self, kind: BlockKind, fence: Fence) -> None:
-        """Move on to the block of *kind* that *fence* keeps the job for, or raise `Misuse` and say why not."""
-        if self._has_ended:
-            raise Misuse(f"{kind}() cannot be opened now: the handler has ended; let it await whatever it has begun")
-        if (refusal := self._refusal(kind)) is not None:
-            raise Misuse(f"{kind}() cannot be opened now: {refusal}")
-        if (phase := self._phase()) is not None and kind is not BlockKind.PREPARE:
-            raise Misuse(f"{kind}() cannot be opened now: phase {phase!r} is under way; complete the job after it")
-        self.refuse_aborted()
-        self._kind, self._last = kind, fence
-
-    def _refusal(self, kind: BlockKind) -> str | None:
-        """Say why a block of *kind* cannot follow the last one, if it cannot."""
-        is_prepare, is_committed = self._kind is BlockKind.PREPARE, self._state is BlockState.COMMITTED
-        if self._last is None or (is_prepare and is_committed and kind is BlockKind.COMPLETE):
-            return None
-        if self._state is BlockState.ROLLED_BACK:
-            return AFTER_ROLLBACK
-        return REFUSALS[is_prepare, BlockState.COMMITTED if is_committed else BlockState.OPEN]
-
-    def end(self) -> None:
-        """Note that the handler has ended: a task or thread that it has left behind opens nothing any more."""
-        self._has_ended = True
-
-    def let_go(self) -> Coroutine[Any, Any, None] | None:
-        """Give what rolls back the block that has been opened and never left, if there is one."""
-        last = self._last
-        if last is None or last.open_tx is None or last.state in (BlockState.COMMITTED, BlockState.ROLLED_BACK):
-            return None
-        return last.roll_back(last.open_tx)
-
-    def defers(self, reason: AbortReason) -> bool:
-        """Tell whether an abort is to wait, or comes from nothing but the end that a block has made itself.
-
-        Once COMMIT is sent, an abort could only keep us from learning what became of it.
-        """
-        if self._state is BlockState.COMMITTING:
-            self._deferred = self._deferred or reason
-            return True
-        return self.is_completed and reason in FROM_LEASES
-
-    def end_commit(self) -> None:
-        """Have an abort take place that came while COMMIT was under way."""
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None and not self.defers(deferred):
-            self._abort(deferred)
-
-    def completed(self, outcome: Outcome) -> None:
-        """Note that the job is completed, and that nothing is to be settled or renewed any more."""
-        self.outcome = outcome
-        self.desk.leases.drop(self.job.token)
-        self.desk.progress.forget([self.job.token])
-
-    def refuse_aborted(self) -> None:
-        """Raise if the handler is to stop; a pause lets it come to its end, if it does."""
-        reason = self._reason() or self.found
-        if reason is not None and reason is not AbortReason.PAUSED:
-            raise abort_error(reason, self.job.id)
-
-    def refuse_fenced(self) -> None:
-        """Raise if our lease may be over, by our own clock: nothing may be completed then."""
-        if not self.desk.leases.may_complete(self.job.token):
-            raise self.lost(AbortReason.ERROR)
+    def stop_reason(self) -> AbortReason | None:
+        return self.abort_reason or self.found
 
     def lost(self, reason: AbortReason) -> Exception:
         """Remember why the attempt is over, and make the error that says so."""
         self.found = self.found or reason
         return abort_error(reason, self.job.id)
+
+    def abort_soon(self, reason: AbortReason) -> None:
+        """Have the handler stop; from any thread."""
+        self.services.loop.call_soon_threadsafe(self.abort, reason)
+
+    def end_commit(self) -> None:
+        """Have an abort take place that came while COMMIT was under way; from any thread."""
+        deferred, self.deferred = self.deferred, None
+        if deferred is not None:
+            self.abort_soon(deferred)
+
+
+class TokenFence(Fence):
+    """Keeps the job for one block of an attempt by its token, which decides in the statement before COMMIT."""
+
+    async_only = "this handler is async; write `async with ctx.…() as tx:`"
+    blocking_only = "this handler is a plain function; write `with ctx.…() as tx:`"
+
+    def __init__(self, attempt: LocalRun, kind: BlockKind, using: object) -> None:
+        super().__init__(f"ctx.{kind}()", attempt.services.starting, UUID(attempt.job.chain_id))
+        self._attempt = attempt
+        self._services = attempt.services
+        self._token = attempt.job.token
+        self._kind = kind
+        self._using = using
+        self._completes = kind != "prepare"
+        self._end: str | Call[Any] | None = None
+        """What the job is to end with, once that is said: an output, or the call that the chain goes on with."""
+        self.outcome: Outcome | None = None
+        """What the job is completed with, from just before COMMIT on."""
+
+    @property
+    def is_completed(self) -> bool:
+        return self._completes and self.state is BlockState.COMMITTED
+
+    @property
+    def is_completing(self) -> bool:
+        """Tell whether the job is in its hand, to be completed, or has been."""
+        return self._completes and self.state is not BlockState.ROLLED_BACK
+
+    @property
+    def owes_the_end(self) -> bool:
+        """Tell whether it was to complete the job and has not: it was rolled back, or was never left."""
+        return (self.is_completing or self._end is not None) and not self.is_completed
+
+    def finish(self, output: object) -> None:
+        self._refuse_second("finish")
+        self._end = self._attempt.task.encode_output(output)
+
+    def continue_with(self, call: Call[Any]) -> Continued:
+        taken = take_continuation(call)
+        self._refuse_second("continue_with")
+        self._end = taken
+        return Continued(taken)
+
+    def _refuse_second(self, verb: str) -> None:
+        self.statements.refuse_closed()
+        if self._end is not None:
+            raise Misuse(f"tx.{verb}(): the block has its end already; a job is finished, or continued, once")
+
+    def admit(self) -> None:
+        """Raise if it is not this block's turn, or the handler is to stop."""
+        if (refusal := self._refusal()) is not None:
+            raise Misuse(f"{self._kind}() cannot be opened now: {refusal}")
+        self.refuse()
+        self._attempt.block = self
+
+    def _refusal(self) -> str | None:
+        attempt, last = self._attempt, self._attempt.block
+        if attempt.has_ended:
+            return "the handler has ended; let it await whatever it has begun"
+        if last is not None:
+            is_prepare, is_committed = not last._completes, last.state is BlockState.COMMITTED
+            if last.state is BlockState.ROLLED_BACK:
+                return "a block of this attempt was rolled back: let its error pass, and the next attempt begins anew"
+            if not (is_prepare and is_committed and self._kind == "complete"):
+                return REFUSALS[is_prepare, is_committed]
+        if self._completes and attempt.active_phase is not None:
+            return f"phase {attempt.active_phase!r} is under way; complete the job after it"
+        return None
+
+    async def open(self) -> OpenTx:
+        if self._completes:
+            self._refuse_fenced()
+        return await self._services.begin(self._attempt.task.policy.lease, self._look, self._using)
+
+    async def _look(self, tx: Tx) -> None:
+        """Open nothing for a job that is not ours any more."""
+        hold = await block_ends.check(tx, self._token)
+        if (reason := ABORTS.get(hold)) is not None and reason is not AbortReason.PAUSED:
+            raise self._attempt.lost(reason)
+
+    def _refuse_fenced(self) -> None:
+        """Raise if our lease may be over, by our own clock: nothing may be completed then."""
+        if not self._services.leases.may_complete(self._token):
+            raise self._attempt.lost(AbortReason.ERROR)
+
+    def refuse(self) -> None:
+        """Raise if the handler is to stop; a pause lets it come to its end, if it does."""
+        reason = self._attempt.stop_reason()
+        if reason is not None and reason is not AbortReason.PAUSED:
+            raise abort_error(reason, self._attempt.job.id)
+
+    async def end(self, open_tx: OpenTx) -> Last:
+        """Give what makes the block this attempt's: its completion, or a look at its row under lock."""
+        if not self._completes:
+            return partial(block_ends.lock_job, token=self._token)
+        outcome = await self._make_outcome(open_tx)
+        self._refuse_fenced()
+        self.outcome = outcome
+        job = self._attempt.job
+        is_plain = job.lane is None and job.chain_index == 0
+        settlement = Settlement(self._token, outcome, self._attempt.task.policy.halts_lane, is_plain)
+        reports = self._services.progress.unwritten(self._token)
+        return partial(block_ends.finish, settlement=settlement, reports=reports)
+
+    async def _make_outcome(self, open_tx: OpenTx) -> Outcome:
+        if isinstance(self._end, Call):
+            return Outcome(Kind.COMPLETE, successor=await self.starter.continuation_of(open_tx, self._end))
+        if self._end is not None:
+            return Outcome(Kind.COMPLETE, output=self._end)
+        try:
+            return Outcome(Kind.COMPLETE, output=self._attempt.task.encode_output(None))
+        except InvalidOutput as error:
+            raise InvalidOutput(
+                "the block was left without an end, and None is no output of this task; "
+                "write `return tx.finish(output)` or `return tx.continue_with(call)` inside it"
+            ) from error
+
+    async def explain(self, error: LeaseLost) -> NoReturn:
+        """Say why the attempt is over; `Misuse` if this very block has ended its job, which is ours again by now."""
+        reason = AbortReason(error.reason)
+        if (
+            reason not in (AbortReason.CANCELLED, AbortReason.ERROR)
+            and await self._services.runner.read(block_ends.check, self._token) is ClaimState.HELD
+        ):
+            raise Misuse(
+                "this block has itself completed or deleted its own job, by a verb with connection=tx; "
+                "write `return tx.finish(output)` or `return tx.continue_with(call)`"
+            ) from error
+        raise self._attempt.lost(reason) from error
+
+    async def resolve(self, error: UnknownOutcome) -> None:
+        """Find out that a COMMIT whose answer was lost has happened, or raise; as long as the lease is surely ours."""
+        services = self._services
+        while self.outcome is not None and services.leases.may_complete(self._token):
+            try:
+                has_happened = await services.runner.run(block_ends.is_completed_by, self._attempt.job, services.worker)
+            except StoreError:
+                await services.pause(RESOLVE_SECONDS)
+                continue
+            if has_happened:
+                return
+            raise Unavailable("the connection was lost with COMMIT; nothing of the block has happened") from error
+        raise error
+
+    def answered(self) -> None:
+        """Note that nothing is to be settled any more, and have an abort take place that came meanwhile."""
+        if self.is_completed:
+            self._services.leases.drop(self._token)
+            self._services.progress.forget([self._token])
+        self._attempt.end_commit()
+
+    def undo(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Give what rolls it back, if it has been opened and never left."""
+        if self.open_tx is None or self.state in (BlockState.COMMITTED, BlockState.ROLLED_BACK):
+            return None
+        return partial(self.roll_back, self.open_tx)
+
+
+class _Ending(BlockTransaction):
+    """What ends the job of a block, in either colour: said inside it, done by its commit."""
+
+    def __init__(self, fence: TokenFence) -> None:
+        super().__init__(fence.statements)
+        self._fence = fence
+
+    @overload
+    def finish(self, output: None = None) -> None: ...
+    @overload
+    def finish(self, output: R) -> R: ...
+    def finish(self, output: object = None) -> object:
+        """Complete the job with *output* when the block commits, and give it back: `return tx.finish(output)`."""
+        self._fence.finish(output)
+        return output
+
+    def continue_with(self, call: Call[R]) -> R:
+        """Complete the job when the block commits, and go on with *call*: `return tx.continue_with(ship(order_id=7))`.
+
+        What it gives stands for the chain's output and is only to be returned. The next job has queue, priority, tags,
+        webhook and lane of this one, unless its task or *call* says otherwise.
+        """
+        return cast("R", self._fence.continue_with(call))
+
+
+class CompletingTransaction(_Ending, Transaction):
+    """The transaction of `async with ctx.complete()` and `ctx.atomic()`: your statements, and the end of the job."""
+
+
+class BlockingCompletingTransaction(_Ending, BlockingTransaction):
+    """The transaction of `with ctx.complete()` and `ctx.atomic()`; public as `holdfast.sync.CompletingTransaction`."""

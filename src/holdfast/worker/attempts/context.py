@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
+from holdfast import current_block
 from holdfast.client.completion import AsyncBlock, BlockingBlock
+from holdfast.client.starter import take_continuation
 from holdfast.client.transactions import BlockingTransaction, Transaction
 from holdfast.codec import clean_text
 from holdfast.database.tx import drive
+from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, Misuse, WaitTimeout
 from holdfast.states import Status
+from holdfast.store.jobs.claiming import ProgressReport
 from holdfast.tasks.calls import Call
-from holdfast.tasks.phases import percent_of
+from holdfast.tasks.phases import half_up, percent_of
 from holdfast.tasks.signatures import AsyncHandlerContext, BlockingHandlerContext
 from holdfast.tasks.task import Task
-from holdfast.worker.attempts.aborts import Aborted, AbortReason, AbortSignal
-from holdfast.worker.attempts.attempt_block import BlockingCompletingTransaction, CompletingTransaction, TokenFence
-from holdfast.worker.attempts.blocks import BlockKind, Blocks
+from holdfast.worker.attempts.aborts import Aborted, AbortReason, AbortSignal, abort_error
+from holdfast.worker.attempts.blocks import (
+    BlockingCompletingTransaction,
+    BlockKind,
+    CompletingTransaction,
+    Continued,
+    LocalRun,
+    TokenFence,
+)
 from holdfast.worker.attempts.phases import Phases
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MESSAGE_LENGTH = 500
+
+_MAKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,66 +71,84 @@ class Blocker:
     output: Any
 
 
-class Host(Protocol):
-    """Who runs the handler: the attempt, as its context sees it."""
-
-    def facts(self) -> RunningJob:
-        """Tell the facts of this attempt."""
-
-    def blockers(self) -> tuple[Blocker, ...]:
-        """Tell how the chains ended that the job has waited for."""
-
-    def blocker_output(self, task: Task[..., R], index: int) -> R:
-        """Read the output of one of them."""
-
-    def blocks(self) -> Blocks:
-        """Give the blocks of this attempt."""
-
-    def phases(self) -> Phases:
-        """Give the phases of this attempt."""
-
-    def report(self, percent: float, message: str | None, at_once: bool) -> Future[bool] | None:
-        """Take in how far the handler is, from any thread; *at_once* gives what `flushed` takes."""
-
-    async def flushed(self, written: Future[bool]) -> None:
-        """Wait until a report is written, or raise why nobody will write it."""
-
-    def continue_with(self, call: Call[Any]) -> object:
-        """Go on with *call* when the handler has returned what this gives."""
-
-    def fail(self, reason: str) -> None:
-        """Fail the job for good, from any thread."""
-
-
 class _Base:
-    """What both contexts have."""
+    """What both contexts have; most of it is made when a handler asks for it."""
 
-    def __init__(self, host: Host, idempotency_key: str, aborted: AbortSignal) -> None:
-        self._host = host
-        self.aborted = aborted
+    def __init__(self, attempt: LocalRun) -> None:
+        self._attempt = attempt
+
+    @cached_property
+    def aborted(self) -> AbortSignal:
         """Set when the handler is to stop; `abort_reason` says why."""
-        self.abort_reason: AbortReason | None = None
-        self.idempotency_key = idempotency_key
+        attempt = self._attempt
+        with _MAKING:
+            if attempt.signal is not None:
+                return attempt.signal
+            signal = attempt.signal = AbortSignal(attempt.services.loop)
+        if attempt.abort_reason is not None:  # looked at after the signal can be seen: who sets the one sees the other
+            signal.set()
+        return signal
+
+    @property
+    def abort_reason(self) -> AbortReason | None:
+        """Why the handler is to stop; None as long as it may go on."""
+        return self._attempt.abort_reason
+
+    @property
+    def idempotency_key(self) -> str:
         """The same text in every attempt of this job, for services that take such a key."""
-        self.state: dict[str, Any] = {}
+        return self._attempt.job.id
+
+    @cached_property
+    def state(self) -> dict[str, Any]:
         """A place for what middleware and handler hand to each other in this attempt; it is not stored."""
+        return {}
 
     @cached_property
     def job(self) -> RunningJob:
         """The job as it was claimed."""
-        return self._host.facts()
+        job = self._attempt.job
+        return RunningJob(
+            id=UUID(job.id),
+            chain_id=UUID(job.chain_id),
+            chain_index=job.chain_index,
+            task=job.task,
+            queue=job.queue,
+            lane=job.lane,
+            attempt=job.token.attempt,
+            used=job.used,
+            crashes=job.crashes,
+        )
 
     @cached_property
     def blockers(self) -> tuple[Blocker, ...]:
         """The chains that the job has waited for, in the order in which they were given, with their outputs."""
-        return self._host.blockers()
+        decoder = self._attempt.services.starting.decoder
+        return tuple(
+            Blocker(each.chain_id, each.task, each.closed_as, decoder.output(each.task, each.output))
+            for each in self._attempt.job.blockers
+        )
 
     def blocker(self, task: Task[..., R], index: int = 0) -> R:
         """Give the output of the *index*-th chain that the job has waited for, which *task* began.
 
         Raises `ChainFailed` or `ChainCancelled` if it ended so, under `on_blocker_failure="ignore"`.
         """
-        return self._host.blocker_output(task, index)
+        ends = self._attempt.job.blockers
+        if not 0 <= index < len(ends):
+            raise Misuse(f"the job has waited for {len(ends)} chains, so there is no blocker {index}; the first is 0")
+        end = ends[index]
+        if not end.task:
+            raise ChainNotFound(end.chain_id)
+        match end.closed_as:
+            case Status.FAILED:
+                raise ChainFailed(end.chain_id, end.chain_id)
+            case Status.CANCELLED:
+                raise ChainCancelled(end.chain_id, end.chain_id)
+            case Status.COMPLETED if end.output is not None:
+                return task.decode_output(end.output)
+            case _:
+                raise WaitTimeout([end.chain_id], 0)
 
     def continue_with(self, call: Call[R]) -> R:
         """Complete the job without an output, and go on with *call*: `return ctx.continue_with(ship(order_id=7))`.
@@ -125,45 +156,78 @@ class _Base:
         What it gives stands for the chain's output and is only to be returned. The next job has queue, priority, tags,
         webhook and lane of this one, unless its task or *call* says otherwise. In a block it is `tx.continue_with`.
         """
-        return cast("R", self._host.continue_with(call))
+        attempt, taken = self._attempt, take_continuation(call)
+        if attempt.block is not None and attempt.block.is_completing:
+            raise Misuse("the job is completed by a block; write `return tx.continue_with(call)` inside it")
+        if attempt.continued is not None:
+            raise Misuse("ctx.continue_with() was called already; a job has one successor")
+        attempt.continued = Continued(taken)
+        return cast("R", attempt.continued)
 
     def raise_if_aborted(self) -> None:
         """Leave the handler, if it is to stop."""
-        if self.abort_reason is not None:
-            raise Aborted(self.abort_reason)
+        if (reason := self.abort_reason) is not None:
+            raise Aborted(reason)
 
     def fail(self, reason: str) -> None:
         """Fail the job for good and stop its handler; from beside it too, such as a task that watches a budget."""
-        self._host.fail(reason)
+        self._attempt.failed = reason
+        self._attempt.abort_soon(AbortReason.FAILED)
+
+    @cached_property
+    def _phases(self) -> Phases:
+        """The phases of this attempt; those of a task that declares none refuse whatever they are asked for."""
+        return Phases(self._attempt)
 
     def phase_result(self, name: str) -> Any:
         """Give what the phase *name* gave, which has finished, in this attempt or an earlier one.
 
         It is read by the type of the function that `ctx.phase` was given for it in this attempt, else as plain JSON.
         """
-        return self._host.phases().result(name)
+        return self._phases.result(name)
 
     def phase_results(self) -> dict[str, Any]:
         """Give what the phases that have finished gave, by name, in their order."""
-        return self._host.phases().results()
+        return self._phases.results()
 
     def _fence(self, kind: BlockKind, using: object) -> TokenFence:
-        return TokenFence(self._host.blocks(), kind, using)
+        return TokenFence(self._attempt, kind, using)
 
     def _report(self, percent: float, message: str | None, total: float | None, flush: bool) -> Future[bool] | None:
+        attempt, percent = self._attempt, percent_of(percent, total)
         text = None if message is None else clean_text(str(message), MESSAGE_LENGTH)
-        return self._host.report(percent_of(percent, total), text, flush)
+        if attempt.task.policy.phases:
+            report = self._phases.report(percent, text)
+        else:
+            report = ProgressReport(attempt.job.token, half_up(percent), text)
+        return attempt.services.progress.take(report, flush, self._is_over)
+
+    def _is_over(self) -> bool:
+        """Tell whether nothing more of the attempt is written: it has ended, or a block has completed its job."""
+        attempt = self._attempt
+        return attempt.has_ended or (attempt.block is not None and attempt.block.is_completed)
+
+    async def _flush(self, written: Future[bool]) -> None:
+        """Wait until a report is written, or raise why nobody will write it."""
+        current_block.refuse_flush()
+        reason = self.abort_reason
+        if reason is None and await self._attempt.services.wait(written):
+            return
+        reason = reason or self.abort_reason
+        if reason is None:
+            raise Misuse("the job has ended, so that nobody writes its progress any more; report it before")
+        raise abort_error(reason, self._attempt.job.id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Flush:
     """A report that is to be written at once; await it to know that it is."""
 
-    host: Host
+    context: _Base
     written: Future[bool]
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return self.host.flushed(self.written).__await__()
+        return self.context._flush(self.written).__await__()
 
 
 class Context(_Base, AsyncHandlerContext):
@@ -186,7 +250,7 @@ class Context(_Base, AsyncHandlerContext):
         JSON, by its annotation, and given as it is read back. Raises `Misuse` out of order, `InvalidOutput` for what
         cannot be stored, and, if the handler is to stop, what `raise_if_aborted` does, before it begins.
         """
-        return await self._host.phases().run(name, function, args, kwargs)
+        return await self._phases.run(name, function, args, kwargs)
 
     @overload
     def progress(
@@ -213,7 +277,7 @@ class Context(_Base, AsyncHandlerContext):
         number; one below 0 or above 100 is taken for these.
         """
         written = self._report(percent, message, total, flush)
-        return None if written is None else _Flush(self._host, written)
+        return None if written is None else _Flush(self, written)
 
     def prepare(self, *, using: object = None) -> AsyncBlock[Transaction]:
         """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
@@ -222,7 +286,7 @@ class Context(_Base, AsyncHandlerContext):
         has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
         sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
         """
-        return AsyncBlock(self._fence(BlockKind.PREPARE, using), lambda fence: Transaction(fence.statements))
+        return AsyncBlock(self._fence("prepare", using), lambda fence: Transaction(fence.statements))
 
     def complete(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
         """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
@@ -231,11 +295,11 @@ class Context(_Base, AsyncHandlerContext):
         the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
         as in `prepare`.
         """
-        return AsyncBlock(self._fence(BlockKind.COMPLETE, using), CompletingTransaction)
+        return AsyncBlock(self._fence("complete", using), CompletingTransaction)
 
     def atomic(self, *, using: object = None) -> AsyncBlock[CompletingTransaction]:
         """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
-        return AsyncBlock(self._fence(BlockKind.ATOMIC, using), CompletingTransaction)
+        return AsyncBlock(self._fence("atomic", using), CompletingTransaction)
 
 
 class BlockingContext(_Base, BlockingHandlerContext):
@@ -249,7 +313,7 @@ class BlockingContext(_Base, BlockingHandlerContext):
         it is read back. Raises `Misuse` out of order, `InvalidOutput` for what cannot be stored, and, if the handler is
         to stop, what `raise_if_aborted` does, before it begins.
         """
-        return cast("R", self._host.phases().run_blocking(name, function, args, kwargs))
+        return cast("R", self._phases.run_blocking(name, function, args, kwargs))
 
     def progress(
         self, percent: float, message: str | None = None, *, total: float | None = None, flush: bool = False
@@ -263,7 +327,7 @@ class BlockingContext(_Base, BlockingHandlerContext):
         """
         written = self._report(percent, message, total, flush)
         if written is not None:
-            drive(self._host.flushed(written))
+            drive(self._flush(written))
 
     def prepare(self, *, using: object = None) -> BlockingBlock[BlockingTransaction]:
         """Open a transaction for what comes before the work; it commits when the block is left, and the job goes on.
@@ -272,7 +336,7 @@ class BlockingContext(_Base, BlockingHandlerContext):
         has the transaction be one of your own library's, as `transactions=` does for all blocks: an engine or a
         sessionmaker of SQLAlchemy, a Django alias, a provider; `tx.session` is it.
         """
-        return BlockingBlock(self._fence(BlockKind.PREPARE, using), lambda fence: BlockingTransaction(fence.statements))
+        return BlockingBlock(self._fence("prepare", using), lambda fence: BlockingTransaction(fence.statements))
 
     def complete(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
         """Open the transaction in which your results are written and the job is completed: one commit, or nothing.
@@ -281,8 +345,8 @@ class BlockingContext(_Base, BlockingHandlerContext):
         the job was lost, cancelled, completed or deleted meanwhile, or if one of your statements has failed. *using*
         as in `prepare`.
         """
-        return BlockingBlock(self._fence(BlockKind.COMPLETE, using), BlockingCompletingTransaction)
+        return BlockingBlock(self._fence("complete", using), BlockingCompletingTransaction)
 
     def atomic(self, *, using: object = None) -> BlockingBlock[BlockingCompletingTransaction]:
         """Open one transaction for all that the handler does: `prepare` and `complete` in one; *using* as there."""
-        return BlockingBlock(self._fence(BlockKind.ATOMIC, using), BlockingCompletingTransaction)
+        return BlockingBlock(self._fence("atomic", using), BlockingCompletingTransaction)

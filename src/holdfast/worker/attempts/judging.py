@@ -53,6 +53,12 @@ class Judge:
             case _:
                 return None
 
+    def not_begun(self, reason: AbortReason) -> Outcome | None:
+        """Say what an attempt comes to that was stopped for *reason* before it began: nothing was interrupted."""
+        if reason in (AbortReason.SHUTDOWN, AbortReason.ERROR):
+            return Outcome(Kind.GIVE_BACK, reason=reason)
+        return self.aborted(reason)
+
     def crashed(self, error: BaseException) -> Outcome:
         """Say what an attempt comes to that has taken down the process that it had for itself."""
         policy = self.task.policy
@@ -60,7 +66,6 @@ class Judge:
         return crashed(self.job.crashes, policy.on_lost, self.describe(error), has_attempts=has_attempts)
 
     def describe(self, error: BaseException) -> str:
-        """Write *error* down for the history."""
         return describe(error, self._facts)
 
     @property

@@ -11,9 +11,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
 
 from holdfast.runtime import Runtime
 from holdfast.worker.attempts.attempt import Attempt
@@ -39,10 +37,14 @@ class LoopWatch:
         """Ask the loop for an answer, or say once that it has owed one for long."""
         if self._asked is None:
             self._asked = self._monotonic()
-            self._call(self._answer)
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # the loop is closed; nobody is left to be blocked
+                self._asked = None
         elif not self._is_told and self._monotonic() - self._asked > BLOCKED_SECONDS:
             self._is_told = True
-            self._tell(self._monotonic() - self._asked)
+            seconds, frame = self._monotonic() - self._asked, sys._current_frames().get(self._thread)
+            logger.warning("event_loop_blocked", extra={"seconds": round(seconds, 1), **_handler_in(frame)})
 
     @property
     def lag(self) -> float:
@@ -50,44 +52,27 @@ class LoopWatch:
         asked = self._asked
         return self._lag if asked is None else max(self._lag, self._monotonic() - asked)
 
-    def _call(self, callback: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the loop is closed; nobody is left to be blocked
-            self._asked = None
-
     def _answer(self) -> None:
         self._lag = 0.0 if self._asked is None else self._monotonic() - self._asked
         if self._is_told and self._asked is not None:
             logger.warning("event_loop_answers", extra={"seconds": round(self._monotonic() - self._asked, 1)})
         self._asked, self._is_told = None, False
 
-    def _tell(self, seconds: float) -> None:
-        frame = sys._current_frames().get(self._thread)
-        attempt = _attempt_in(frame)
-        facts: dict[str, Any] = {"seconds": round(seconds, 1), "stack": _stack(frame)}
-        if attempt is not None:
-            facts |= {"job": attempt.job.id, "task": attempt.job.task}
-        logger.warning("event_loop_blocked", extra=facts)
+
+RUN_HANDLER: frozenset[CodeType] = frozenset(
+    each.__code__ for each in (Attempt._run_handler, Attempt.begin, Attempt._resume)
+)
+"""From where handlers are called: in the loop, for their first step, and for those after it."""
 
 
-RUN_HANDLER: CodeType = Attempt._run_handler.__code__
-
-
-def _attempt_in(frame: FrameType | None) -> Attempt | None:
-    """Find the attempt whose handler runs in *frame*, by the frames that it was called from."""
-    while frame is not None:
-        if frame.f_code is RUN_HANDLER:
-            found = frame.f_locals.get("self")
-            return found if isinstance(found, Attempt) else None
-        frame = frame.f_back
-    return None
-
-
-def _stack(frame: FrameType | None) -> str:
-    """Write down where *frame* is, from the handler on, or all of it if no handler is found."""
+def _handler_in(frame: FrameType | None) -> dict[str, str]:
+    """Say where *frame* is, from the handler on, and of which job that is; all of it if no handler is found."""
     lines: list[str] = []
-    while frame is not None and frame.f_code is not RUN_HANDLER:
+    while frame is not None and frame.f_code not in RUN_HANDLER:
         lines[:0] = traceback.format_stack(frame, limit=1)
         frame = frame.f_back
-    return "".join(lines)[-STACK_LENGTH:]
+    facts = {"stack": "".join(lines)[-STACK_LENGTH:]}
+    attempt = None if frame is None else frame.f_locals.get("self")
+    if isinstance(attempt, Attempt):
+        facts |= {"job": attempt.job.id, "task": attempt.job.task}
+    return facts

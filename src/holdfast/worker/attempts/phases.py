@@ -16,22 +16,21 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from holdfast import current_block
 from holdfast.codec import Codec
 from holdfast.database.tx import Tx, drive
 from holdfast.errors import Busy, Misuse, Unavailable, UnknownOutcome
 from holdfast.models import PhaseStatus
 from holdfast.store import phase_rows, phases
-from holdfast.store.jobs.claiming import Claimed, ClaimState, ProgressReport, Token
+from holdfast.store.jobs.claiming import ClaimState, ProgressReport, Token
 from holdfast.store.phase_rows import PhaseRow
 from holdfast.store.phases import Beginning, Completion
 from holdfast.tasks.phases import half_up, overall, result_codec
-from holdfast.tasks.task import Task
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason, abort_error
-from holdfast.worker.attempts.blocks import Desk
+from holdfast.worker.attempts.blocks import LocalRun
 
 Item = TypeVar("Item", Beginning, Completion)
 Write: TypeAlias = Callable[
@@ -43,95 +42,53 @@ BUSY_SECONDS = 0.025  # until a row is tried again that somebody has locked
 TROUBLE_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What a phase gave that has finished."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """What a function has returned in a thread, and whether the handler was cancelled meanwhile."""
-
-    value: Any
-    is_cancelled: bool
-
-
-class Surrounding(Protocol):
-    """The attempt, as its phases see it."""
-
-    def refuse_phase(self) -> None:
-        """Raise if no phase may begin now: the handler is to stop, has ended, or has completed its job."""
-
-    def stop_reason(self) -> AbortReason | None:
-        """Tell why the handler is to stop, if it is."""
-
-    def abort_soon(self, reason: AbortReason) -> None:
-        """Have the handler stop."""
-
-    async def call_in_thread(self, call: Callable[[], Any]) -> Returned:
-        """Run a plain function of an async handler; whatever happens, wait until it comes back."""
-
-
 class Phases:
-    """The phases of one attempt; `active` names the one that is under way."""
+    """The phases of one attempt."""
 
-    def __init__(self, job: Claimed, task: Task[..., Any], desk: Desk, around: Surrounding) -> None:
-        self._token = job.token
-        self._job = job
-        self._task = task
-        self._names = tuple(task.policy.phases)
-        self._desk = desk
-        self._around = around
+    def __init__(self, attempt: LocalRun) -> None:
+        self._attempt = attempt
+        self._services = attempt.services
+        self._token = attempt.job.token
+        self._names = tuple(attempt.task.policy.phases)
         self._rows: Sequence[PhaseRow] = ()
         self._is_laid = False
         self._results: dict[str, str] = {}
         self._codecs: dict[str, Codec[Any]] = {}
-        self._is_committing = False
         self._is_cancelled = False
         """The handler was cancelled while a commit was under way, and has not been told yet."""
         self._is_in_doubt = False
         """Nobody knows whether the last commit took place."""
-        self._deferred: AbortReason | None = None
-        self.active: str | None = None
-        self.found: AbortReason | None = None
-        """What a phase itself has found of the claim, before anybody told the attempt."""
 
     async def load(self) -> None:
-        """Read what earlier attempts have stored."""
-        self._rows = await self._until_read()
-        finished = [row for row in self._rows if row.status is PhaseStatus.COMPLETED]
-        self._results = {row.name: row.result for row in finished if row.result is not None}
-
-    async def _until_read(self) -> Sequence[PhaseRow]:
-        """Read the rows; a store that is away costs no attempt for as long as the job is ours."""
+        """Read what earlier attempts have stored; a store that is away costs no attempt as long as the job is ours."""
         while True:
             try:
-                return await self._desk.runner.read(phase_rows.read, self._token.seq)
+                self._rows = await self._services.runner.read(phase_rows.read, self._token.seq)
+                break
             except (Unavailable, Busy) as error:
-                if not self._desk.leases.may_complete(self._token):
-                    raise self._lost(AbortReason.ERROR) from error
+                if not self._services.leases.may_complete(self._token):
+                    raise self._attempt.lost(AbortReason.ERROR) from error
             self._refuse_stopped()
-            await self._desk.pause(TROUBLE_SECONDS)
+            await self._services.pause(TROUBLE_SECONDS)
+        finished = [row for row in self._rows if row.status is PhaseStatus.COMPLETED]
+        self._results = {row.name: row.result for row in finished if row.result is not None}
 
     async def run(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run *function* as the phase *name* of an async handler, or give what it gave before."""
-        if (stored := await self._enter(name, function)) is not None:
-            return stored.value
+        if not await self._begin(name, function):
+            return self._read(name)
         is_cancelled = False
         try:
             if inspect.iscoroutinefunction(function):
                 value = await function(*args, **kwargs)
             else:
-                returned = await self._around.call_in_thread(partial(function, *args, **kwargs))
-                value, is_cancelled = returned.value, returned.is_cancelled
+                value, is_cancelled = await self._services.call_in_thread(partial(function, *args, **kwargs))
                 value = await value if inspect.isawaitable(value) else value
-            result = await self._leave(name, value)
+            result = await self._complete(name, value)
         finally:
-            self.active = None
+            self._attempt.active_phase = None
         if is_cancelled:
             raise asyncio.CancelledError
         return result
@@ -142,12 +99,12 @@ class Phases:
         """Run *function* as the phase *name* of a plain handler, or give what it gave before."""
         if inspect.iscoroutinefunction(function):
             raise Misuse(f"phase {name!r} is run by a plain handler, and its function is async; make both the same")
-        if (stored := drive(self._enter(name, function))) is not None:
-            return stored.value
+        if not drive(self._begin(name, function)):
+            return self._read(name)
         try:
-            return drive(self._leave(name, function(*args, **kwargs)))
+            return drive(self._complete(name, function(*args, **kwargs)))
         finally:
-            self.active = None
+            self._attempt.active_phase = None
 
     def result(self, name: str) -> Any:
         """Read what a phase that has finished gave."""
@@ -162,64 +119,66 @@ class Phases:
 
     def report(self, percent: float, message: str | None) -> ProgressReport:
         """Say how far the job is whose phase is at *percent*; between phases *percent* is of the whole job."""
-        if (name := self.active) is None:
+        name = self._attempt.active_phase
+        if name is None:
             return ProgressReport(self._token, half_up(percent), message, phase=None)
         position = self._names.index(name)
         whole = overall(position, len(self._names), percent)
         return ProgressReport(self._token, whole, message, name, position, half_up(percent))
 
-    def defers(self, reason: AbortReason) -> bool:
-        """Tell whether an abort is to wait, for the end of a phase is just being committed."""
-        if self._is_committing:
-            self._deferred = self._deferred or reason
-        return self._is_committing
-
     def _position(self, name: str) -> int:
         if name in self._names:
             return self._names.index(name)
+        task = self._attempt.task.name
         if not self._names:
-            raise Misuse(f"task {self._task.name} declares no phases; write @hf.task(phases=({name!r},))")
+            raise Misuse(f"task {task} declares no phases; write @hf.task(phases=({name!r},))")
         declared = ", ".join(map(repr, self._names[:10]))
-        raise Misuse(f"phase {str(name)[:60]!r} is not declared: task {self._task.name} has {declared}; add it there")
+        raise Misuse(f"phase {str(name)[:60]!r} is not declared: task {task} has {declared}; add it there")
 
     def _read(self, name: str) -> Any:
         codec, text = self._codecs.get(name), self._results[name]
         return json.loads(text) if codec is None else codec.decode(text)
 
-    async def _enter(self, name: str, function: Callable[..., Any]) -> Stored | None:
-        """Begin a phase, or give what is stored of it."""
-        position = self._position(name)
-        self._around.refuse_phase()
+    async def _begin(self, name: str, function: Callable[..., Any]) -> bool:
+        """Begin a phase; tell whether it is to run, or has finished before."""
+        attempt, position = self._attempt, self._position(name)
+        self._refuse_now()
         if self._is_in_doubt:
             await self.load()
             self._is_in_doubt = False
-        if self.active is not None:
+        if attempt.active_phase is not None:
             raise Misuse(
-                f"phase {name!r} cannot begin while phase {self.active!r} is under way: phases run one after the "
-                "other, each called by the handler itself; within one, use ctx.phase_result()"
+                f"phase {name!r} cannot begin while phase {attempt.active_phase!r} is under way: phases run one after "
+                "the other, each called by the handler itself; within one, use ctx.phase_result()"
             )
-        self._codecs[name] = result_codec(function, name, self._task.name)
+        self._codecs[name] = result_codec(function, name, attempt.task.name)
         if name in self._results:
-            return Stored(self._read(name))
+            return False
         missing = next((each for each in self._names[:position] if each not in self._results), None)
         if missing is not None:
             raise Misuse(
                 f"phase {name!r} comes after phase {missing!r}, which has not finished; run them in the order of "
                 "phases="
             )
-        self.active = name
+        attempt.active_phase = name
         try:
-            await self._begin(name, position)
+            percent = overall(position, len(self._names), 0)
+            await self._write(phases.begin, Beginning(self._token, name, percent, *self._layout(name, position)))
         except BaseException:
-            self.active = None
+            attempt.active_phase = None
             raise
-        return None
-
-    async def _begin(self, name: str, position: int) -> None:
-        percent = overall(position, len(self._names), 0)
-        rows, total = self._layout(name, position)
-        await self._write(phases.begin, Beginning(self._token, name, percent, rows, total))
         self._is_laid = True
+        return True
+
+    def _refuse_now(self) -> None:
+        """Raise if no phase may begin now: the handler is to stop, has ended, or has completed its job."""
+        attempt = self._attempt
+        if attempt.has_ended:
+            raise Misuse("ctx.phase() cannot begin now: the handler has ended; let it await whatever it has begun")
+        current_block.refuse_alone("ctx.phase")
+        if attempt.block is not None and attempt.block.is_completing:
+            raise Misuse("ctx.phase() cannot begin now: the job is completed by a block; phases come before it")
+        self._refuse_stopped()
 
     def _layout(self, name: str, position: int) -> tuple[tuple[PhaseRow, ...], int | None]:
         """Say which rows are to be written for a phase to begin: all that are not as they should be, the first time."""
@@ -239,7 +198,7 @@ class Phases:
         changed = tuple(row for row in wanted if row not in stored)
         return changed, len(wanted) if len(self._rows) > len(wanted) else None
 
-    async def _leave(self, name: str, value: object) -> Any:
+    async def _complete(self, name: str, value: object) -> Any:
         """Store what a phase has given, and give it as it will be read."""
         position, codec = self._names.index(name), self._codecs[name]
         text = codec.encode(codec.check(value))
@@ -251,20 +210,15 @@ class Phases:
 
     async def _write(self, operation: Write[Item], item: Item) -> None:
         """Write a step down, and with it what was said before; raise if the job is not ours any more."""
-        progress, token = self._desk.progress, self._token
+        progress, token = self._services.progress, self._token
         hold: ClaimState | None = None
         try:
-            await self._desk.wait(progress.hold(token))
+            await self._services.wait(progress.hold(token))
             hold = await self._until_written(operation, item, progress.unwritten(token))
         finally:
             progress.release(token, is_written=hold is ClaimState.HELD)
         if hold is not ClaimState.HELD:
-            raise self._lost(ABORTS[hold])
-
-    def _lost(self, reason: AbortReason) -> Exception:
-        """Remember why the attempt is over, and make the error that says so."""
-        self.found = self.found or reason
-        return abort_error(self.found, self._job.id)
+            raise self._attempt.lost(ABORTS[hold])
 
     async def _until_written(self, operation: Write[Item], item: Item, reports: Sequence[ProgressReport]) -> ClaimState:
         while True:
@@ -272,8 +226,8 @@ class Phases:
                 hold = await self._commit(operation, item, reports)
             except (Unavailable, Busy, UnknownOutcome) as error:
                 self._is_in_doubt |= isinstance(error, UnknownOutcome)
-                if not self._desk.leases.may_complete(self._token):
-                    raise self._lost(AbortReason.ERROR) from error
+                if not self._services.leases.may_complete(self._token):
+                    raise self._attempt.lost(AbortReason.ERROR) from error
                 hold, seconds = ClaimState.LOCKED, TROUBLE_SECONDS
             else:
                 seconds = BUSY_SECONDS
@@ -282,23 +236,22 @@ class Phases:
                 return hold
             self._give_way()
             self._refuse_stopped()
-            await self._desk.pause(seconds)
+            await self._services.pause(seconds)
 
     def _refuse_stopped(self) -> None:
-        if (reason := self._around.stop_reason()) is not None:
-            raise abort_error(reason, self._job.id)
+        if (reason := self._attempt.stop_reason()) is not None:
+            raise abort_error(reason, self._attempt.job.id)
 
     async def _commit(self, operation: Write[Item], item: Item, reports: Sequence[ProgressReport]) -> ClaimState:
         """Write once; an async handler is not cancelled while the answer to an end is under way: it would be lost."""
-        self._is_committing = self._task.signature.is_async and isinstance(item, Completion)
-        writing = self._desk.runner.run(operation, [item], reports)
+        attempt = self._attempt
+        attempt.is_committing_phase = attempt.task.signature.is_async and isinstance(item, Completion)
+        writing = self._services.runner.run(operation, [item], reports)
         try:
-            return (await (self._answered(writing) if self._is_committing else writing))[self._token]
+            return (await (self._answered(writing) if attempt.is_committing_phase else writing))[self._token]
         finally:
-            self._is_committing = False
-            deferred, self._deferred = self._deferred, None
-            if deferred is not None:
-                self._around.abort_soon(deferred)
+            attempt.is_committing_phase = False
+            attempt.end_commit()
 
     async def _answered(self, writing: Coroutine[Any, Any, dict[Token, ClaimState]]) -> dict[Token, ClaimState]:
         """Wait for the answer, also if the handler is cancelled meanwhile; `_give_way` has it hear of that later."""
@@ -308,7 +261,7 @@ class Phases:
                 await asyncio.wait([answer])
             except asyncio.CancelledError:
                 self._is_cancelled = True
-                if self._deferred is not None:  # the worker has waited long enough
+                if self._attempt.deferred is not None:  # the worker has waited long enough
                     answer.cancel()
         return answer.result()
 

@@ -1,14 +1,16 @@
 """The program of a child process: imports the application, and runs the jobs that its worker gives it, one at a time.
 
 The very `Attempt` of the worker runs here, over the application's own store, which is opened when it is first needed.
-A thread does nothing but listen to the worker. When the pipe ends the worker is gone, and so is this process, whatever
-its handler does. When the lease of its job is not renewed, as if the worker stood still, it stops the handler itself,
-and if that does not stop, the process.
+The next jobs are here before one has ended: it is the number in the `tickets` that lets one begin, and what the last
+one came to is said before that. A thread does nothing but listen to the worker. When the pipe ends the worker is gone,
+and so is this process, whatever its handler does. When the lease of its job is not renewed, as if the worker stood
+still, it stops the handler itself, and if that does not stop, the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import select
 import signal
@@ -18,21 +20,29 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from holdfast.errors import Misuse
 from holdfast.fault_points import reach
-from holdfast.outcomes import Outcome
+from holdfast.outcomes import Kind, Outcome
 from holdfast.runtime import Runtime
+from holdfast.store.jobs.claiming import Claimed
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.attempt import Attempt, Middleware
-from holdfast.worker.attempts.blocks import make_desks
-from holdfast.worker.children.bootstrap import ENGINE, ChildEngine, database_digest, mark_as_child
-from holdfast.worker.children.import_path import Main, import_object
+from holdfast.worker.attempts.services import Keepers, make_services
+from holdfast.worker.children.bootstrap import (
+    EngineParts,
+    database_digest,
+    import_object,
+    mark_as_child,
+    run_program,
+)
 from holdfast.worker.children.limits import HandlerThreads, at_most, die_with, end_copy, resident_megabytes
 from holdfast.worker.children.messages import CHUNK, JOB, OUTCOME, REPORT, Message, MessageReader, encode
-from holdfast.worker.children.proxies import LeaseOfChild, ProgressOfChild
+from holdfast.worker.children.proxies import JobsOfChild, ProgressOfChild
 from holdfast.worker.children.remote_attempt import FENCED
+from holdfast.worker.children.tickets import END, Tickets
 
 STOP_SECONDS = 5.0
 """How long a handler has that is stopped because the worker is silent, before the process ends itself."""
@@ -55,9 +65,11 @@ class ParentPipe:
         self._sending = threading.Lock()
 
     def send(self, message: str, **facts: object) -> None:
-        """Send a message; in any thread."""
-        with self._sending:
-            self._socket.sendall(encode(message, **facts))
+        self.send_bytes(encode(message, **facts))
+
+    def send_bytes(self, messages: bytes) -> None:
+        with self._sending:  # in any thread
+            self._socket.sendall(messages)
 
     def receive(self, seconds: float | None) -> list[Message]:
         """Wait for messages, *seconds* at most; end the process if there will be none."""
@@ -73,38 +85,52 @@ class ParentPipe:
 
 
 class Child:
-    """What runs in this process."""
-
-    def __init__(self, pipe: ParentPipe, runtime: Runtime) -> None:
+    def __init__(self, pipe: ParentPipe, tickets: Tickets, runtime: Runtime) -> None:
         self._pipe = pipe
+        self._tickets = tickets
         self._runtime = runtime
         self._monotonic = runtime.monotonic
         self._loop = asyncio.get_running_loop()
-        self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._lease = LeaseOfChild(pipe.send, runtime.monotonic)
-        self._progress = ProgressOfChild(pipe.send, self._later)
+        self._first: asyncio.Future[Message] = self._loop.create_future()
+        self._jobs = JobsOfChild(pipe.send, runtime.monotonic, self._soon)
+        self._progress = ProgressOfChild(pipe.send, partial(self._soon, self._loop.call_later, REST_SECONDS))
         self._threads = HandlerThreads(THREADS, "holdfast-handler")
-        self._attempt: Attempt | None = None
-        self._number = 0
-        """The job that runs, or ran last: the first, the second, …"""
+        self._variables = contextvars.copy_context()
+        """The context variables that every plain handler finds."""
+        self._process = os.getpid()
+        self._taken: int | None = None
+        """The job whose number was taken, and that has not begun."""
+        self._number = END
+        """The job that has begun last."""
+        self._running: tuple[int, Attempt] | None = None
+        self._unsaid = b""
         self._aborted: tuple[int, AbortReason] | None = None
         self._exit_at: tuple[int, float] | None = None
         """The job that is to be over by now, and when the process ends if it is not."""
         self._middleware: list[Middleware] = []
+        self._most_megabytes: float | None = None
+        self._megabytes = 0.0
 
     async def run(self) -> None:
         """Begin, and run what comes, until the worker says that it is enough."""
         self._runtime.stepper(self._listen, "holdfast-line").wake()
         self._threads.make_ready()  # a thread that is there already counts not towards a limit of memory
-        engine = await self._begin(await self._messages.get())
-        while engine is not None and (message := await self._messages.get())["say"] == "run":
-            await self._run(engine, message)
-        if engine is not None:
-            await engine.store.close()
+        engine = self._begin(await self._first)
+        if engine is None:
+            return
+        while (attempt := await self._next()) is not None:
+            if self._is_plain(attempt):
+                attempt = await self._threads.start(partial(self._run_plain, attempt))
+            if attempt is not None:
+                with at_most(attempt.task.policy.memory_megabytes):
+                    outcome = await self._loop.create_task(self._run_in_loop(attempt))
+                self._end(attempt.job, outcome, attempt.warning)
+        await engine.store.close()
 
-    async def _begin(self, message: Message) -> ChildEngine | None:
+    def _begin(self, message: Message) -> EngineParts | None:
         """Import the application and say what was found."""
         die_with(message["parent"])
+        self._most_megabytes = message["megabytes"]
         try:
             engine, mistake = self._import(message), None
         except BaseException as error:  # noqa: BLE001 - whatever modules do when they are imported, it is reported
@@ -116,143 +142,176 @@ class Child:
         self._pipe.send("hello", mistake=mistake, database=database)
         return engine
 
-    def _import(self, message: Message) -> ChildEngine:
+    def _import(self, message: Message) -> EngineParts:
         sys.path[:] = message["path"]
         sys.argv[:] = message["arguments"]
         if message["main"] is not None:
-            Main(**message["main"]).run()
+            run_program(**message["main"])
         app = import_object(message["app"])
         self._middleware = [import_object(each) for each in message["middleware"]]  # type: ignore[misc]
-        engine = getattr(app, ENGINE, None)
-        if not isinstance(engine, ChildEngine):
+        engine = getattr(app, "__holdfast_engine__", None)
+        if not isinstance(engine, EngineParts):
             raise Misuse(f"{message['app']} is of type {type(app).__name__}, and not a Holdfast")
-        self._desks = make_desks(
-            engine.store,
-            engine.opener,
-            engine.runtime,
-            engine.starter,
-            self._lease,
-            self._progress,
-            message["worker"],
+        self._tasks = engine.starter.tasks
+        keepers = Keepers(self._jobs, self._progress, self._threads)
+        self._services = make_services(
+            engine.store, engine.opener, engine.runtime, engine.starter, keepers, message["worker"]
         )
         return engine
 
-    async def _run(self, engine: ChildEngine, message: Message) -> None:
-        job = JOB.validate_python(message["job"])
-        if job.task not in engine.starter.tasks or engine.starter.tasks.get(job.task).is_declared:
-            self._end(None, is_unknown=True)
-            return
-        task = engine.starter.tasks.get(job.task)
-        attempt = Attempt(
-            job,
-            task,
-            self._desks[task.signature.is_async],
-            self._middleware,
-            self._threads,
-            engine.runtime.chance,
-            self._progress.teller(job.token),
-        )
-        self._attempt, self._number = attempt, message["number"]
-        if self._aborted is not None and self._aborted[0] == self._number:  # before it began
-            attempt.abort(self._aborted[1])
-        with at_most(task.policy.memory_megabytes):
-            outcome = await self._loop.create_task(_run_attempt(attempt))
-        self._attempt = None
-        self._progress.end()
-        self._progress.forget([job.token])
-        self._end(outcome, attempt.warning)
+    async def _next(self) -> Attempt | None:
+        """Wait for the next job, and begin it; None if there will be none."""
+        while (attempt := self._begin_next()) is None and self._taken != END:
+            if self._taken is not None:
+                await self._jobs.wait_for(self._taken)
+            else:
+                self._say()
+                reach("child.after_outcome")
+                await self._tickets.wait()
+        self._say()
+        return attempt
 
-    def _end(self, outcome: Outcome | None, warning: str | None = None, *, is_unknown: bool = False) -> None:
-        self._lease.end()
-        self._pipe.send(
+    def _begin_next(self) -> Attempt | None:
+        """Begin the next job, if it is here, and say so together with what the last one came to; in any thread."""
+        while True:
+            if self._taken is None:
+                most = self._most_megabytes  # its worker knows as well that it has more, and takes the others back
+                self._taken = END if most is not None and self._megabytes > most else self._tickets.take_now()
+                if self._taken:
+                    self._say(encode("taken", number=self._taken))
+            if not self._taken or (message := self._jobs.begin(self._taken)) is None:
+                return None
+            self._number, self._taken = self._taken, None
+            if (attempt := self._make(JOB.validate_python(message["job"]))) is not None:
+                return attempt
+
+    def _make(self, job: Claimed) -> Attempt | None:
+        """Make an attempt of *job*; None if it cannot run here now, which is said in the place of its end."""
+        task = self._tasks.get(job.task) if job.task in self._tasks else None
+        if task is None or task.is_declared:
+            self._end(job, None, is_unknown=True)
+            return None
+        if not self._jobs.may_complete(job.token):  # the worker has stood still while it waited here
+            self._end(job, Outcome(Kind.GIVE_BACK, reason=AbortReason.ERROR))
+            return None
+        self._progress.begin(job.token)
+        attempt = Attempt(job, task, self._services[task.signature.is_async], self._middleware)
+        self._running = self._number, attempt  # before it is looked for a stop, which is left before this is looked at
+        if self._aborted is not None and self._aborted[0] == self._number:
+            attempt.abort(self._aborted[1])
+        return attempt
+
+    def _is_plain(self, attempt: Attempt) -> bool:
+        """Tell whether a handler can run without the event loop, which hears all the same if it is to stop."""
+        task, policy = attempt.task, attempt.task.policy
+        needs_loop = task.signature.is_async or policy.phases or policy.timeout is not None
+        return not (needs_loop or policy.memory_megabytes is not None or task.middleware or self._middleware)
+
+    def _run_plain(self, attempt: Attempt | None) -> Attempt | None:
+        """Run a plain handler in this thread, and those that follow: to go to the loop and back costs more than a job.
+
+        Give the attempt that needs the loop, to begin or to end; None if there is no job.
+        """
+        while attempt is not None and self._is_plain(attempt):
+            outcome = self._variables.copy().run(attempt.run_here)
+            end_copy(self._process)
+            if outcome is None:
+                return attempt
+            self._end(attempt.job, outcome, attempt.warning)
+            attempt = self._begin_next()
+        return attempt
+
+    async def _run_in_loop(self, attempt: Attempt) -> Outcome | None:
+        outcome = await attempt.run()
+        end_copy(self._process)
+        return outcome
+
+    def _end(
+        self, job: Claimed, outcome: Outcome | None, warning: str | None = None, *, is_unknown: bool = False
+    ) -> None:
+        self._running = None
+        self._progress.end(job.token)
+        self._jobs.end()
+        if self._most_megabytes is not None:
+            self._megabytes = resident_megabytes()
+        self._unsaid += encode(
             "ended",
-            outcome=OUTCOME.dump_python(outcome, mode="json"),
+            number=self._number,
+            outcome=OUTCOME.dump_python(outcome, mode="json", exclude_defaults=True),
             warning=warning,
             is_unknown=is_unknown,
-            megabytes=resident_megabytes(),
+            megabytes=self._megabytes,
         )
-        reach("child.after_outcome")
 
-    def _later(self, call: Callable[[], None]) -> None:
-        """Have *call* called in the loop when reports have rested; in any thread."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._soon(self._loop.call_later, REST_SECONDS, call)
+    def _say(self, message: bytes = b"") -> None:
+        """Say what is to be said of jobs that have ended, and then *message*."""
+        said, self._unsaid = self._unsaid + message, b""
+        if said:
+            self._pipe.send_bytes(said)
 
     # in the thread that listens
 
     def _listen(self) -> float:
         """Wait for messages of the worker, and see to it that nothing runs on without its lease."""
-        seconds = self._lease.seconds if self._exit_at is None else self._exit_at[1] - self._monotonic()
-        for message in self._pipe.receive(seconds):
-            self._on_message(message)
+        try:
+            own = self._jobs.seconds if self._exit_at is None else self._exit_at[1] - self._monotonic()
+            bounds = [each for each in (own, self._jobs.waiting_seconds) if each is not None]
+            for message in self._pipe.receive(min(bounds, default=None)):
+                self._on_message(message)
+        except MemoryError:  # what was read is lost, perhaps a job that nobody would begin; the handler had it all
+            os._exit(1)
         self._fence()
         return 0.0
 
     def _on_message(self, message: Message) -> None:
         match message["say"]:
+            case "run":
+                self._jobs.add(message)
             case "lease":
-                self._lease.renew(message["number"], message["until"])
+                self._jobs.renew(message["number"], message["until"])
             case "abort":
-                self._abort_soon(message["number"], AbortReason(message["reason"]))
+                self._soon(self._abort, message["number"], AbortReason(message["reason"]))
             case "written":
                 self._progress.written(REPORT.validate_python(message["report"]))
             case "answer":
                 self._progress.answered(message["number"], message["answer"])
-            case "run":
-                self._lease.begin(message["number"], message["lease"])
-                self._pipe.send("taken")
-                self._soon(self._messages.put_nowait, message)
             case _:
-                self._soon(self._messages.put_nowait, message)
+                self._soon(self._first.set_result, message)
 
     def _soon(self, call: Callable[..., object], *given: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the program cannot be used, and is about to end
             self._loop.call_soon_threadsafe(call, *given)
 
-    def _abort_soon(self, number: int, reason: AbortReason) -> None:
-        self._soon(self._abort, number, reason)
-
     def _abort(self, number: int, reason: AbortReason) -> None:
-        if self._attempt is not None and number == self._number:
-            self._attempt.abort(reason)
-        elif number > self._number:
-            self._aborted = number, reason
+        if self._running is None or self._running[0] != number:
+            self._aborted = number, reason  # it has not begun, or begins just now in another thread, or is over
+        if (running := self._running) is not None and running[0] == number:
+            running[1].abort(reason)
 
     def _fence(self) -> None:
         """Stop the handler if its lease may be over, and the process if it does not stop."""
-        number, seconds, now = self._lease.number, self._lease.seconds, self._monotonic()
+        number, seconds, now = self._jobs.number, self._jobs.seconds, self._monotonic()
         if self._exit_at is not None:
             if number != self._exit_at[0]:  # it has stopped
                 self._exit_at = None
             elif now >= self._exit_at[1]:
                 os._exit(FENCED)
         elif number is not None and seconds is not None and seconds <= 0:
-            if seconds < -STANDSTILL_SECONDS and self._lease.spare(SPARE_SECONDS):
+            if seconds < -STANDSTILL_SECONDS and self._jobs.spare(SPARE_SECONDS):
                 return
             self._exit_at = number, now + STOP_SECONDS
-            self._abort_soon(number, AbortReason.ERROR)
+            self._soon(self._abort, number, AbortReason.ERROR)
 
 
-async def _run_attempt(attempt: Attempt) -> Outcome | None:
-    process = os.getpid()
-    outcome = await attempt.run()
-    end_copy(process)
-    return outcome
-
-
-async def _main(descriptor: int) -> None:
-    await Child(ParentPipe(descriptor), Runtime()).run()
+async def _main(pipe: int, tickets: int) -> None:
+    await Child(ParentPipe(pipe), Tickets(tickets), Runtime()).run()
 
 
 def main(arguments: list[str]) -> None:
-    """Run until the worker says that it is enough."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # they are for the worker, which drains; a terminal signals us, too
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the worker, which drains; a terminal signals us, too
         signal.signal(number, _ignore)
     mark_as_child()
-    asyncio.run(_main(int(arguments[1])))
+    asyncio.run(_main(int(arguments[1]), int(arguments[2])))
 
 
 def _ignore(*_: Any) -> None:

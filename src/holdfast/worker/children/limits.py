@@ -9,26 +9,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
-from holdfast.threads import ThreadPool
+from holdfast.threads import ThreadPool, Work
 
 try:
     import resource
 except ImportError:  # there is none on Windows
     resource = None  # type: ignore[assignment]
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 MEGABYTE = 1 << 20
 PR_SET_PDEATHSIG = 1
-HAS_LIMIT = sys.platform == "linux"
 CAME_BACK = "a handler has forked, and its copy came back from it; end a copy with os._exit()"
 
 
@@ -44,25 +37,20 @@ def resident_megabytes() -> float:
 @contextmanager
 def at_most(megabytes: float | None) -> Iterator[None]:
     """Have memory that is asked for within fail with `MemoryError` once it is *megabytes* more than now."""
-    if megabytes is None or not HAS_LIMIT:
+    if megabytes is None or sys.platform != "linux":
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = _data_bytes() + round(megabytes * MEGABYTE)
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    # what is counted towards the limit: all private memory that can be written, used or not
+    kilobytes = next((int(line.split()[1]) for line in status if line.startswith("VmData:")), 0)
+    wanted = kilobytes * 1024 + round(megabytes * MEGABYTE)
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     try:
         yield
     finally:
         with suppress(ValueError, OSError):  # the handler may have set a limit for good
             resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _data_bytes() -> int:
-    """Say how much is counted towards the limit: all private memory that can be written, used or not."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def die_with(parent: int) -> None:
@@ -89,13 +77,14 @@ def end_copy(process: int) -> None:
 class HandlerThreads(ThreadPool):
     """Threads for plain handlers, in which no copy stays behind."""
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Run *fn* in one of them."""
-        return super().submit(_alone, os.getpid(), partial(fn, *args, **kwargs))
+    def run(self, work: Work) -> None:
+        function, process = work.function, os.getpid()
 
+        def run_alone() -> object:
+            try:
+                return function()
+            finally:
+                end_copy(process)
 
-def _alone(process: int, call: Callable[[], R]) -> R:
-    try:
-        return call()
-    finally:
-        end_copy(process)
+        work.function = run_alone
+        super().run(work)

@@ -1,13 +1,13 @@
 """The messages between a worker and its child processes: a JSON object on each line, and nothing that can be run.
 
 worker to child   begin     where its application is, and what else it is to know
-                  run       a job, and how long its lease is good for
+                  run       a job under a number, which it may begin when it has taken that from its `tickets`
                   lease     how long it is good for by now
                   abort     have the handler stop, and why
                   written   that a report is in the database
                   answer    to what was asked under a number
-                  end       leave, for no job comes any more
-child to worker   hello     it has imported its application; which database and which tasks it has
+child to worker   hello     it has imported its application; which database that has
+                  taken     it begins the job of that number
                   report    how far the handler is
                   hold      write no reports until `release`; is answered when none is under way
                   release   go on with reports
@@ -32,11 +32,11 @@ CHUNK = 65_536
 
 JOB = TypeAdapter(Claimed)
 OUTCOME = TypeAdapter(Outcome | None)
+"""Dumped without what is as usual: most jobs leave nothing but an output."""
 REPORT = TypeAdapter(ProgressReport)
 
 
 def encode(say: str, **facts: object) -> bytes:
-    """Write a message as a line."""
     return json.dumps({"say": say, **facts}).encode() + b"\n"
 
 
@@ -54,4 +54,4 @@ class MessageReader:
             return iter(())
         first = bytes(self._rest) + whole[0]
         self._rest = bytearray(rest)
-        return map(json.loads, (first, *whole[1:]))
+        return map(json.loads, map(bytes.decode, (first, *whole[1:])))  # of bytes it would guess the encoding first

@@ -1,4 +1,4 @@
-"""One child process as its worker sees it: the socket to it, and its death.
+"""One child process as its worker sees it: the socket to it, the jobs that it may begin, and its death.
 
 Its end is seen by what the system says of it and not by the socket alone: what a handler has forked may keep the other
 end of that open. Messages are sent in any thread and wait for nobody; all else happens in the worker's loop.
@@ -12,13 +12,14 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from subprocess import TimeoutExpired
-from typing import Protocol
 
-from holdfast.runtime import Process, Runtime
+from holdfast.runtime import Runtime
 from holdfast.worker.children.messages import CHUNK, Message, MessageReader, encode
+from holdfast.worker.children.tickets import END, TicketQueue
 
 MODULE = "holdfast.worker.children.child"
 LEAVE_SECONDS = 2.0
@@ -27,43 +28,62 @@ LOOK_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
-    """Receives the messages and the death of a child; called in the loop."""
-
-    def on_message(self, child: ChildProcess, message: Message) -> None:
-        """Handle a message."""
-
-    def on_death(self, child: ChildProcess, code: int) -> None:
-        """Handle its death; *code* is its exit code, or minus the signal that ended it."""
-
-
 class ChildProcess:
-    """A child that was just started; *owner* receives what comes of it."""
+    """A child that was just started; *on_death* gets its exit code, or minus the signal that ended it."""
 
-    def __init__(self, runtime: Runtime, owner: Owner) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        on_message: Callable[[ChildProcess, Message], None],
+        on_death: Callable[[ChildProcess, int], None],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._owner = owner
-        # in this thread, which lives as long as the worker: the system ends a child with the *thread* that began it
-        self._process, self._socket = _spawn(runtime)
+        self._on_message = on_message
+        self._on_death = on_death
+        self.tickets = TicketQueue()
+        """What it may begin, of the jobs that it was given."""
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        try:  # in this thread, which lives as long as the worker: the system ends a child with the *thread* it is of
+            self._process = runtime.spawn(MODULE, (theirs.fileno(), self.tickets.descriptor))
+        except BaseException:
+            self._socket.close()
+            self.tickets.close()
+            raise
+        finally:
+            theirs.close()
         self._reader = MessageReader()
         self._unsent = bytearray()
         self._sending = threading.Lock()
         self._is_open = True
         self.pid = self._process.pid
         self.jobs = 0
-        """How many it was given."""
-        self._pidfd = _pidfd(self.pid)
+        """How many it has done."""
+        self.current = END
+        """The job that it has begun last, by its number."""
+        self.numbers = count(END + 1)
+        """For the jobs that it is to be given."""
+        self._pidfd: int | None = None
+        with suppress(AttributeError, OSError):  # where the system has none
+            self._pidfd = os.pidfd_open(self.pid)  # can be read once it is dead
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._check_death)
         self._loop.add_reader(self._socket, self._read)
 
+    def give(self, jobs: Mapping[int, Message]) -> None:
+        """Send jobs by their numbers, all at once, and let it begin them one after the other."""
+        self._send_bytes(b"".join([encode("run", number=number, **facts) for number, facts in jobs.items()]))
+        self.tickets.give(jobs)
+
     def send(self, message: str, **facts: object) -> None:
-        """Send a message; in any thread."""
+        self._send_bytes(encode(message, **facts))
+
+    def _send_bytes(self, messages: bytes) -> None:
         with self._sending:
             if not self._is_open:
                 return
             had_unsent = bool(self._unsent)
-            self._unsent += encode(message, **facts)
+            self._unsent += messages
             if not had_unsent and self._send():
                 with suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._send_later)
@@ -96,11 +116,13 @@ class ChildProcess:
             return
         except OSError:
             piece = b""
-        if not piece:
-            self._loop.remove_reader(self._socket)
-            self._on_closed()
+        if piece:
+            self._on_bytes(piece)
             return
-        self._on_bytes(piece)
+        self._loop.remove_reader(self._socket)
+        if self._process.poll() is None:  # one that has closed its socket and lives on is of no use to anybody
+            self._loop.call_later(LOOK_SECONDS, self._kill_mute)
+        self._check_death()
 
     def _on_bytes(self, piece: bytes) -> None:
         """Read *piece*; what cannot be understood, as when a handler writes to every file, ends the child.
@@ -109,16 +131,10 @@ class ChildProcess:
         """
         try:
             for message in self._reader.feed(piece):
-                self._owner.on_message(self, message)
+                self._on_message(self, message)
         except Exception:
             logger.exception("child_not_understood", extra={"pid": self.pid})
             self.kill()
-
-    def _on_closed(self) -> None:
-        """See whether it is dead; a child that has closed its socket and lives on is of no use to anybody."""
-        if self._is_open and self._process.poll() is None:
-            self._loop.call_later(LOOK_SECONDS, self._kill_mute)
-        self._check_death()
 
     def _kill_mute(self) -> None:
         self.kill()
@@ -135,10 +151,10 @@ class ChildProcess:
                 self._on_bytes(piece)
         self._let_be()
         self._socket.close()
-        self._owner.on_death(self, code)
+        self._on_death(self, code)
+        self.tickets.close()
 
     def _let_be(self) -> None:
-        """Read and send nothing any more."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         if self._pidfd is not None:
@@ -150,49 +166,28 @@ class ChildProcess:
             self._unsent.clear()
 
     def kill(self) -> None:
-        """End it, whatever it does; its owner is called when it is dead."""
+        """End it, whatever it does; *on_death* is called when it is dead."""
         with suppress(OSError):
             self._process.kill()
 
-    def leave(self) -> Callable[[], None]:
-        """Let it go, without telling its owner any more; gives what waits for its end, in a thread."""
-        self.send("end")
+    def leave(self) -> None:
+        """Let it go, and report nothing of it any more."""
+        self.tickets.give([END])
         if self._is_open:
             self._let_be()
-        return self._wait
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the end of a child that was let go; in a thread."""
         try:
             self._process.wait(LEAVE_SECONDS)
         except TimeoutExpired:
             self.kill()
             self._process.wait()
         self._socket.close()  # not before: it would take that for our death
-
-
-def _spawn(runtime: Runtime) -> tuple[Process, socket.socket]:
-    """Start a child; give it and our end of the socket pair."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    try:
-        return runtime.spawn(MODULE, theirs.fileno()), ours
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-
-
-def _pidfd(pid: int) -> int | None:
-    """Give a descriptor that can be read once the process is dead; None where the system has none."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
+        self.tickets.close()
 
 
 def how_it_died(code: int) -> str:
-    """Say how a process ended, by its code."""
     if code >= 0:
         return f"ended by itself, with exit code {code}"
     try:

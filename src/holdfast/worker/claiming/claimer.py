@@ -1,376 +1,448 @@
 """Claims jobs for the free slots of a worker, and writes down what has ended, in one transaction.
 
-Two loops overlap. Each takes whatever attempts have ended, writes them down and claims for the free slots in the same
-transaction, so that handlers of one batch run while the other's commit is under way. A loop with nothing to settle
-sleeps until it is woken by a hint, by the next arrival that becomes due, or by the poll, the net below both.
-
-Handlers that end their jobs by blocks leave nothing to settle, and end one by one: to claim for each would be a
-transaction for each. So while most slots are at work, the next claim waits as long as the last one took: meanwhile more
-slots come free, and at most half of the time goes by in claims.
+Two loops overlap, so that handlers of one batch run while the other's commit is under way. Each asks `plan` what to do
+next, by how the worker stands, and does it. A loop with nothing to do sleeps until it is woken by an end, by a hint, by
+the next arrival that becomes due, or by the poll, the net below all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
-from holdfast.database.tx import Store, Tx
+from holdfast.database.tx import Tx, patient
 from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
 from holdfast.fault_points import reach
 from holdfast.outcomes import Kind
-from holdfast.runtime import Runtime
 from holdfast.store import polls
 from holdfast.store.jobs import claiming, settling
-from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, ProgressReport, Want
+from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, ProgressReport, Token, Want
 from holdfast.store.jobs.settling import Settled, Settlement
-from holdfast.tasks.registry import Tasks
-from holdfast.worker.attempts.active import Running, Slot
-from holdfast.worker.attempts.progress import Progress
-from holdfast.worker.claiming.dispatcher import Intake
-from holdfast.worker.claiming.scan_position import Floor
-from holdfast.worker.claiming.slot_group import Beside
-from holdfast.worker.claiming.unknown_claims import Doubts
-from holdfast.worker.claiming.unsettled import Ended, Settler
-from holdfast.worker.claiming.wakeups import Hearing
-from holdfast.worker.leases import LeaseKeeper
-from holdfast.worker.options import WorkerOptions
-from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.attempts.active import Slot
+from holdfast.worker.claiming import plan
+from holdfast.worker.claiming.batch_size import size_of
+from holdfast.worker.claiming.claim_ahead import MOST_CLAIMED
+from holdfast.worker.claiming.core import WorkerCore
+from holdfast.worker.claiming.dispatcher import Dispatcher
+from holdfast.worker.claiming.executor import Executor
+from holdfast.worker.claiming.slot_group import SlotGroup
+from holdfast.worker.claiming.unknown_claims import UnknownClaims
+from holdfast.worker.claiming.wakeups import Wakeups
+
+R = TypeVar("R")
 
 LOOPS = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 BUSY_SECONDS = 0.025  # until a settlement is tried again whose row somebody has locked
-MOST_AT_WORK = 0.75  # of the slots; if fewer are, nothing is waited for
 LONGEST_REST = 0.01
-AGAIN_SECONDS = 1.0  # until a claim in doubt is looked for again, and whether the last moment is over
+MARK_SECONDS = 1.0  # until a row says that its handler has begun which was claimed ahead
+SHORT_SECONDS = 0.1  # a handler that ends within this is not worth a mark
+NO_SLOT = "no slot has come free here"
 
 logger = logging.getLogger(__name__)
 
 
-async def exchange(
-    tx: Tx,
-    settlements: Sequence[Settlement],
-    wants: Sequence[Want],
-    most: int,
-    worker: str,
-    nonce: str,
-    floor: Place = LOWEST,
-    reports: Sequence[ProgressReport] = (),
-    *,
-    is_crowded: bool = False,
-) -> tuple[Settled, Claims]:
-    """Write the last reports, settle, then claim, in one transaction."""
-    passed_over = await claiming.report(tx, reports)
-    settled = await settling.settle(tx, [each for each in settlements if each.token not in passed_over])
-    settled.busy.extend(each for each in settlements if each.token in passed_over)  # or the report would be lost
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What one exchange asks of the store."""
+
+    settlements: Sequence[Settlement]
+    reports: Sequence[ProgressReport]
+    """The last ones of those that are settled."""
+    begun: Sequence[Token]
+    """What was claimed ahead, and has begun."""
+    wants: Sequence[Want]
+    free: int
+    ahead: int
+    worker: str
+    nonce: str
+    place: Place
+    is_crowded: bool
+
+    @property
+    def claim(self) -> tuple[Sequence[Want], int, str, str, Place, int]:
+        """What the operations are given that claim."""
+        return self.wants, self.free, self.worker, self.nonce, self.place, self.ahead
+
+
+class Exchanged(NamedTuple):
+    """What became of it; *marked* are those whose rows say now that they have begun."""
+
+    settled: Settled
+    claims: Claims
+    marked: Collection[Token]
+
+
+async def exchange(tx: Tx, request: Request) -> Exchanged:
+    """Write down the last reports, what has begun and what has ended, then claim, in one transaction."""
+    passed_over = await claiming.report(tx, request.reports)
+    marked = await claiming.mark_begun(tx, request.begun)
+    settled = await settling.settle(tx, [each for each in request.settlements if each.token not in passed_over])
+    settled.busy.extend(each for each in request.settlements if each.token in passed_over)  # or a report would be lost
     claims = Claims([], more=False)
-    if most:
-        claims = await claiming.admit_and_claim(tx, wants, most, worker, nonce, floor, is_crowded=is_crowded)
-    return settled, claims
+    if request.free + request.ahead:
+        claims = await claiming.admit_and_claim(tx, *request.claim, is_crowded=request.is_crowded)
+    return Exchanged(settled, claims, marked)
+
+
+@patient
+async def exchange_patiently(tx: Tx, request: Request) -> Exchanged:
+    """Do the same with one settlement: there is no smaller batch to try."""
+    return await exchange(tx, request)
 
 
 class Claimer:
-    """The loops of the worker *worker*, by its id, which serves *wants*."""
+    """The loops of a worker that serves *wants*, by its handlers, and what the *groups* of slots beside them do."""
 
     def __init__(
         self,
-        store: Store,
-        tasks: Tasks,
-        runtime: Runtime,
-        options: WorkerOptions,
-        worker: str,
+        core: WorkerCore,
         wants: Sequence[Want],
-        *,
-        intake: Intake,
-        running: Running,
-        ended: Ended,
-        ending: Shutdown,
-        leases: LeaseKeeper,
-        progress: Progress,
-        hearing: Hearing,
-        beside: Sequence[Beside],
-        woken: asyncio.Event,
+        groups: Sequence[SlotGroup],
+        executor: Executor,
+        dispatcher: Dispatcher,
+        wakeups: Wakeups,
     ) -> None:
-        self._store = store
-        self._tasks = tasks
-        self._runtime = runtime
-        self._options = options
-        self._worker = worker
-        self._wants = wants
-        self._intake = intake
-        self._running = running
-        self._ended = ended
-        self._ending = ending
-        self._leases = leases
-        self._progress = progress
-        self._hearing = hearing
-        self._beside = beside
-        self._woken = woken
-        self._settler = Settler(store, ended, leases, progress, worker)
-        self._doubts = Doubts(store, worker, runtime.monotonic)
-        self._floor = Floor(runtime.monotonic)
-        self._reserved = 0
+        self._core = core
+        self._monotonic = core.runtime.monotonic
+        self._handlers = SlotGroup(Slot.HANDLER, wants, lambda: core.options.concurrency, self._monotonic)
+        self._handlers.is_wanted = True
+        self._groups = groups
+        self._last_group = -1
+        self._executor = executor
+        self._dispatcher = dispatcher
+        self._wakeups = wakeups
+        self._unknown = UnknownClaims(core)
         self._listening = 0
-        self._is_hungry = True
-        self._is_crowded = False
         self._rests_until = 0.0
         self.trouble_since: float | None = None
         self.trouble: str | None = None
+        self._trouble_with: type[plan.Step] = plan.Exchange
         self._answered_at = 0.0
         self.claimed: float | None = None
-
-    @property
-    def is_quiet(self) -> bool:
-        """Tell whether no claim is under way and none is wanted before a hint, or the next look."""
-        return not (self._is_hungry or self._reserved or self._is_claiming_beside)
-
-    @property
-    def _is_claiming_beside(self) -> bool:
-        return any(each.reserved for each in self._beside)
 
     def note_hint(self) -> bool:
         """Take note of a hint, in any thread; tell whether a loop waits for it, and is to be woken.
 
         Without a free slot, and before a claim that comes anyway, nobody does.
         """
-        self._hearing.note_hint()
+        self._wakeups.note_hint()
         return self._listening > 0
 
     def wake(self) -> None:
         """Look for work soon; a hint, which may be lost, doubled or wrong."""
-        self._is_hungry = True
-        self._woken.set()
+        self._handlers.is_wanted = True
+        self._core.woken.set()
 
     def drain(self) -> None:
         """Give back what has not begun, and end when all is written down."""
-        self._intake.drain()
-        self._woken.set()
+        self._dispatcher.drain()
+        self._core.woken.set()
         reach("shutdown.after_stop_claim")
 
     async def run(self) -> None:
         """Go round, as one of the loops, until the worker has drained."""
         failures = 0
-        while not self._is_done():
-            began = self._runtime.monotonic()
+        step: plan.Step | None = None
+        while not isinstance(step := plan.next_step(self._situation(step)), plan.Finish):
+            if isinstance(step, plan.Sleep):
+                await self._sleep(step)
+                continue
+            began = self._monotonic()
             try:
-                await self._doubts.resolve(self._begin)  # first: what is taken below must not be lost if this fails
-                for each in self._beside:
-                    await self._claim_beside(each)
-                batch = self._ended.take(self._leases)
-                most = self._free_slots()
-                if batch or (most and self._is_hungry and self._resting_seconds(most) <= 0):
-                    await self._exchange(batch, most)
-                elif most and (self.is_quiet or self._hearing.is_disturbed) and self._hearing.is_due:
-                    await self._claim_for_hint(most)
-                    await self._look()
-                    self.claimed = self._runtime.monotonic()
-                else:
-                    if not any(self._free_beside(each) for each in self._beside if each.shares_queues):
-                        await self._sleep(most)  # else something came while we looked
-                    continue
+                await self._carry_out(step)
                 failures = 0
-                self._after_success()
+                self._after_success(step)
             except Exception as error:  # noqa: BLE001 - whatever it is, the worker lives on
                 failures += 1
-                await self._after_trouble(error, failures, began)
-        self._woken.set()
+                await self._after_trouble(step, error, failures, began)
+        self._core.woken.set()
 
-    def _is_done(self) -> bool:
-        if not self._ending.is_draining or self._running or not self._intake.is_empty:
-            return False
-        if self._reserved or self._is_claiming_beside:
-            return False
-        return not (self._ended or self._doubts) or self._ending.is_over
+    async def _carry_out(self, step: plan.Step) -> None:
+        match step:
+            case plan.Resolve():
+                await self._unknown.resolve(self._begin)
+            case plan.GiveBack():
+                self._executor.give_back_queue(NO_SLOT, self._monotonic() - self._handlers.claim_ahead.longest_wait)
+            case plan.ClaimFor(number, most):
+                self._last_group = number
+                await self._claim_for(self._groups[number], most)
+            case plan.Exchange(free, ahead):
+                await self._exchange(self._core.unsettled.take(), free, ahead)
+            case plan.Look(free):
+                if await self._claim_for_hint(free):
+                    await self._core.runtime.sleep(0)  # handlers first: to send the look takes a third of a millisecond
+                await self._look(has_slots=free > 0)
+                self.claimed = self._monotonic()
 
-    def _free_slots(self) -> int:
-        if self._ending.is_draining:
-            return 0
-        at_work = self._running.taken(Slot.HANDLER)
-        return self._intake.room(max(0, self._options.concurrency - at_work - self._reserved))
+    # how the worker stands
 
-    def _resting_seconds(self, most: int) -> float:
-        """Say how long to wait until more slots than *most* are free to be claimed for."""
-        if most > self._options.concurrency * (1 - MOST_AT_WORK):
-            return 0.0
-        return self._rests_until - self._runtime.monotonic()
+    def _situation(self, last: plan.Step | None) -> plan.Situation:
+        core, now = self._core, self._monotonic()
+        free, ahead = self._room()
+        may_claim_beside = not core.shutdown.is_draining and self._dispatcher.room(1) > 0
+        marked_by, waits = min(self._executor.unmarked.values(), default=None), self._executor.waiting_since
+        return plan.Situation(
+            concurrency=core.options.concurrency,
+            free=free,
+            ahead=ahead,
+            waiting=len(self._executor.queue),
+            is_at_work=not (self._executor.is_idle and self._dispatcher.is_empty) or self._is_claiming,
+            has_ends=core.unsettled.has_some(),
+            has_withheld=bool(core.unsettled),
+            groups=tuple(self._free_for(each, free) for each in self._groups) if may_claim_beside else (),
+            last_group=self._last_group,
+            beside_seconds=self._beside_seconds() if may_claim_beside else None,
+            was_for_group=isinstance(last, plan.ClaimFor),
+            is_hungry=self._handlers.is_wanted,
+            rest_seconds=self._rests_until - now,
+            is_quiet=self._is_quiet(free + ahead),
+            is_disturbed=self._wakeups.is_disturbed,
+            look_seconds=0.0 if self._wakeups.is_due else self._wakeups.seconds(),
+            poll_seconds=core.options.poll,
+            mark_seconds=None if marked_by is None else marked_by + MARK_SECONDS - now,
+            stale_seconds=None if waits is None else waits + self._handlers.claim_ahead.longest_wait - now,
+            unknown_seconds=self._unknown.seconds(),
+            is_draining=core.shutdown.is_draining,
+            is_over=core.shutdown.is_over,
+        )
 
-    async def _exchange(self, batch: list[Settlement], most: int) -> None:
-        """Settle *batch* and claim up to *most*; whatever happens, nothing that ended is forgotten."""
-        nonce, sent = self._nonce(), self._runtime.monotonic()
-        self._reserved += most
+    def _room(self) -> tuple[int, int]:
+        """Say how many may be claimed to begin, and how many further ones to wait."""
+        handlers, concurrency = self._handlers, self._core.options.concurrency
+        running = self._core.active.taken(Slot.HANDLER) + self._executor.waiting
+        free = handlers.idle(running)
+        room = self._dispatcher.room(free)
+        if room < free:
+            return room, 0
+        ahead = concurrency + handlers.claim_ahead.most - running - handlers.reserved - free
+        return min(free, MOST_CLAIMED), max(0, min(ahead, MOST_CLAIMED - free))
+
+    def _reserve(self, free: int, ahead: int = 0) -> None:
+        """Count so many, which may be below zero, as being claimed: to begin at once, and to wait."""
+        self._handlers.reserved += free + ahead
+        self._executor.keep_slots(free)
+
+    @property
+    def _is_claiming(self) -> bool:
+        return any(each.reserved for each in (self._handlers, *self._groups))
+
+    def _is_quiet(self, room: int) -> bool:
+        """Tell whether no claim is under way, and none for so much *room* is wanted before a hint, or the next look."""
+        return not (self._is_claiming or (self._handlers.is_wanted and room))
+
+    def _free_for(self, group: SlotGroup, free: int) -> int:
+        """Say how many may be claimed for *group*, beside *free* slots of handlers."""
+        running = self._core.active.taken(group.slot)
+        if not (free and self._is_quiet(free)):
+            return group.room(running)
+        return group.free(running) if group.is_wanted or group.is_unseen else 0  # who is idle, and listens, looks first
+
+    def _beside_seconds(self) -> float | None:
+        """Say how long until child processes that are idle are looked for work for; None if none is."""
+        idle = [each for each in self._groups if each.shares_queues and each.idle(self._core.active.taken(each.slot))]
+        return min((each.look_seconds for each in idle), default=None)
+
+    # what it does
+
+    async def _exchange(self, batch: list[Settlement], free: int, ahead: int) -> None:
+        """Settle *batch* and claim; whatever happens, nothing that ended is forgotten."""
+        nonce, sent, most = self._nonce(), self._monotonic(), free + ahead
+        place = self._handlers.position.place()
+        request = Request(
+            settlements=batch,
+            reports=self._core.progress.rest(each.token for each in batch),
+            begun=[token for token, at in self._executor.unmarked.items() if sent - at >= SHORT_SECONDS],
+            wants=self._handlers.wants,
+            free=free,
+            ahead=ahead,
+            worker=self._core.id,
+            nonce=nonce,
+            place=place,
+            is_crowded=self._handlers.is_crowded,
+        )
+        self._reserve(free, ahead)
         if most:
-            self._is_hungry = False
-        floor = self._floor.place()
+            self._handlers.is_wanted = False
         try:
-            settled, claims = await asyncio.shield(self._ask(batch, most, nonce, floor))
-        except UnknownOutcome:
-            self._ended.add(*batch)  # what was written down already comes back as lost, which is harmless
-            self._doubts.add(nonce, sent)
-            raise
-        except (Unavailable, Busy):
-            self._ended.add(*batch)
+            answer = await self._answer(self._ask(request), nonce, sent)
+        except (Unavailable, Busy, UnknownOutcome) as error:
+            self._core.unsettled.add(*batch)  # what was written down already comes back as lost, which is harmless
+            self._note_missed(batch, sent, error)
             raise
         except Exception:
-            await self._settler.settle_alone(batch)
+            await self._core.unsettled.settle_alone(batch)
             raise
         except BaseException:
-            self._ended.add(*batch)
+            self._core.unsettled.add(*batch)
             raise
         finally:
-            self._reserved -= most
-        self.claimed = self._runtime.monotonic()
-        for each in self._beside:
-            each.has_settled()
-        self._settler.note(batch, settled)
-        if most:
-            self._floor.note(floor, sent, claims.jobs, most)
-            self._is_hungry |= claims.more
-            self._is_crowded = claims.is_crowded
-            self._rests_until = self.claimed + min(LONGEST_REST, self.claimed - sent)
-            self._hearing.plan(self._sooner(claims.next_ms))
-        else:
-            self._is_hungry = True  # nobody has looked for what these ends let run
-        self._begin(claims.jobs, sent)
-        if self._ending.is_draining and any(each.outcome.kind is Kind.GIVE_BACK for each in batch):
+            self._reserve(-free, -ahead)
+        settled, claims, _ = answer
+        self._take_in(request, answer, sent)
+        if self._core.shutdown.is_draining and any(each.outcome.kind is Kind.GIVE_BACK for each in batch):
             reach("shutdown.after_giveback")
         if settled.busy and not settled.done and not claims.jobs:
-            await self._runtime.sleep(BUSY_SECONDS)
+            await self._core.runtime.sleep(BUSY_SECONDS)
 
-    def _ask(
-        self, batch: list[Settlement], most: int, nonce: str, floor: Place
-    ) -> Coroutine[Any, Any, tuple[Settled, Claims]]:
-        if not batch and floor != LOWEST and not self._is_crowded:
-            return self._claim_alone(most, nonce, floor)
-        reports = self._progress.rest(each.token for each in batch)
-        about = self._wants, most, self._worker, nonce, floor
-        return self._store.run(exchange, batch, *about, reports, is_crowded=self._is_crowded)
+    def _note_missed(self, batch: Sequence[Settlement], sent: float, error: HoldfastError) -> None:
+        """Try less the next time, if that may help."""
+        if batch and not isinstance(error, Busy):
+            self._core.unsettled.batch_size.note_missed(batch)
+            seconds = round(self._monotonic() - sent, 1)
+            facts = {"jobs": len(batch), "bytes": sum(map(size_of, batch)), "seconds": seconds, "reason": str(error)}
+            logger.warning("exchange_not_answered", extra=facts)
 
-    async def _claim_alone(self, most: int, nonce: str, floor: Place) -> tuple[Settled, Claims]:
-        """Claim, with nothing to write down and nobody to admit: on PostgreSQL one round trip instead of four."""
-        claimed = await self._store.run(claiming.claim, self._wants, most, self._worker, nonce, floor)
-        return Settled([], {}, []), Claims(claimed, more=True)
-
-    async def _claim_for_hint(self, most: int) -> None:
-        """Claim what is ready, by one statement, if a hint has come; the look that follows tells what else there is.
-
-        Where statements are round trips, a look before it would be one more. On SQLite it costs less than the right to
-        write, which a hint for somebody else is not worth.
-        """
-        if not self._hearing.take_hint() or self._store.database == "sqlite":
-            return
-        nonce, sent = self._nonce(), self._runtime.monotonic()
-        self._reserved += most
-        try:
-            claimed = await asyncio.shield(self._store.run(claiming.claim, self._wants, most, self._worker, nonce))
-        except UnknownOutcome:
-            self._doubts.add(nonce, sent)
-            raise
-        finally:
-            self._reserved -= most
-        self._begin(claimed, sent)
-
-    async def _claim_beside(self, slots: Beside) -> None:
-        """Claim for *slots*, if it is time to look for something and some are free."""
-        if not (most := self._free_beside(slots)):
-            return
-        wants, is_wanted = slots.wants, slots.is_wanted
-        nonce, sent = self._nonce(), self._runtime.monotonic()
-        slots.begin(most)
-        try:
-            if not is_wanted and not (found := await self._store.read(polls.waiting_work, wants)).is_there:
-                slots.note_look(found)
-                self._plan_beside(slots)
-                return
-            claims = await asyncio.shield(self._store.run(claiming.admit_and_claim, wants, most, self._worker, nonce))
-        except UnknownOutcome:
-            self._doubts.add(nonce, sent)
-            raise
-        finally:
-            slots.end(most)
-        slots.note(claims)
-        self._plan_beside(slots)
-        self._is_hungry |= slots.shares_queues and claims.admitted > len(claims.jobs)
+    def _take_in(self, request: Request, answer: Exchanged, sent: float) -> None:
+        settled, claims, marked = answer
+        now = self.claimed = self._monotonic()
+        self._executor.note_marked(request.begun, marked)
+        for each in self._groups:
+            each.has_settled()
+        if request.settlements:
+            self._core.unsettled.batch_size.note_answered(now - sent)
+        self._core.unsettled.note(request.settlements, settled)
+        self._handlers.claim_ahead.note_exchange(now - sent, self._executor.ended[Slot.HANDLER])
+        if most := request.free + request.ahead:
+            self._handlers.note(claims, most, request.place, sent)
+            self._rests_until = now + min(LONGEST_REST, now - sent)
+            self._wakeups.plan(self._sooner(claims.next_ms))
+        else:
+            self._handlers.is_wanted = True  # nobody has looked for what these ends let run
         self._begin(claims.jobs, sent)
 
-    def _free_beside(self, slots: Beside) -> int:
-        if self._ending.is_draining or not self._intake.room(1):
-            return 0
-        running = self._running.taken(slots.slot)
-        if not (self.is_quiet and self._free_slots()):
-            return slots.room(running)
-        return slots.free(running) if slots.is_wanted or slots.is_unseen else 0  # who is idle, and listens, looks first
+    async def _answer(self, claim: Coroutine[Any, Any, R], nonce: str, sent: float) -> R:
+        """Wait for what *claim* comes to; what became of one whose answer is lost is looked for later."""
+        try:
+            return await asyncio.shield(claim)
+        except UnknownOutcome:
+            self._unknown.add(nonce, sent)
+            raise
 
-    def _plan_beside(self, slots: Beside) -> None:
-        """Look again when the next of *slots* is due; of a queue that nobody else serves the next claim tells."""
-        if slots.shares_queues:
-            self._hearing.plan_sooner(self._sooner(None))
+    def _ask(self, request: Request) -> Coroutine[Any, Any, Exchanged]:
+        is_for_exchange = request.settlements or request.begun or request.place == LOWEST or request.is_crowded
+        if not is_for_exchange:
+            return self._claim_alone(request)
+        is_patient = request.settlements and self._core.unsettled.batch_size.is_least
+        return self._core.store.run(exchange_patiently if is_patient else exchange, request)
+
+    async def _claim_alone(self, request: Request) -> Exchanged:
+        """Claim, with nothing to write down and nobody to admit: on PostgreSQL one round trip instead of four."""
+        claimed = await self._core.store.run(claiming.claim, *request.claim)
+        return Exchanged(Settled([], {}, []), Claims(claimed, more=True), [])
+
+    async def _claim_for_hint(self, most: int) -> bool:
+        """Claim what is ready, by one statement, if a hint has come; tell whether that was something.
+
+        The look that follows tells what else there is. Where statements are round trips, a look before it would be one
+        more. On SQLite it costs less than the right to write, which a hint for somebody else is not worth.
+        """
+        if not (most and self._wakeups.take_hint()) or self._core.store.database == "sqlite":
+            return False
+        nonce, sent = self._nonce(), self._monotonic()
+        self._reserve(most)
+        try:
+            claim = self._core.store.run(claiming.claim, self._handlers.wants, most, self._core.id, nonce)
+            claimed = await self._answer(claim, nonce, sent)
+        finally:
+            self._reserve(-most)
+        self._begin(claimed, sent)
+        return bool(claimed)
+
+    async def _claim_for(self, group: SlotGroup, most: int) -> None:
+        """Claim up to *most* for *group*, if something is there for it."""
+        wants, is_wanted, store = group.wants, group.is_wanted, self._core.store
+        free, place = min(most, group.idle(self._core.active.taken(group.slot))), group.position.place()
+        nonce, sent = self._nonce(), self._monotonic()
+        group.begin(most)
+        try:
+            if not is_wanted and not (found := await store.read(polls.waiting_work, wants)).is_there:
+                group.note_look(found)
+                self._plan_for(group)
+                return
+            given = (wants, free, self._core.id, nonce, place, most - free)
+            claim = store.run(claiming.admit_and_claim, *given, is_crowded=group.is_crowded)
+            claims = await self._answer(claim, nonce, sent)
+        finally:
+            group.reserved -= most
+        group.claim_ahead.note_exchange(self._monotonic() - sent, self._executor.ended[group.slot])
+        group.note(claims, most, place, sent)
+        self._plan_for(group)
+        self._handlers.is_wanted |= group.shares_queues and claims.admitted > len(claims.jobs)
+        self._begin(claims.jobs, sent)
+
+    def _plan_for(self, group: SlotGroup) -> None:
+        """Look again when the next of *group* is due; of a queue that nobody else serves the next claim tells."""
+        if group.shares_queues:
+            self._wakeups.plan_sooner(self._sooner(None))
 
     def _sooner(self, next_ms: int | None) -> int | None:
-        """Give what comes first: *next_ms*, in which something else is due, or what is due beside it."""
-        for each in self._beside:
+        """Give what comes first: *next_ms*, in which something else is due, or what is due for a group."""
+        for each in self._groups:
             next_ms = each.sooner(next_ms)
         return next_ms
 
-    async def _look(self) -> None:
+    async def _look(self, *, has_slots: bool) -> None:
         """Read whether there is something to do for the slots that are free, of whatever kind."""
-        free = [each for each in self._beside if each.free(self._running.taken(each.slot))]
-        for each in self._beside:
+        free = [each for each in self._groups if each.free(self._core.active.taken(each.slot))]
+        for each in self._groups:
             if each not in free:
                 each.leave_out()
-        if await self._hearing.look([*self._wants, *(want for each in free for want in each.wants)]):
-            self._is_hungry = True
-            for each in free:
-                each.look_soon()
+            elif not has_slots:
+                each.note_seen()
+        wants = [*(self._handlers.wants if has_slots else ()), *(want for each in free for want in each.wants)]
+        is_there = await self._wakeups.look(wants)
+        self._handlers.is_wanted |= is_there or not has_slots  # nobody has looked for what is for handlers
+        for each in free if is_there else ():
+            each.is_wanted = True
 
     def _nonce(self) -> str:
-        return f"{self._runtime.chance.getrandbits(64):016x}"
+        return f"{self._core.runtime.chance.getrandbits(64):016x}"
 
     def _begin(self, claimed: Sequence[Claimed], sent: float) -> None:
         """Keep the leases of what a call has claimed that was sent at *sent*, and begin it."""
-        seconds = {each.token: self._tasks.get(each.task).policy.lease for each in claimed}
-        self._leases.add(seconds, sent)
-        self._intake.begin(claimed)
+        tokens: defaultdict[float, list[Token]] = defaultdict(list)
+        for each in claimed:
+            tokens[self._core.tasks.get(each.task).policy.lease].append(each.token)
+        self._core.leases.add(tokens, sent)
+        self._dispatcher.begin(claimed)
 
-    async def _sleep(self, most: int) -> None:
-        """Wait until an attempt has ended, a hint has come, or it is time to look; without a free slot it never is."""
-        is_listening = bool(most) and self.is_quiet  # else the other loop claims, and looks when it has
-        seconds = self._options.poll
-        if is_listening:
-            seconds = self._hearing.seconds()
-        elif most and self._is_hungry:
-            seconds = self._resting_seconds(most)
-        if self._doubts or self._ending.is_draining:
-            seconds = min(seconds, self._options.poll, AGAIN_SECONDS)
-        self._woken.clear()
-        self._listening += is_listening
+    async def _sleep(self, step: plan.Sleep) -> None:
+        self._core.woken.clear()
+        self._listening += step.for_hints
         try:
-            if is_listening and self._hearing.is_due:  # by a hint that came just before we listened
+            if step.for_hints and self._wakeups.is_due:  # by a hint that came just before we listened
                 return
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
+            async with asyncio.timeout(step.seconds):
+                await self._core.woken.wait()
         except TimeoutError:
-            self._is_hungry |= bool(self._doubts)
+            self._handlers.is_wanted |= self._unknown.seconds() is not None
         finally:
-            self._listening -= is_listening
+            self._listening -= step.for_hints
 
-    def _after_success(self) -> None:
-        if self.trouble_since is not None:
-            seconds = self._runtime.monotonic() - self.trouble_since
+    def _after_success(self, step: plan.Step) -> None:
+        """See whether the trouble is over; that something can be read does not say that it can be written."""
+        if self.trouble_since is not None and isinstance(step, plan.Exchange | self._trouble_with):
+            seconds = self._monotonic() - self.trouble_since
             logger.warning("worker_store_answers", extra={"seconds": round(seconds, 1)})
             self.trouble_since, self.trouble = None, None
-            self._answered_at = self._runtime.monotonic()
+            self._answered_at = self._monotonic()
 
-    async def _after_trouble(self, error: Exception, failures: int, began: float) -> None:
-        self._is_hungry = True
+    async def _after_trouble(self, step: plan.Step, error: Exception, failures: int, began: float) -> None:
+        self._handlers.is_wanted = True
         # the other loop may have had its answer while this call, which is as old as that trouble, still waited
         if self.trouble_since is None and began >= self._answered_at:
-            self.trouble_since = self._runtime.monotonic()
+            self.trouble_since, self._trouble_with = self._monotonic(), type(step)
             unexpected = None if isinstance(error, HoldfastError) else error
             logger.warning("worker_store_trouble", extra={"reason": str(error)}, exc_info=unexpected)
         if self.trouble_since is not None:
             self.trouble = str(error)
-        if self._ending.is_draining and self._options.grace is None and self._ending.last_moment is None:
-            self._ending.begin_last_moment()
+        shutdown = self._core.shutdown
+        if shutdown.is_draining and self._core.options.grace is None and shutdown.last_moment is None:
+            shutdown.begin_last_moment()
         longest = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(failures, 10))
-        await self._runtime.sleep(longest * (0.5 + self._runtime.chance.random() / 2))
+        await self._core.runtime.sleep(longest * (0.5 + self._core.runtime.chance.random() / 2))

@@ -8,48 +8,41 @@ worker's other loop may be older than what became of an attempt since, so what w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from holdfast.database.tx import Store
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import Claimed, Token
+from holdfast.worker.claiming.core import WorkerCore
 
 DOUBT_SECONDS = 10.0
-
-Begin: TypeAlias = Callable[[list[Claimed], float], None]
-
-
-@dataclass(slots=True)
-class Doubt:
-    """A claim call whose answer was lost: when it was sent, and what of it was found and begun."""
-
-    sent: float
-    begun: set[Token] = field(default_factory=set)
+AGAIN_SECONDS = 0.25
+"""Until such a claim is looked for again."""
 
 
-class Doubts:
+class UnknownClaims:
     """The claims in doubt of one worker."""
 
-    def __init__(self, store: Store, worker: str, monotonic: Callable[[], float]) -> None:
-        self._store = store
-        self._worker = worker
-        self._monotonic = monotonic
-        self._open: dict[str, Doubt] = {}
+    def __init__(self, core: WorkerCore) -> None:
+        self._core = core
+        self._monotonic = core.runtime.monotonic
+        self._open: dict[str, tuple[float, set[Token]]] = {}
+        """By their nonces: when each was sent, and what of it was found and begun."""
+        self._look_at = 0.0
 
     def add(self, nonce: str, sent: float) -> None:
-        """Doubt the claim call of *nonce*, which was sent at *sent*."""
-        self._open[nonce] = Doubt(sent)
+        self._open[nonce] = (sent, set())
+        self._look_at = self._monotonic()
 
-    async def resolve(self, begin: Begin) -> None:
+    def seconds(self) -> float | None:
+        """Say how long until it is time to look for them; None if there are none."""
+        return self._look_at - self._monotonic() if self._open else None
+
+    async def resolve(self, begin: Callable[[list[Claimed], float], None]) -> None:
         """Have *begin* take what was claimed after all; forget what was found, or cannot be under way any more."""
-        for nonce, doubt in list(self._open.items()):
-            found = await self._store.read(claiming.claimed_by, self._worker, nonce)
-            new = [each for each in found if each.token not in doubt.begun]
-            doubt.begun |= {each.token for each in new}
-            begin(new, doubt.sent)
-            if found or self._monotonic() - doubt.sent > DOUBT_SECONDS:
+        self._look_at = self._monotonic() + AGAIN_SECONDS  # so that the worker's other loop does not look as well
+        for nonce, (sent, begun) in list(self._open.items()):
+            found = await self._core.store.read(claiming.claimed_by, self._core.id, nonce)
+            new = [each for each in found if each.token not in begun]
+            begun |= {each.token for each in new}
+            begin(new, sent)
+            if found or self._monotonic() - sent > DOUBT_SECONDS:
                 self._open.pop(nonce, None)
-
-    def __len__(self) -> int:
-        return len(self._open)

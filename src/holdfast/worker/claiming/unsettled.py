@@ -2,85 +2,99 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from typing import TypeAlias
 
 from holdfast.database.tx import Store
-from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
+from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
 from holdfast.outcomes import Facts, Kind, Outcome, describe
-from holdfast.store.jobs import settling
-from holdfast.store.jobs.claiming import Token
+from holdfast.store.jobs import reaping, settling
+from holdfast.store.jobs.claiming import Claimed, ClaimState, Token
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.worker.attempts.progress import Progress
+from holdfast.worker.claiming.batch_size import BatchSize
 from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.upkeep.reaper import LostLeases
 
+PUT_OFF_SECONDS = 1.0
 UNWRITABLE = "its outcome could not be written"
+
+JudgesError: TypeAlias = Callable[[BaseException], Outcome]
 
 logger = logging.getLogger(__name__)
 
 
-class Ended:
+class Unsettled:
     """The ends that nobody has written down yet."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, store: Store, worker: str, leases: LeaseKeeper, progress: Progress, lost_leases: LostLeases
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._leases = leases
+        self._progress = progress
+        self._lost_leases = lost_leases
         self._settlements: list[Settlement] = []
-        self._judges: dict[Token, Callable[[BaseException], Outcome]] = {}
+        self._judges: dict[Token, JudgesError] = {}
+        self.batch_size = BatchSize()
 
     def add(self, *settlements: Settlement) -> None:
         """Keep what is to be written down, or could not be and is tried again."""
         self._settlements += settlements
 
-    def may_be_refused(self, token: Token, judge: Callable[[BaseException], Outcome]) -> None:
+    def give_back(self, job: Claimed, reason: str, seconds: float = 0.0) -> None:
+        """Give back a job that has not begun; nobody claims it for *seconds*."""
+        self.add(Settlement(job.token, Outcome(Kind.GIVE_BACK, reason=reason, delay_ms=round(seconds * 1000))))
+
+    def put_off(self, job: Claimed, reason: str) -> None:
+        """Give a job back for a moment, which cannot begin here now."""
+        self.give_back(job, reason, PUT_OFF_SECONDS)
+
+    def may_be_refused(self, token: Token, judge: JudgesError) -> None:
         """Keep how to judge an attempt whose continuation may turn out to be impossible when it is written."""
         self._judges[token] = judge
 
-    def forget(self, token: Token) -> None:
-        """Forget what was written down, or is somebody else's by now."""
-        self._judges.pop(token, None)
-
-    def refused(self, settlement: Settlement, error: HoldfastError) -> None:
-        """Settle the attempt as if its handler had raised *error*."""
-        judge = self._judges.pop(settlement.token)
-        self.add(replace(settlement, outcome=judge(error)))
-
-    def take(self, leases: LeaseKeeper) -> list[Settlement]:
-        """Take what may be written now; a completion whose lease may be over waits for a renewal that succeeds."""
+    def take(self) -> list[Settlement]:
+        """Take a batch of what may be written now; a completion whose lease may be over waits for a good renewal."""
         ended, self._settlements = self._settlements, []
+        may_complete = self._leases.completable()  # asked once: the leases' thread may change the answer at any moment
         batch: list[Settlement] = []
-        for each in ended:  # asked once: the leases' thread may change the answer at any moment
-            (batch if _may_settle(each, leases) else self._settlements).append(each)
+        for each in ended:
+            may_settle = each.outcome.kind is not Kind.COMPLETE or may_complete(each.token)
+            (batch if may_settle else self._settlements).append(each)
+        if (most := self.batch_size.fit(batch)) < len(batch):
+            self._settlements[:0] = batch[most:]
+            del batch[most:]
         return batch
+
+    def has_some(self) -> bool:
+        """Tell whether `take` would give some."""
+        if not self._settlements:
+            return False
+        may_complete = self._leases.completable()
+        return any(each.outcome.kind is not Kind.COMPLETE or may_complete(each.token) for each in self._settlements)
 
     def __len__(self) -> int:
         return len(self._settlements)
 
-
-def _may_settle(settlement: Settlement, leases: LeaseKeeper) -> bool:
-    return settlement.outcome.kind is not Kind.COMPLETE or leases.may_complete(settlement.token)
-
-
-class Settler:
-    """Takes in what the store says of a batch."""
-
-    def __init__(self, store: Store, ended: Ended, leases: LeaseKeeper, progress: Progress, worker: str) -> None:
-        self._store = store
-        self._ended = ended
-        self._leases = leases
-        self._progress = progress
-        self._worker = worker
-
     def note(self, batch: Sequence[Settlement], settled: Settled) -> None:
         """Forget what was written or is lost; keep what somebody has locked, and what cannot be as it was to be."""
-        for token in (*settled.done, *settled.lost):
-            self._leases.drop(token)
-            self._ended.forget(token)
-        self._progress.forget((*settled.done, *settled.lost))
-        self._ended.add(*settled.busy)
+        over = [*settled.done, *settled.lost]
+        self._leases.drop(*over)
+        self._progress.forget(over)
+        if settled.lost:
+            self._lost_leases.note(token for token, state in settled.lost.items() if state is ClaimState.TAKEN)
+        if self._judges:
+            for token in over:
+                self._judges.pop(token, None)
+        self.add(*settled.busy)
         if settled.refused:
             for each in batch:
-                if (error := settled.refused.get(each.token)) is not None:
-                    self._ended.refused(each, error)
+                if (error := settled.refused.get(each.token)) is not None:  # as if its handler had raised it
+                    self.add(each._replace(outcome=self._judges.pop(each.token)(error)))
 
     async def settle_alone(self, batch: Iterable[Settlement]) -> None:
         """Settle each of a batch that cannot be written by itself, so that only the guilty one fails."""
@@ -88,10 +102,18 @@ class Settler:
             try:
                 self.note([each], await self._store.run(settling.settle, [each]))
             except (Unavailable, Busy, UnknownOutcome):
-                self._ended.add(each)
+                self.add(each)
             except Exception as error:
                 logger.exception("outcome_cannot_be_written")
                 self._give_up(each, error)
+
+    async def give_back_all(self, seconds: float) -> int:
+        """Give back what could not be written down, if at least that can be; else its leases end; say how many."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._store.run(reaping.give_back_unwritten, [each.token for each in self._settlements])
+        except (StoreError, TimeoutError):
+            return 0
 
     def _give_up(self, settlement: Settlement, error: Exception) -> None:
         """Fail the job instead; if not even that can be written, its lease will end."""
@@ -101,4 +123,4 @@ class Settler:
             self._progress.forget([token])
             return
         failed = Outcome(Kind.FAIL, error=describe(error, Facts(token.attempt, 0, self._worker)), reason=UNWRITABLE)
-        self._ended.add(Settlement(token, failed, settlement.halts_lane))
+        self.add(Settlement(token, failed, settlement.halts_lane))

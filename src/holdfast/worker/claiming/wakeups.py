@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.database.hints import OnHint, SleepMark
-from holdfast.database.tx import Store, Tx
+from holdfast.database.tx import Tx
 from holdfast.errors import StoreError
-from holdfast.runtime import Runtime
 from holdfast.store import polls, workers
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.workers import Member
+from holdfast.worker.claiming.core import WorkerCore
 
 AGAIN_SECONDS = 0.025  # for an arrival that is due and was passed over, because somebody has locked it
 BEAT_SECONDS = 60.0
@@ -20,32 +20,18 @@ SILENT_SECONDS = 300.0
 GOODBYE_SECONDS = 1.0
 
 
-class Hearing:
+class Wakeups:
     """Listens for the worker *member*, which serves *wants*; *hear* is called in any thread when a hint has come."""
 
-    def __init__(
-        self,
-        store: Store,
-        runtime: Runtime,
-        member: Member,
-        wants: Sequence[Want],
-        poll: float,
-        hear: OnHint,
-    ) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._monotonic = runtime.monotonic
+    def __init__(self, core: WorkerCore, member: Member, wants: Sequence[Want], hear: OnHint) -> None:
+        self._core = core
+        self._monotonic = core.runtime.monotonic
         self._member = member
         self._wants = wants
-        self._watch = store.watch(hear)
-        self._rest = SleepMark(self._watch, self._monotonic, poll)
+        self._watch = core.store.watch(hear)
+        self._rest = SleepMark(self._watch, self._monotonic, core.options.poll)
         self._is_hinted = False
-        self._look_at = self._monotonic() + poll
-
-    @property
-    def is_asleep(self) -> bool:
-        """Tell whether the store knows that hints are wanted here."""
-        return self._rest.is_marked
+        self._look_at = self._monotonic() + core.options.poll
 
     @property
     def is_listening(self) -> bool:
@@ -54,7 +40,6 @@ class Hearing:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether it is time to look."""
         return self._is_hinted or self._rest.wants_to_sleep or self.seconds() <= 0
 
     def seconds(self) -> float:
@@ -96,12 +81,12 @@ class Hearing:
         self._is_hinted = False
         self.plan(None)  # so that the worker's other loop does not look as well
         if self._rest.wants_to_sleep:
-            await self._store.run(workers.mark_asleep, self._member)
+            await self._core.store.run(workers.mark_asleep, self._member)
             self._rest.has_marked()
         elif self._rest.wants_to_wake:
-            await self._store.run(workers.mark_awake, self._member.id)
+            await self._core.store.run(workers.mark_awake, self._member.id)
             self._rest.has_unmarked()
-        found = await self._store.read(polls.waiting_work, wants or self._wants)  # without any there is no horizon
+        found = await self._core.store.read(polls.waiting_work, wants or self._wants)  # without any there is no horizon
         self._rest.has_looked(found.horizon)
         if not wants:
             return False
@@ -112,15 +97,15 @@ class Hearing:
         """Say every now and then that we live, and forget those that are silent; until cancelled."""
         while True:
             with suppress(Exception):  # the worker itself says that the store is in trouble
-                await self._store.run(_beat, self._member, is_asleep=self._rest.is_marked)
-            await self._runtime.sleep(BEAT_SECONDS * (0.9 + 0.2 * self._runtime.chance.random()))
+                await self._core.store.run(_beat, self._member, is_asleep=self._rest.is_marked)
+            await self._core.runtime.sleep(BEAT_SECONDS * (0.9 + 0.2 * self._core.runtime.chance.random()))
 
     async def stop(self) -> None:
         """Listen no more, and strike us off."""
-        await self._runtime.threads.call(self._rest.stop)
+        await self._core.runtime.threads.call(self._rest.stop)
         with suppress(StoreError, TimeoutError):  # a row that is left behind has no beat, and is forgotten
             async with asyncio.timeout(GOODBYE_SECONDS):
-                await self._store.run(workers.forget, [self._member.id])
+                await self._core.store.run(workers.forget, [self._member.id])
 
 
 async def _beat(tx: Tx, member: Member, *, is_asleep: bool) -> None:

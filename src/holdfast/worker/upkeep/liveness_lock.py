@@ -14,7 +14,7 @@ from holdfast.database.tx import Store
 from holdfast.fault_points import reach
 from holdfast.store import workers
 from holdfast.store.jobs import reaping
-from holdfast.store.workers import LivenessLock
+from holdfast.store.workers import LivenessLock, Machine
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class LivenessLocks:
             return 0
         reach("reap.after_proof")
         count = 0
-        while taken := await self._store.run(reaping.reap_dead, sorted(self._dead)):
+        while taken := await self._store.run(reaping.reap_dead, sorted(self._dead), machine=Machine.here()):
             count += taken
         await self._store.run(workers.forget_with_lock, sorted(self._dead))
         logger.warning("workers_found_dead", extra={"workers": ", ".join(sorted(self._dead)), "jobs": count})

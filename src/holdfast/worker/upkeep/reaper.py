@@ -8,7 +8,7 @@ that is longer than the time since. A connection that was replaced by another wi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.database.sqlite import planner_statistics
@@ -18,8 +18,9 @@ from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.runtime import Runtime
 from holdfast.store import admission, polls
 from holdfast.store.jobs import reaping
-from holdfast.store.jobs.claiming import Want
+from holdfast.store.jobs.claiming import Token, Want
 from holdfast.store.jobs.reaping import Reaped
+from holdfast.store.workers import Machine
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 
 PERIOD_SECONDS = 4.0
@@ -47,27 +48,38 @@ class _Spared:
         return self.seen + max(self.lease_seconds, 2 * PERIOD_SECONDS)
 
 
-class Undelivered:
-    """Logs once that webhooks wait and cannot be posted here, because the extra is not installed."""
+class LostLeases:
+    """Leases that *worker* has lost and lives: others took its jobs for crashed, and that is put right.
 
-    def __init__(self, store: Store, seconds: float = UNDELIVERED_SECONDS) -> None:
+    It stood still, or could not reach the database, for longer than a lease, and its jobs were taken over. Whoever does
+    that cannot know better than that the worker is dead, and counts a crash for each. The worker itself knows better.
+    Touched in its loop only.
+    """
+
+    def __init__(self, store: Store, worker: str) -> None:
         self._store = store
-        self._milliseconds = round(seconds * 1000)
-        self._is_logged = False
+        self._worker = worker
+        self._tokens: set[Token] = set()
 
-    async def look(self) -> None:
-        """Look whether some have waited for a while, so that nobody else delivers them."""
-        if self._is_logged or not await self._store.read(
-            polls.is_left_waiting, INTERNAL_QUEUE, DELIVER, self._milliseconds
-        ):
+    def note(self, tokens: Iterable[Token]) -> None:
+        self._tokens.update(tokens)
+
+    async def absolve(self) -> None:
+        """Take back the crashes that were counted for them; what somebody has locked stays as it is."""
+        if not self._tokens:
             return
-        self._is_logged = True
-        advice = "pip install 'holdfast[webhooks]', or run a worker that has it; webhooks=False says that one has"
-        logger.warning("webhooks_not_delivered", extra={"reason": "the extra is not installed", "advice": advice})
+        tokens = sorted(self._tokens)
+        absolved = await self._store.run(reaping.absolve, tokens, self._worker)
+        self._tokens.difference_update(tokens)
+        if absolved:
+            logger.warning("leases_were_lost", extra={"jobs": absolved})
 
 
 class Upkeep:
-    """The reaper and its hold-off; *wake* is called when jobs were taken back."""
+    """The reaper and its hold-off; *wake* is called when jobs were taken back.
+
+    *lacks_extra*: webhooks were to be posted here as well, and cannot, because the extra is not installed.
+    """
 
     def __init__(
         self,
@@ -76,17 +88,20 @@ class Upkeep:
         wants: Sequence[Want],
         liveness_locks: LivenessLocks | None = None,
         wake: Callable[[], None] = lambda: None,
-        undelivered: Undelivered | None = None,
+        lacks_extra: bool = False,
+        lost_leases: LostLeases | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
         self._served = {each.queue for each in wants}
         self._liveness_locks = liveness_locks
         self._wake = wake
-        self._undelivered = undelivered
+        self._looks_for_undelivered = lacks_extra
+        self._lost_leases = lost_leases
         self._last_success: tuple[float, int] | None = None
         self._failing_since: float | None = None
         self._quiet_since: float | None = None
+        self._machine = Machine.here()
         self._spared: dict[int, _Spared] = {}
         self._rounds = 0
         self._is_hinted = True
@@ -96,7 +111,6 @@ class Upkeep:
         self._is_hinted = True
 
     async def run(self) -> None:
-        """Go round until cancelled."""
         while True:
             began = self._runtime.monotonic()
             try:
@@ -113,7 +127,8 @@ class Upkeep:
         self._failing_since = began if self._failing_since is None else self._failing_since
 
     async def step(self) -> None:
-        """Go round once."""
+        if self._lost_leases is not None:
+            await self._lost_leases.absolve()
         await self._take_over_the_dead()
         await self._spare_the_locked()
         while (reaped := await self._reap()).more:
@@ -121,10 +136,10 @@ class Upkeep:
         if reaped.has_arrivals and self._rounds % UNSERVED_ROUNDS == 0:
             for queue in await self._store.read(admission.unserved, sorted(self._served)):
                 await self._store.run(admission.admit, queue)
-        if self._rounds % STATISTICS_ROUNDS == 0 and await self._store.read(planner_statistics.are_known):
-            await self._store.run(planner_statistics.forget)
-        if self._rounds % STATISTICS_ROUNDS == 0 and self._undelivered is not None:
-            await self._undelivered.look()
+        if self._rounds % STATISTICS_ROUNDS == 0:
+            if await self._store.read(planner_statistics.are_known):
+                await self._store.run(planner_statistics.forget)
+            await self._look_for_undelivered()
         self._store.tidy()
         self._rounds += 1
 
@@ -139,7 +154,9 @@ class Upkeep:
         if reaped is None:
             self._spared = {seq: each for seq, each in self._spared.items() if now < each.until}
             quiet_ms, spared = self._quiet_ms(now), list(self._spared)
-            reaped = await self._store.run(reaping.reap, quiet_ms, spared, expected_ms=expected_ms)
+            reaped = await self._store.run(
+                reaping.reap, quiet_ms, spared, expected_ms=expected_ms, machine=self._machine
+            )
         self._log_clock_jump(now, reaped.now_ms)
         if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
             self._quiet_since = self._runtime.monotonic()
@@ -170,6 +187,16 @@ class Upkeep:
             await self._runtime.sleep(left if self._liveness_locks is None else min(left, DEATH_LOOK_SECONDS))
             if self._liveness_locks is not None and self._liveness_locks.sees_a_death():
                 return
+
+    async def _look_for_undelivered(self) -> None:
+        """Log once that webhooks have waited for a while, so that nobody else posts them."""
+        if not self._looks_for_undelivered:
+            return
+        waited_ms = round(UNDELIVERED_SECONDS * 1000)
+        if await self._store.read(polls.is_left_waiting, INTERNAL_QUEUE, DELIVER, waited_ms):
+            self._looks_for_undelivered = False
+            advice = "pip install 'holdfast[webhooks]', or run a worker that has it; webhooks=False says that one has"
+            logger.warning("webhooks_not_delivered", extra={"reason": "the extra is not installed", "advice": advice})
 
     def _note_taken_back(self, count: int) -> None:
         if count:

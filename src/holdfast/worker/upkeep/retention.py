@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from holdfast.database.tx import Runner
 from holdfast.errors import Busy, StoreError
 from holdfast.fault_points import reach
-from holdfast.models import Job
 from holdfast.retention import INTERNAL, STAGES, Hook, Retained, Retention, RetentionCount, Stage, Times, is_internal
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
@@ -37,9 +36,6 @@ IDLE_SECONDS = 600.0
 MOST_BATCHES = 100
 ASTRAY_SECONDS = 30 * 86_400.0
 
-Effect: TypeAlias = Literal["stale", "deleted", "kept", "postponed"]
-EFFECTS: tuple[Effect, ...] = ("stale", "deleted", "kept", "postponed")
-EFFECT_OF: dict[Stage, Effect] = {"stale": "stale", "delete": "deleted"}
 AS_USUAL = Retention()
 
 logger = logging.getLogger(__name__)
@@ -66,74 +62,70 @@ class RetentionPass:
 
         With *most_batches* each stage ends after that many, and the next pass goes on there.
         """
-        tally = _Tally()
         policies = _Policies(self._tasks, await self._runner.read(task_rows.policies), self._usual)
+        counts: defaultdict[tuple[str, Status], Counter[str]] = defaultdict(Counter)
+        is_done = True
         for stage in STAGES:
-            left = await self._walk_in_turn(await self._due(stage, policies, tally, dry_run), most_batches)
-            if left:
-                self._left_off |= {each.key: each.position for each in left}
-                tally.is_done = False
-        if not dry_run:
-            tally.trimmed = await self._tidy(is_whole=most_batches is None)
-        return tally.result()
+            walks = await self._due(stage, policies, dry_run)
+            for _ in count() if most_batches is None else range(most_batches):
+                if not walks:
+                    break
+                walk = walks.popleft()
+                if await self._take_batch(walk, counts[walk.group.task, walk.group.outcome]):
+                    walks.append(walk)
+            self._left_off |= {each.key: each.position for each in walks}
+            is_done = is_done and not walks
+        trimmed = 0 if dry_run else await self._tidy(is_whole=most_batches is None)
+        found = [(group, each) for group, each in sorted(counts.items()) if each.total()]
+        told = tuple(RetentionCount(task=task, outcome=outcome, **each) for (task, outcome), each in found)
+        return Retained(counts=told, trimmed=trimmed, is_done=is_done)
 
-    async def _walk_in_turn(self, walks: Iterable[_Walk], most_batches: int | None) -> Sequence[_Walk]:
-        """Take a batch of each of *walks* in turn, until all are at their end; or give what is left of them."""
-        under_way = deque(walks)
-        batches = count() if most_batches is None else range(most_batches)
-        for _ in batches:
-            if not under_way:
-                break
-            if (walk := await self._take_batch(under_way.popleft())) is not None:
-                under_way.append(walk)
-        return under_way
-
-    async def _due(self, stage: Stage, policies: _Policies, tally: _Tally, dry_run: bool) -> list[_Walk]:
-        """Find the groups in which something is due."""
-        walks = []
+    async def _due(self, stage: Stage, policies: _Policies, dry_run: bool) -> deque[_Walk]:
+        walks = deque[_Walk]()
         for group in await self._runner.read(retention.groups, stage):
             age = getattr(policies.times(group.task, group.outcome), stage)
             if age is not None and group.now_ms - group.oldest_ms >= age * 1000:
-                left_off = None if dry_run else self._left_off.pop((stage, group.task, group.outcome), None)
-                walks.append(_Walk(stage, group, round(age * 1000), policies, tally, dry_run, left_off or BEGINNING))
+                walk = _Walk(stage, group, round(age * 1000), policies, dry_run)
+                if not dry_run:
+                    walk.position = self._left_off.pop(walk.key, BEGINNING)
+                walks.append(walk)
         return walks
 
-    async def _take_batch(self, walk: _Walk) -> _Walk | None:
-        """Take the next batch of *walk* through its stage; give how it goes on, None at its end."""
+    async def _take_batch(self, walk: _Walk, counts: Counter[str]) -> bool:
+        """Take the next batch of *walk* through its stage, and tell whether more may follow."""
         batch, has_more = await self._runner.read(retention.find, walk.stage, walk.group, walk.age_ms, walk.position)
         if not batch:
-            return None
+            return False
         at_rest = await self._runner.read(retention.at_rest, walk.stage, batch)
         ripe = [each for each in batch if each.seq in at_rest]
         willing = sorted(await self._willing(walk, ripe))
         done = willing if walk.dry_run else await self._act(walk, willing)
-        walk.count(EFFECT_OF[walk.stage], len(done))
-        walk.count("postponed", len(ripe) - len(willing))
-        walk.count("kept", len(batch) - len(ripe) + len(willing) - len(done))
-        gone = () if walk.dry_run else done
-        return replace(walk, position=walk.position.behind(batch, gone)) if has_more else None
+        counts["stale" if walk.stage == "stale" else "deleted"] += len(done)
+        counts["postponed"] += len(ripe) - len(willing)
+        counts["kept"] += len(batch) - len(ripe) + len(willing) - len(done)
+        walk.position = walk.position.behind(batch, () if walk.dry_run else done)
+        return has_more
 
     async def _willing(self, walk: _Walk, batch: Sequence[DueChain]) -> set[int]:
         """Call the hooks of *batch*; answer which chains may go through the stage."""
         stage, policies = walk.stage, walk.policies
         asked = [each for each in batch if policies.may_be_hooked(stage, walk.group.task, each.jobs)]
-        unasked = {each.seq for each in batch} - {each.seq for each in asked}
+        willing = {each.seq for each in batch} - {each.seq for each in asked}
         chains = await self._runner.read(retention.jobs_of, asked) if asked else {}
-        mine = {
-            seq: jobs for seq, jobs in chains.items() if not any(policies.is_elsewhere(stage, job.task) for job in jobs)
-        }
-        calls = {seq: self._calls(policies, stage, jobs) for seq, jobs in mine.items()}
-        if walk.dry_run:
-            return unasked | mine.keys()
-        hooked = [ChainHooks(seq, stage, each) for seq, each in calls.items() if each]
-        succeeded = await self._hooks.run(hooked) if hooked else set()
+        hooked = []
+        for seq, jobs in chains.items():
+            if any(policies.is_elsewhere(stage, job.task) for job in jobs):
+                continue
+            found = [(hook, job) for job in jobs if (hook := policies.hook(stage, job.task)) is not None]
+            calls = [(hook, self._decoder.job(job)) for hook, job in found]
+            if calls and not walk.dry_run:
+                hooked.append(ChainHooks(seq, stage, calls))
+            else:
+                willing.add(seq)
         if hooked:
+            willing |= await self._hooks.run(hooked)
             reach("retain.after_hook")
-        return unasked | {seq for seq, each in calls.items() if not each} | succeeded
-
-    def _calls(self, policies: _Policies, stage: Stage, jobs: Sequence[Job]) -> list[tuple[Hook, Job]]:
-        hooked = [(hook, job) for job in jobs if (hook := policies.hook(stage, job.task)) is not None]
-        return [(hook, self._decoder.job(job)) for hook, job in hooked]
+        return willing
 
     async def _act(self, walk: _Walk, seqs: Sequence[int]) -> list[int]:
         """Mark or delete chains; if one of them is in the way of the others, each alone."""
@@ -199,7 +191,6 @@ class _Policies:
         }
 
     def times(self, task: str, outcome: Status) -> Times:
-        """Say how long chains of *task* that ended as *outcome* are kept."""
         if is_internal(task):
             return INTERNAL
         own = self._own(task)
@@ -227,24 +218,6 @@ class _Policies:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What a pass has done so far."""
-
-    counts: Counter[tuple[str, Status, Effect]] = field(default_factory=Counter)
-    trimmed: int = 0
-    is_done: bool = True
-
-    def result(self) -> Retained:
-        """Sum it up, by task and outcome."""
-        groups = sorted({(task, outcome) for task, outcome, _ in self.counts})
-        counts = tuple(
-            RetentionCount(task=task, outcome=outcome, **{each: self.counts[task, outcome, each] for each in EFFECTS})
-            for task, outcome in groups
-        )
-        return Retained(counts=counts, trimmed=self.trimmed, is_done=self.is_done)
-
-
-@dataclass(frozen=True, slots=True)
 class _Walk:
     """A way along one group, and how far it has come."""
 
@@ -252,19 +225,12 @@ class _Walk:
     group: RetentionGroup
     age_ms: int
     policies: _Policies
-    tally: _Tally
     dry_run: bool
-    position: WalkPosition
+    position: WalkPosition = BEGINNING
 
     @property
     def key(self) -> tuple[Stage, str, Status]:
-        """Under which name the next pass goes on."""
         return self.stage, self.group.task, self.group.outcome
-
-    def count(self, effect: Effect, number: int) -> None:
-        """Say what became of some chains."""
-        if number:
-            self.tally.counts[self.group.task, self.group.outcome, effect] += number
 
 
 def usual_times(settings: Settings) -> Times:
@@ -272,31 +238,25 @@ def usual_times(settings: Settings) -> Times:
     return Times(settings.stale_after_seconds, settings.delete_after_seconds)
 
 
-class RetentionUpkeep:
-    """The passes of a worker: soon after one that had something to do, else rarely."""
+async def make_passes(retention_pass: RetentionPass, runtime: Runtime) -> None:
+    """Make the passes of a worker until cancelled: soon after one that had something to do, else rarely."""
+    seconds = FIRST_SECONDS
+    while True:
+        await runtime.sleep(seconds * (0.75 + 0.5 * runtime.chance.random()))
+        seconds = await make_pass(retention_pass)
 
-    def __init__(self, retention_pass: RetentionPass, runtime: Runtime) -> None:
-        self._pass = retention_pass
-        self._runtime = runtime
 
-    async def run(self) -> None:
-        """Make passes until cancelled."""
-        seconds = FIRST_SECONDS
-        while True:
-            await self._runtime.sleep(seconds * (0.75 + 0.5 * self._runtime.chance.random()))
-            seconds = await self.step()
-
-    async def step(self) -> float:
-        """Make one pass; answer after how many seconds the next one is due."""
-        try:
-            done = await self._pass.run(most_batches=MOST_BATCHES)
-        except StoreError:  # the worker itself says that the store is in trouble
-            logger.debug("retention_failed", exc_info=True)
-            return BUSY_SECONDS
-        except Exception:
-            logger.exception("retention_failed")
-            return IDLE_SECONDS
-        if done.stale or done.deleted:
-            facts = {"stale": done.stale, "deleted": done.deleted, "trimmed": done.trimmed}
-            logger.info("retention_passed", extra=facts)
-        return BUSY_SECONDS if done.stale or done.deleted or not done.is_done else IDLE_SECONDS
+async def make_pass(retention_pass: RetentionPass) -> float:
+    """Make one pass of a worker; answer after how many seconds the next one is due."""
+    try:
+        done = await retention_pass.run(most_batches=MOST_BATCHES)
+    except StoreError:  # the worker itself says that the store is in trouble
+        logger.debug("retention_failed", exc_info=True)
+        return BUSY_SECONDS
+    except Exception:
+        logger.exception("retention_failed")
+        return IDLE_SECONDS
+    if done.stale or done.deleted:
+        facts = {"stale": done.stale, "deleted": done.deleted, "trimmed": done.trimmed}
+        logger.info("retention_passed", extra=facts)
+    return BUSY_SECONDS if done.stale or done.deleted or not done.is_done else IDLE_SECONDS

@@ -1,0 +1,37 @@
+"""What the parts of one worker share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from holdfast.database.tx import Store
+from holdfast.runtime import Runtime
+from holdfast.tasks.registry import Tasks
+from holdfast.worker.attempts.active import Active
+from holdfast.worker.attempts.progress import Progress
+from holdfast.worker.claiming.unsettled import Unsettled
+from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.upkeep.reaper import LostLeases
+
+
+@dataclass(slots=True)
+class WorkerCore:
+    """A worker's own: who it is, what it knows, what runs, what has ended, and how far its own end has come."""
+
+    id: str
+    store: Store
+    runtime: Runtime
+    options: WorkerOptions
+    tasks: Tasks
+    shutdown: Shutdown
+    lost_leases: LostLeases
+    active: Active = field(default_factory=Active)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there may be something to write or to claim."""
+    # these are made when the worker begins, in its loop
+    leases: LeaseKeeper = field(init=False)
+    progress: Progress = field(init=False)
+    unsettled: Unsettled = field(init=False)
