@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,9 +109,11 @@ async def lane_step(ctx: Context, seconds: float = 0.005) -> int:
 
 
 @task(name="deadly")
-async def deadly(ctx: Context) -> None:
-    """Take its process down."""
+async def deadly(ctx: Context, *, kill: bool = False) -> None:
+    """Take its process down, by an exit or as the system does that runs out of memory."""
     note("begin", ctx)
+    if kill:
+        os.kill(os.getpid(), signal.SIGKILL)
     os._exit(9)
 
 

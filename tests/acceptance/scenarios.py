@@ -226,7 +226,7 @@ def work_twice(hf: Holdfast) -> None:
 
 async def _work(hf: Holdfast, is_done: Callable[[Holdfast], bool]) -> None:
     async with hf, hf.worker(concurrency=1, poll=0.1, grace=0.01) as worker:
-        async with asyncio.timeout(45):
+        async with asyncio.timeout(90):
             while not worker.ended.done() and not await asyncio.to_thread(is_done, hf):
                 await _steer(hf)
                 await asyncio.sleep(GLANCE)
@@ -419,7 +419,7 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
         *EXCHANGE,
         "claim.before_handler",
         "claiming.progress",
-        "attempt_block.",
+        "blocks.",
         "block_ends.",
         "orm_transaction.",
         "migrations.identity",
@@ -433,7 +433,7 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
 EXCHANGE = ("claimer.exchange",)
 AT_ITS_END = Scenario(EXCHANGE, nothing, work, all_ended, from_handler=True)
 BY_HAND = Scenario((), nothing, nothing, all_ended, is_worker=False, is_whole=True)
-IN_BLOCKS = ("attempt_block.", "block_ends.")
+IN_BLOCKS = ("blocks.", "block_ends.")
 IN_PHASES = ("phases.begin", "phases.complete", "claiming.begin")
 
 SCENARIOS: dict[str, Scenario] = {

@@ -5,6 +5,7 @@ Each is so in its first run only, so that whoever takes the job over ends it.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import itertools
 import time
@@ -43,6 +44,44 @@ def sleeps(ctx: BlockingContext) -> str:
                 return "stopped"
             time.sleep(0.05)
         return "never"
+
+
+@task(name="swallows", timeout=None)
+async def swallows(ctx: Context) -> str:
+    """Take no notice of the first time that it is cancelled, as some libraries do."""
+    with noted(ctx):
+        for _ in range(2):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                note("cancelled", ctx)
+        raise asyncio.CancelledError
+
+
+@task(name="returns_late")
+def returns_late(ctx: BlockingContext) -> int:
+    """Take no notice of its time-out in a thread, and return after it."""
+    with noted(ctx):
+        ctx.aborted.wait()
+        return ctx.job.attempt
+
+
+@task(name="swallows_its_timeout")
+async def swallows_its_timeout(ctx: Context) -> int:
+    """Take no notice of its time-out in the event loop, and return after it."""
+    with noted(ctx):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return ctx.job.attempt
+
+
+@task(name="stops_at_its_timeout", retry=Retry.never())
+def stops_at_its_timeout(ctx: BlockingContext) -> None:
+    """Stop when its time is over."""
+    with noted(ctx):
+        ctx.aborted.wait()
+        ctx.raise_if_aborted()
 
 
 @task(name="keeps_the_gil")

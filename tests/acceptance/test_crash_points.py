@@ -115,6 +115,8 @@ BESIDE = {
     "settling.settle": "what an exchange failed with is settled alone: by the statements of `claimer.exchange`",
     "planner_statistics.forget": "throws away what the server knows about tables",
     "reaping.still_locked": "looks at locks, and writes nothing",
+    "reaping.absolve": "one statement that writes: a crash that was none; without it the crash stays counted",
+    "reaping.give_back_unwritten": "the last act of a worker that could not settle; without it the leases end",
     "claiming.claim": "a claim without an exchange: what it finds it claims by the statements of `claimer.exchange`",
     "claiming.begin": "one statement, before the handler of a job that has crashed twice",
     "unique.free": "frees keys of chains that are gone",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.worker.attempts.attempt import AGAIN_SECONDS
 from tests.acceptance import stubborn
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, WorkerProcess
@@ -98,6 +99,46 @@ def test_a_handler_that_lets_no_other_thread_run_past_its_lease_completes_nothin
     stage.assert_each_completed_once()
     attempts = dict(stage.rows("SELECT id, attempt FROM holdfast_job"))
     assert attempts == {str(job): 2, str(late): 1}
+
+
+@pytest.mark.long
+@on_both
+def test_a_handler_that_swallows_its_cancellation_is_cancelled_again(stage: Scene) -> None:
+    """F-08, I-34."""
+    worker(stage)
+    job = started(stage, stubborn.swallows())
+
+    stage.face.cancel(job)
+    until(lambda: stage.face.get_job(job).status == "cancelled", "it has stopped", 3 + AGAIN_SECONDS + NOISE)
+
+    first, second = (each["at"] for each in stage.notes("cancelled"))
+    assert second - first >= 0.9 * AGAIN_SECONDS
+
+
+@on_both
+@pytest.mark.parametrize("handler", [stubborn.returns_late, stubborn.swallows_its_timeout], ids=["thread", "loop"])
+def test_a_handler_that_returns_after_its_time_out_has_completed_its_job(stage: Scene, handler: Any) -> None:
+    """F-08: as docs/guides/running-jobs.md says."""
+    worker(stage)
+    job = started(stage, handler())
+
+    stage.until_all("completed")
+
+    found = stage.face.get_job(job)
+    assert (found.attempt, found.output, found.error) == (1, 1, None)
+    assert [each["aborted"] for each in stage.notes("end")] == ["timeout"]
+
+
+@on_both
+def test_a_handler_that_stops_at_its_time_out_has_raised_a_timeout_error(stage: Scene) -> None:
+    """F-08: as docs/guides/running-jobs.md says."""
+    worker(stage)
+    job = started(stage, stubborn.stops_at_its_timeout())
+
+    stage.until_all("failed")
+
+    error = stage.face.get_job(job).error
+    assert (error["type"], error["message"]) == ("TimeoutError", "not done within 1 s")
 
 
 @pytest.mark.long

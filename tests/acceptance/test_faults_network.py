@@ -17,7 +17,7 @@ import pytest
 from holdfast import Context, Holdfast, Tasks
 from holdfast.errors import StoreError
 from holdfast.outcomes import Retry
-from holdfast.worker.claiming import unknown_claims
+from holdfast.worker.claiming import batch_size, unknown_claims
 from holdfast.worker.upkeep import reaper
 from tests.acceptance.hall import Hall, NewHoldfast, reaped, rows, until_counts, until_past
 from tests.conftest import SCHEMA
@@ -176,6 +176,73 @@ async def test_a_slow_network_costs_time_and_no_lease(
     assert len(hall.begun) == len(set(hall.begun)) == 1 + len(chains)
     assert hall.stopped == {}
     assert await reaped(beside) == 0
+    await beside.close()
+
+
+LARGE, COUNT, LINE = 100_000, 20, 1_000_000
+"""So many results, of so many bytes, over a line of so many bytes a second; their deadline is a fifth of the usual."""
+
+
+class LargeResults:
+    """A task with large results, whose handlers wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.tasks = Tasks()
+        self.gate = asyncio.Event()
+        self.begun: list[int] = []
+
+        @self.tasks.task(name="large")
+        async def large(n: int) -> str:
+            self.begun.append(n)
+            await self.gate.wait()
+            return "x" * LARGE
+
+        self.large = large
+
+    async def all_return_over_a_slow_line(self, beside: Holdfast, proxy: FaultProxy) -> None:
+        """Have all handlers run, and return when the line has become slow."""
+        await beside.start_many([self.large(n=n) for n in range(COUNT)])
+        await until(lambda: len(self.begun) == COUNT, "all handlers run")
+        proxy.bandwidth = LINE
+        self.gate.set()
+
+
+@pytest.mark.long
+async def test_results_that_miss_their_deadline_together_are_written_in_smaller_batches(
+    proxy: FaultProxy, new_holdfast: NewHoldfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-14, I-63: and the log says what is so."""
+    results = LargeResults()
+    beside = new_holdfast("postgres", tasks=[results.tasks])
+    async with beside, through(proxy, results.tasks, deadline_seconds=1) as hf, hf.worker(poll=0.1):
+        await results.all_return_over_a_slow_line(beside, proxy)
+        await until_counts(beside, 60, completed=COUNT)
+
+    missed = [each.__dict__ for each in caplog.records if each.message == "exchange_not_answered"]
+    assert missed[0]["jobs"] > 1
+    assert missed[0]["bytes"] > LINE
+    assert "the database did not answer within 1 s" in missed[0]["reason"]
+    assert "cannot be reached" not in " ".join(str(each.__dict__.get("reason")) for each in caplog.records)
+    assert await rows(beside, "SELECT max(attempt), max(used), max(crashes) FROM holdfast_job") == [(1, 1, 0)]
+    await beside.close()
+
+
+@pytest.mark.long
+async def test_a_drain_on_a_slow_network_costs_no_attempt(
+    proxy: FaultProxy, new_holdfast: NewHoldfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-14, I-50: what cannot be written in time is given back."""
+    monkeypatch.setattr(batch_size, "MOST_BYTES", 2 * LARGE)
+    results = LargeResults()
+    beside = new_holdfast("postgres", tasks=[results.tasks])
+    async with beside, through(proxy, results.tasks) as hf:
+        async with hf.worker(poll=0.1, grace=0):
+            await results.all_return_over_a_slow_line(beside, proxy)
+            proxy.bandwidth = LINE / 4
+        ended = await rows(beside, "SELECT DISTINCT status, used, crashes FROM holdfast_job ORDER BY status")
+        await hf.close()
+
+    assert ended == [("completed", 1, 0), ("pending", 0, 0)]
     await beside.close()
 
 

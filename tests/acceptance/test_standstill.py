@@ -44,8 +44,8 @@ async def make_table(tx: Tx) -> None:
 
 
 def stopped_at(shop: Scene, point: str) -> tuple[WorkerProcess, UUID]:
-    """Have a worker stand still at *point*, in the block of a job."""
-    (job,) = shop.start(pays())
+    """Have a worker stand still at *point*, in the block of a job, whose lane keeps its end and COMMIT apart."""
+    (job,) = shop.start(pays().options(lane="till"))
     worker = shop.worker("--concurrency", "1", waits=False, **{VARIABLE: f"{point}:1:stop"})
     until(lambda: worker.is_stopped, f"{point} is reached", 30)
     return worker, job

@@ -46,6 +46,7 @@ from tests.acceptance import scenarios
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.processes import until
 from tests.acceptance.scenarios import SCENARIOS, Scenario, rows
+from tests.support.log_rows import as_events
 
 SECONDS = 50.0
 TABLE = Path(__file__).with_name("points.json")
@@ -389,7 +390,8 @@ AGE_LEASES = """
 
 def summary(hf: Holdfast) -> dict[str, Any]:
     """Say how things stand, in what does not depend on the way by which it came so."""
-    events = Counter(name for (name,) in rows(hf, "SELECT name FROM holdfast_event"))
+    told = as_events(rows(hf, "SELECT name, facts FROM holdfast_event"), "name, facts")
+    events = Counter(name for name, _ in told)
     return {
         "statuses": dict(Counter(status for (status,) in rows(hf, "SELECT status FROM holdfast_job"))),
         "events": {name: events[name] for name in DECISIVE if events[name]},

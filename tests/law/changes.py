@@ -19,7 +19,9 @@ CONSTANT = (
 
 BY_HAND = -1
 """The output of a job that somebody completes without a worker."""
-LOST = ("lost", "lost before it began")
+SPARED = "lost before it began"
+"""Why a job is given back that waited for its turn at a worker that is gone, as far as its row says."""
+LOST = ("lost", SPARED)
 """Why a job is given back whose worker is gone, if the job is not blamed for it."""
 
 

@@ -5,7 +5,8 @@ the package: a test applies it to the modules of this process and takes it back.
 
 - `SIMULATED`: the simulation, by a scene or by chance;
 - `RACES`: a stepped test of two transactions, on PostgreSQL alone;
-- `DRAWN`: the rule machine, which draws steps at random.
+- `DRAWN`: the rule machine, which draws steps at random;
+- `CORE`: a test of the worker, on SQLite.
 
 A guard in a statement cannot be told from the look that the same transaction took before it, under the row's lock:
 alone it would be an equal engine. Such a guard is taken away together with the look beside it (`and the look before
@@ -33,6 +34,7 @@ FILES = (
     "tests.mutants.rule_machine",
     "tests.mutants.rule_machine_chains",
     "tests.mutants.rule_machine_retention",
+    "tests.mutants.core",
 )
 """Where they are written; a new file is named here, and the tests and the table find it."""
 
@@ -55,7 +57,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A wrong engine, the stepped test that catches it, and what that test says then."""
+    """A wrong engine, the test that catches it, and what that test says then."""
 
     name: str
     breaks: str
@@ -69,6 +71,7 @@ class Race:
 SIMULATED: list[Mutant] = []
 RACES: list[Race] = []
 DRAWN: list[Mutant] = []
+CORE: list[Race] = []
 
 
 def load() -> None:
@@ -89,9 +92,19 @@ def mutant(name: str, breaks: str, *faults: str, scene: Scene | None = None) -> 
 
 def race(name: str, breaks: str, test: Test, says: str, **given: object) -> Callable[[Apply], Apply]:
     """Name the function below: it makes the engine wrong, and *test* says so."""
+    return _kept(RACES, name, breaks, test, says, given)
 
+
+def wrong_worker(name: str, breaks: str, test: Test, says: str, **given: object) -> Callable[[Apply], Apply]:
+    """Name the function below: it makes the worker wrong, and *test* says so."""
+    return _kept(CORE, name, breaks, test, says, given)
+
+
+def _kept(
+    kept: list[Race], name: str, breaks: str, test: Test, says: str, given: Mapping[str, object]
+) -> Callable[[Apply], Apply]:
     def keep(apply: Apply) -> Apply:
-        RACES.append(Race(name, breaks, apply, test, says, given))
+        kept.append(Race(name, breaks, apply, test, says, given))
         return apply
 
     return keep

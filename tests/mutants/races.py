@@ -7,13 +7,14 @@ to have two claims with one number, a store must have lost the first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from holdfast.database.hints import Horizon
 from holdfast.database.tx import Tx
+from holdfast.outcomes import Outcome, lost
 from holdfast.states import Change, Status, guard
 from holdfast.store import admission, lanes, phases, retention, rows, unique
 from holdfast.store.chains import blockers, chain_ends, continuations, deletes
@@ -21,7 +22,7 @@ from holdfast.store.chains.blockers import Moved
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling
 from holdfast.store.log import fan_out, reading
 from holdfast.store.log.reading import LogRow, LogRows
-from holdfast.wire.cursors import Position, SeqCursor
+from holdfast.wire.cursors import SeqCursor, behind_row, last_row
 from holdfast.worker.attempts.phases import Phases
 from tests.mutants import Test, change_sql, race, without_guard
 from tests.mutants.simulation_chains import finish_anyway
@@ -32,6 +33,7 @@ from tests.store import (
     test_claim,
     test_interleavings_mutants,
     test_log_races,
+    test_log_reading,
     test_phases,
     test_reap,
     test_renew,
@@ -40,6 +42,7 @@ from tests.store import (
     test_webhooks,
 )
 
+FIRST_LOST = """'{"type":"Lost","attempt":1,"worker":"worker-1"}'"""
 LATE = "Timeout|deadline|lock timeout|canceling statement"
 """What a test says whose engine waited for somebody."""
 
@@ -222,7 +225,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         sql = "SELECT seq, attempt, nonce FROM holdfast_job WHERE seq $any(seqs: bigint)"
         nonces = {row[:2]: row[2] for row in await tx.fetch_all(sql, seqs=[each.token.seq for each in settlements])}
         tokens = [each.token._replace(nonce=nonces.get(each.token[:2], each.token.nonce)) for each in settlements]
-        return await settle(tx, [replace(each, token=token) for each, token in zip(settlements, tokens, strict=True)])
+        return await settle(tx, [each._replace(token=token) for each, token in zip(settlements, tokens, strict=True)])
 
     patch.setattr(settling, "settle", by_attempt)
 
@@ -372,12 +375,12 @@ LAST_SEQ = """SELECT coalesce(max(seq), 0) FROM holdfast_event"""
 def _(patch: pytest.MonkeyPatch) -> None:
     async def now(tx: Tx) -> SeqCursor:
         ((seq,),) = await tx.fetch_all(LAST_SEQ)
-        return SeqCursor("mutant", seq)
+        return SeqCursor("mutant", behind_row(seq))
 
     async def since(tx: Tx, cursor: SeqCursor, most: int) -> LogRows:
-        rows = await tx.fetch_all(NEW_BY_SEQ, after=cursor.seq, most=most + 1)
+        rows = await tx.fetch_all(NEW_BY_SEQ, after=last_row(cursor.place), most=most + 1)
         lines = tuple(LogRow(*row) for row in rows[:most])
-        end = cursor.behind(lines[-1].position) if lines else cursor
+        end = cursor.at(lines[-1].place) if lines else cursor
         return LogRows(lines, cursor, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
 
     patch.setattr(reading, "now", now)
@@ -389,12 +392,12 @@ class XidCursor:
     """A place by transaction and `seq`, as if transactions committed in the order of their numbers."""
 
     xid: int
-    seq: int
+    place: int
     text: str = ""
 
-    def behind(self, position: Position) -> XidCursor:
-        """Give the place right behind *position*."""
-        return XidCursor(*position)
+    def at(self, place: int) -> XidCursor:
+        """Give *place* in the same transaction."""
+        return XidCursor(self.xid, place)
 
 
 NEW_BY_XID = f"""
@@ -411,9 +414,9 @@ def below_xmin(patch: pytest.MonkeyPatch) -> None:
         return XidCursor(newest - 1, 2**62)
 
     async def since(tx: Tx, cursor: XidCursor, most: int) -> LogRows:
-        rows = await tx.fetch_all(NEW_BY_XID, xid=cursor.xid, seq=cursor.seq, most=most + 1)
+        rows = await tx.fetch_all(NEW_BY_XID, xid=cursor.xid, seq=last_row(cursor.place), most=most + 1)
         lines = tuple(LogRow(*row) for row in rows[:most])
-        end: Any = cursor.behind(lines[-1].position) if lines else cursor
+        end: Any = XidCursor(*lines[-1].position) if lines else cursor
         page: Any = cursor
         return LogRows(lines, page, end, is_last=len(rows) <= most, horizon=Horizon(0, 0))
 
@@ -442,6 +445,27 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     below_xmin(patch)
+
+
+@race(
+    "a reader that stops between the two events of one row misses the second",
+    "I-44",
+    test_log_reading.test_who_stops_between_the_two_goes_on_with_the_second,
+    "Right contains one more item: 'chain:completed'",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reading, "last_row", lambda place: place // 2)
+
+
+@race(
+    "a reader that stops between the two events of one row has the first again",
+    "I-44",
+    test_log_reading.test_who_stops_between_the_two_goes_on_with_the_second,
+    "At index 0 diff: 'job:completed' != 'chain:completed'",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    place_of = reading._place_of
+    patch.setattr(reading, "_place_of", lambda cursor: place_of(cursor) - (place_of(cursor) % 2 == 0))
 
 
 def change_both(patch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
@@ -604,7 +628,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     start = fan_out.DeliveryInput.start
-    patch.setattr(fan_out.DeliveryInput, "start", lambda *given: replace(start(*given), lane=None))
+    patch.setattr(fan_out.DeliveryInput, "start", lambda *given: start(*given)._replace(lane=None))
 
 
 @race(
@@ -617,7 +641,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     start = fan_out.DeliveryInput.start
 
     def in_one_lane(parcel: Any, *given: Any) -> Any:
-        return replace(start(parcel, *given), lane=f"{fan_out.LANE}{parcel.target}")
+        return start(parcel, *given)._replace(lane=f"{fan_out.LANE}{parcel.target}")
 
     patch.setattr(fan_out.DeliveryInput, "start", in_one_lane)
 
@@ -653,6 +677,54 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, phases, "COMPLETE", "crashes = 0, ", "")
+
+
+@race(
+    "a suspect in a child is blamed for the death of its worker",
+    "I-24",
+    test_reap.test_a_suspect_in_a_child_of_a_dead_worker_is_taken_back,
+    says="assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def convict(*facts: Any, is_blamed: bool, **more: Any) -> Outcome:
+        return lost(*facts, **more)
+
+    patch.setattr(reaping, "lost", convict)
+
+
+@race(
+    "a worker that lives takes the crash of a lost job back twice",
+    "I-24",
+    test_reap.test_a_worker_that_lives_takes_back_the_crash_of_what_it_lost_once,
+    says="assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, reaping, "ABSOLVE", ", error = given.error", "")
+    change_sql(patch, reaping, "ACCUSED", "crashes > 0", "crashes > -9")
+
+
+@race(
+    "a worker that lives takes back the crash of another",
+    "I-24",
+    test_reap.test_a_crash_that_was_counted_for_a_later_attempt_stays,
+    says="assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, reaping, "ACCUSED", "SELECT seq, error", f"SELECT seq, {FIRST_LOST}")
+
+
+@race(
+    "what may not run again is given back because it could not be written",
+    "I-25",
+    test_reap.test_what_could_not_be_written_and_may_not_run_again_is_left_to_be_lost,
+    says="assert",
+    policy='{"on_lost":"fail"}',
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def no_policy(_: Tx, jobs: Any) -> dict[str, Any]:
+        return {job.task: {} for job in jobs}
+
+    patch.setattr(reaping, "_policies", no_policy)
 
 
 @race("finished phase run again on retry", "I-40", test_phases.test_a_retry_runs_only_what_is_unfinished, says="assert")

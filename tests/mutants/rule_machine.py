@@ -122,7 +122,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @drawn("priority counts for nothing", "I-73")
 def _(patch: pytest.MonkeyPatch) -> None:
-    change_sql(patch, rows, "INSERT", f"$now - {rows.PRIORITY_MS} * given.priority", "$now")
+    for name in ("INSERT", "INSERT_PLAIN"):
+        change_sql(patch, rows, name, f"$now - {rows.PRIORITY_MS} * given.priority", "$now")
 
 
 @drawn("cancel request lost when the handler raised", "I-31")

@@ -22,7 +22,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.NewEvent]:
         facts = await insert(tx, steps, *args)
-        others = [replace(each.next, start=replace(each.next.start, id=uuid4())) for each in steps]
+        others = [replace(each.next, start=each.next.start._replace(id=uuid4())) for each in steps]
         seconds = [replace(each, next=other, place=None) for each, other in zip(steps, others, strict=True)]
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(continuations, "INSERT", sql.replace("chain_index + 1", "chain_index + 2"))
@@ -50,7 +50,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     closes = settling._closes
     patch.setattr(
-        settling, "_closes", lambda each: closes(replace(each, outcome=replace(each.outcome, successor=None)))
+        settling, "_closes", lambda each: closes(each._replace(outcome=replace(each.outcome, successor=None)))
     )
 
 

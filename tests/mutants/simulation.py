@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from holdfast.database.sqlite.connection import WriteConnection
 from holdfast.database.sqlite.file_locks import HeldLock
 from holdfast.database.tx import Row, Tx
+from holdfast.errors import UnknownOutcome
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Change, guard
 from holdfast.store import admission
@@ -111,7 +111,7 @@ def settle_by(is_mine: Callable[[Row], bool]) -> Callable[[Tx, Sequence[Settleme
         held = {each.seq: each for each in map(to_locked, await tx.fetch_all(settling.LOCK_RUNNING, seqs=seqs))}
         ours = {each.token.seq: each for each in settlements if each.token.seq in mine}
         await settling.write_ends(
-            tx, [(held[seq], replace(each, token=token_of(held[seq]))) for seq, each in ours.items()]
+            tx, [(held[seq], each._replace(token=token_of(held[seq]))) for seq, each in ours.items()]
         )
         lost = {each.token: ClaimState.TAKEN for each in settlements if each.token.seq not in mine}
         return Settled([each.token for each in ours.values()], lost, [])
@@ -203,14 +203,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "renewal stops when a cancel arrives", "I-21", scene=scenes.a_cancelled_handler_that_will_not_stop_keeps_its_lease
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    abort = active.Running.abort
+    abort = active.Active.abort
 
-    def forget(self: active.Running, reasons: Any) -> None:
+    def forget(self: active.Active, reasons: Any) -> None:
         abort(self, reasons)
         for token in reasons:
-            here().worker._leases.drop(token)
+            here().worker._core.leases.drop(token)
 
-    patch.setattr(active.Running, "abort", forget)
+    patch.setattr(active.Active, "abort", forget)
 
 
 @mutant("reaper without hold-off", "I-22", scene=scenes.an_outage_outlasts_the_leases)
@@ -230,7 +230,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=scenes.a_lost_attempt_ends_while_its_worker_runs_the_job_anew,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dispatcher.Intake, "_put_off", lambda self, job, _: self._start(job))
+    patch.setattr(active.Active, "by_seq", lambda _: {})
 
 
 @mutant("crashes not counted", "I-24")
@@ -240,7 +240,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("suspects run beside others", "I-24", scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dispatcher.Intake, "_must_be_alone", lambda self, job: False)
+    patch.setattr(dispatcher.Dispatcher, "_must_be_alone", lambda self, job: False)
 
 
 @mutant(
@@ -249,14 +249,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=scenes.what_two_loops_claim_at_once_is_sorted_by_suspicion,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    begin = dispatcher.Intake.begin
+    begin = dispatcher.Dispatcher.begin
 
-    def crowd(self: dispatcher.Intake, claimed: Any) -> None:
+    def crowd(self: dispatcher.Dispatcher, claimed: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(dispatcher.Intake, "_runs_suspect", False)
+            inner.setattr(dispatcher.Dispatcher, "_runs_suspect", False)
             begin(self, claimed)
 
-    patch.setattr(dispatcher.Intake, "begin", crowd)
+    patch.setattr(dispatcher.Dispatcher, "begin", crowd)
 
 
 @mutant("reap forgets a requested cancel", "I-25", scene=scenes.a_process_dies_of_a_job_that_is_to_be_cancelled)
@@ -361,32 +361,34 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("the hint is the only wake-up", "I-45", scene=scenes.the_poll_finds_what_no_hint_told)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(wakeups.Hearing, "seconds", lambda self: 3600.0)
+    patch.setattr(wakeups.Wakeups, "seconds", lambda self: 3600.0)
 
 
 @mutant("lost COMMIT answer counted as failure", "I-55", scene=scenes.a_claim_whose_answer_is_lost_is_read_back)
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def believe(self: unknown_claims.Doubts, begin: Any) -> None:
+    async def believe(self: unknown_claims.UnknownClaims, begin: Any) -> None:
         self._open.clear()
 
-    patch.setattr(unknown_claims.Doubts, "resolve", believe)
+    patch.setattr(unknown_claims.UnknownClaims, "resolve", believe)
 
 
 @mutant(
-    "an answer that cannot be read back forgets what has ended",
+    "an exchange whose answer is lost forgets what has ended",
     "I-55",
-    scene=scenes.a_claim_whose_answer_is_lost_is_read_back,
+    scene=scenes.an_end_is_written_again_when_its_answer_is_lost,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    resolve = unknown_claims.Doubts.resolve
+    exchange = claimer.Claimer._exchange
 
-    async def forget(self: unknown_claims.Doubts, begin: Any) -> None:
-        ended = here().worker._ended
-        taken, ended._settlements = ended._settlements, []
-        await resolve(self, begin)
-        ended.add(*taken)
+    async def forget(self: claimer.Claimer, batch: Any, free: int, ahead: int) -> None:
+        try:
+            await exchange(self, batch, free, ahead)
+        except UnknownOutcome:
+            ended = self._core.unsettled
+            ended._settlements = [each for each in ended._settlements if each not in batch]
+            raise
 
-    patch.setattr(unknown_claims.Doubts, "resolve", forget)
+    patch.setattr(claimer.Claimer, "_exchange", forget)
 
 
 @mutant("nonce cleared when settled", "I-55")
@@ -398,10 +400,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     exchange = claimer.exchange
 
-    async def hasty(tx: Tx, *args: Any, **how: Any) -> Any:
-        settled, claims = await exchange(tx, *args, **how)
-        here().hear(claimer.exchange, args, (settled, claims))
-        return settled, claims
+    async def hasty(tx: Tx, request: claimer.Request) -> claimer.Exchanged:
+        answer = await exchange(tx, request)
+        here().hear(claimer.exchange, (request,), answer)
+        return answer
 
     patch.setattr(claimer, "exchange", hasty)
 

@@ -16,7 +16,7 @@ from holdfast import current_block
 from holdfast.client.completion import BlockState, CompletionBlock
 from holdfast.database.sqlite import block as sqlite_block
 from holdfast.database.sqlite.connection import WriteConnection
-from holdfast.database.tx import OpenTx, Tx
+from holdfast.database.tx import Last, Tx
 from holdfast.errors import LeaseLost, UnknownOutcome
 from holdfast.states import Change, guard
 from holdfast.store.chains import blockers, continuations
@@ -26,8 +26,9 @@ from holdfast.store.jobs.claiming import ClaimState, Token, token_of
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.log import events
 from holdfast.store.rows import LOCKED, to_locked
-from holdfast.worker.attempts import attempt_block
-from holdfast.worker.claiming import scan_position
+from holdfast.worker.attempts import blocks
+from holdfast.worker.attempts.aborts import AbortReason
+from holdfast.worker.claiming import slot_group
 from tests.mutants import change_sql, mutant, without_guard
 from tests.mutants.simulation import here
 from tests.simulation import chain_scenes, scenes
@@ -38,7 +39,7 @@ async def finish_anyway(tx: Tx, settlement: Settlement) -> None:
     """Write down what an attempt came to, whosever the job is by now, and whatever is asked of it."""
     rows = await tx.fetch_all(f"SELECT {LOCKED} FROM holdfast_job WHERE seq = :seq", seq=settlement.token.seq)
     held = to_locked(rows[0])
-    decided = [(held, replace(settlement, token=token_of(held)))]
+    decided = [(held, settlement._replace(token=token_of(held)))]
     judged = await continuations.judge(tx, settling.steps_of(decided))
     await settling.write_ends(tx, decided, judged.chains)
 
@@ -61,7 +62,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.NewEvent]:
         facts = await insert(tx, steps, *args)
-        others = [replace(each.next, start=replace(each.next.start, id=WORLD[0].new_id())) for each in steps]
+        others = [replace(each.next, start=each.next.start._replace(id=WORLD[0].new_id())) for each in steps]
         seconds = [replace(each, next=other, place=None) for each, other in zip(steps, others, strict=True)]
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(continuations, "INSERT", sql.replace("chain_index + 1", "chain_index + 2"))
@@ -74,7 +75,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     closes = settling._closes
     patch.setattr(
-        settling, "_closes", lambda each: closes(replace(each, outcome=replace(each.outcome, successor=None)))
+        settling, "_closes", lambda each: closes(each._replace(outcome=replace(each.outcome, successor=None)))
     )
 
 
@@ -141,20 +142,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=chain_scenes.a_job_is_taken_before_its_block_opens,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    write = attempt_block.TokenFence.write
+    commit = sqlite_block.SqliteTransaction.commit
     patch.setattr(block_ends, "check", say_held)
 
-    async def keep(self: attempt_block.TokenFence, open_tx: OpenTx) -> None:
+    def keep(self: sqlite_block.SqliteTransaction, last: Last) -> None:
         try:
-            await write(self, open_tx)
+            self.run(last)
         except LeaseLost:
-            await open_tx.commit()
+            commit(self)
             raise
+        commit(self)
 
-    async def let_it_be(self: attempt_block.TokenFence, open_tx: OpenTx, error: LeaseLost) -> None: ...
+    async def let_it_be(self: blocks.TokenFence, error: LeaseLost) -> None:
+        raise self._attempt.lost(AbortReason(error.reason)) from error
 
-    patch.setattr(attempt_block.TokenFence, "_refuse_own_doing", let_it_be)
-    patch.setattr(attempt_block.TokenFence, "write", keep)
+    patch.setattr(blocks.TokenFence, "explain", let_it_be)
+    patch.setattr(sqlite_block.SqliteTransaction, "commit", keep)
 
 
 @mutant("user's writes commit before the completion", "I-66", scene=chain_scenes.a_process_dies_in_its_block)
@@ -192,10 +195,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     scene=chain_scenes.a_block_whose_answer_is_lost_is_read_back,
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def believe(self: attempt_block.TokenFence, error: UnknownOutcome) -> None:
+    async def believe(self: blocks.TokenFence, error: UnknownOutcome) -> None:
         raise error
 
-    patch.setattr(attempt_block.TokenFence, "resolve", believe)
+    patch.setattr(blocks.TokenFence, "resolve", believe)
 
 
 @mutant(
@@ -209,12 +212,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("claim's floor never lowered", "I-72", scene=chain_scenes.what_is_urgent_sorts_below_the_floor)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def raise_only(self: scan_position.Floor, place: Any, sent: float, claimed: Any, most: int) -> None:
+    def raise_only(self: slot_group.ScanPosition, place: Any, sent: float, claimed: Any, most: int) -> None:
         if claimed:
             self._place = max(self._place, (claimed[-1].sort_key, claimed[-1].token.seq))
 
-    patch.setattr(scan_position.Floor, "place", lambda self: self._place)
-    patch.setattr(scan_position.Floor, "note", raise_only)
+    patch.setattr(slot_group.ScanPosition, "place", lambda self: self._place)
+    patch.setattr(slot_group.ScanPosition, "note", raise_only)
 
 
 @mutant("hold-off begun anew by each connection", "I-22", scene=chain_scenes.connections_are_replaced_every_second)
@@ -224,7 +227,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def begin_anew(self: WriteConnection) -> Any:
         connection, worker = connect(self), here().worker
         if worker is not None and worker._upkeep is not None:
-            worker._upkeep._quiet_since = worker._runtime.monotonic()
+            worker._upkeep._quiet_since = worker._core.runtime.monotonic()
         return connection
 
     patch.setattr(WriteConnection, "_connect", begin_anew)

@@ -11,9 +11,10 @@ import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from holdfast.wire.cursors import behind_row
 from tests.law.blocks import BlockRules, Written
 from tests.law.chains import ChainRules, Link
-from tests.law.changes import CONSTANT, WATCHED, Change, is_by_hand, is_claim, is_end
+from tests.law.changes import CONSTANT, SPARED, WATCHED, Change, is_by_hand, is_claim, is_end
 from tests.law.events import EventRules, Told
 from tests.law.jobs import JobRules
 from tests.law.lanes import LaneRules
@@ -21,6 +22,7 @@ from tests.law.moves import named
 from tests.simulation import kept
 from tests.simulation.kept import Kept
 from tests.simulation.violations import Violation
+from tests.support.log_rows import as_events
 
 if TYPE_CHECKING:
     from holdfast.store.jobs.claiming import Token
@@ -39,6 +41,7 @@ CREATE TRIGGER sim_inserted AFTER INSERT ON holdfast_job BEGIN
 CREATE TRIGGER sim_updated AFTER UPDATE ON holdfast_job WHEN {CHANGED} BEGIN
     INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {OLD}); END;
 {kept.AUDIT}"""
+LOG_COLUMNS = "seq, job, name, version, facts"
 
 
 class Checker:
@@ -72,6 +75,8 @@ class Checker:
             is_internal=self._is_internal,
         )
         self._blocks = BlockRules(refuse, self.reached)
+        self._spared: set[int] = set()
+        """The jobs that were given back although their handlers had begun, unblamed."""
 
     def look(self, committer: Process) -> None:
         """Look at what *committer* has just committed."""
@@ -80,16 +85,18 @@ class Checker:
         changes = [
             Change(*row) for row in self.ask(f"SELECT n, at, {COLUMNS} FROM sim_audit WHERE n > ?", self._seen_change)
         ]
-        events = self.ask("SELECT seq, job, name, version, facts FROM holdfast_event WHERE seq > ?", self._seen_event)
-        if events:
-            self._seen_event = events[-1][0]
+        rows = self.ask(f"SELECT {LOG_COLUMNS} FROM holdfast_event WHERE seq > ?", self._seen_event)
+        if rows:
+            self._seen_event = rows[-1][0]
+        events = as_events(rows, LOG_COLUMNS)
         told = [Told(self.commits, job, version, named(name, facts)) for _, job, name, version, facts in events]
         self._events.match([(self.commits, each) for each in changes], told)
         self._look_at_ledger(changes)
         self.kept.look(changes, [(job, name) for _, job, name, *_ in events])
-        for number, job, name, version, _ in events:
+        for (seq, job, name, version, _), after in zip(events, [*events[1:], (None,)], strict=False):
             if job not in self.kept.internal:
-                self.log.setdefault(job, []).append((number, name, version))
+                place = behind_row(seq) - (after[0] == seq)
+                self.log.setdefault(job, []).append((place, name, version))
         self._look_at_changes(changes, committer)
 
     def _look_at_changes(self, changes: list[Change], committer: Process) -> None:
@@ -159,9 +166,13 @@ class Checker:
             self._world.ended(each)
 
     def _look_at_blame(self, each: Change) -> None:
-        """I-24: a crash is counted once, and only if the handler had begun."""
+        """I-24: a crash is counted once; a job is spared once if its row does not say yet that it has begun."""
         blamed = each.crashes - each.old_crashes
-        if blamed != 1 and (blamed != 0 or self._world.has_begun(each.id, each.attempt)):
+        if blamed == 0 and self._world.has_begun(each.id, each.attempt):
+            if each.reason != SPARED or each.seq in self._spared:
+                raise Violation(f"I-24: the crash of job {each.seq} was not counted")
+            self._spared.add(each.seq)
+        elif blamed not in (0, 1):
             raise Violation(f"I-24: the crash of job {each.seq} was counted {blamed} times")
 
     def _look_at_ledger(self, changes: list[Change]) -> None:

@@ -276,7 +276,8 @@ class BlockLine(Line):
     def do_as_owner(self, sql: str) -> None:
         """Run *sql*, with the waiting that belongs to it; now and then nobody learns whether it was committed."""
         self.execute(sql)
-        if sql == "COMMIT" and self._disk.loses_answer():
+        # more often than other answers: there are few blocks, and few of them commit in such weather
+        if sql == "COMMIT" and any(self._disk.loses_answer() for _ in range(4)):
             self._disk.reached("block in doubt")
             raise trouble(sqlite3.SQLITE_IOERR, "the answer to COMMIT was lost")
 

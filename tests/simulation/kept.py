@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.models import DEFAULT_TRIGGERS, DELIVER, Trigger
@@ -84,7 +84,8 @@ class Kept:
         self._look_at_deliveries(changes, events)
         for each in changes:
             if each.stale_at is not None and each.old_stale_at is None:
-                self._look_at_mark(each)
+                later = {other.seq for other in changes if other.old_status is None and other.n > each.n}
+                self._look_at_mark(each, later)
         self._look_at_gone()
 
     def take_gone(self) -> list[tuple[int, str]]:
@@ -208,8 +209,8 @@ class Kept:
 
     # retention
 
-    def _look_at_mark(self, each: Change) -> None:
-        """I-49: nothing is marked before its time, or while it matters."""
+    def _look_at_mark(self, each: Change, later: Set[int]) -> None:
+        """I-49: nothing is marked before its time, or while it matters. The same commit added *later* jobs."""
         self._world.reached["marked stale"] += 1
         ((closed_as, closed_at),) = self._ask(
             "SELECT closed_as, closed_at FROM holdfast_job WHERE id = ?", each.chain_id
@@ -223,15 +224,15 @@ class Kept:
                 WHERE target = ? AND status IN {OPEN} AND event <> 'job:stale'""",
             each.seq,
         )
-        self._look_at_need("marked", each.chain_id, bool(undelivered))
+        self._look_at_need("marked", each.chain_id, bool(undelivered), later)
 
-    def _look_at_need(self, what: str, chain: str, is_undelivered: bool) -> None:
-        waiting = self._ask(
+    def _look_at_need(self, what: str, chain: str, is_undelivered: bool, later: Set[int] = frozenset()) -> None:
+        rows = self._ask(
             f"""SELECT waiting.seq FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
                 WHERE link.chain_id = ?1 AND waiting.chain_id <> ?1 AND waiting.status IN {OPEN}""",
             chain,
         )
-        if waiting:
+        if waiting := [seq for (seq,) in rows if seq not in later]:
             raise Violation(f"I-49: chain {chain} was {what}, and {waiting} wait for it")
         if is_undelivered:
             raise Violation(f"I-49: chain {chain} was {what}, and has an undelivered webhook")

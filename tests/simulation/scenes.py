@@ -289,6 +289,19 @@ def a_claim_whose_answer_is_lost_is_read_back(stage: Stage) -> None:
 
 
 @scene
+def an_end_is_written_again_when_its_answer_is_lost(stage: Stage) -> None:
+    """I-55: nobody knows whether it was committed, so it is kept until that is certain."""
+    stage.give_birth(6)
+    jobs = [stage.start(steady(n=n), Fate("well", 1 + n / 3)) for n in range(6)]
+    stage.wait_until(lambda: all(map(stage.runs, jobs)), "all run", 10)
+    stage.world.disk.weather.lost_answers = 1.0
+    stage.wait(2.5)  # not so long that the leases, whose renewals are not answered either, are given up
+    stage.world.disk.weather.lost_answers = 0.0
+    stage.wait_for_end("all complete", *jobs, most=10)
+    stage.never_reaped("its worker lived, and could write")
+
+
+@scene
 def people_ask_for_what_must_not_be(stage: Stage) -> None:
     """I-08: whatever is asked of a job in whatever status, only what the law allows happens."""
     stage.give_birth(2)

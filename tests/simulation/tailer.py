@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import CursorExpired, HoldfastError
 from holdfast.models import INTERNAL_QUEUE, Event, JobEvent
 from holdfast.store.log.events import NO_JOB
-from holdfast.wire.cursors import read_cursor
+from holdfast.wire.cursors import SeqCursor, behind_row, read_cursor
 from tests.simulation.handlers import TASKS
 from tests.simulation.process import Process
 from tests.simulation.violations import Violation
@@ -131,7 +131,7 @@ class Tailer:
         self._world.reached["reader was reset"] += 1
         place = place_of(self._cursor)
         rows = self._world.checker.ask("SELECT value FROM holdfast_meta WHERE key = 'log_trimmed'")
-        if not rows or int(rows[0][0]) <= place:
+        if not rows or behind_row(int(rows[0][0])) <= place:
             raise Violation(f"I-44: a cursor at {place} expired, and the log was cut at {rows}")
         if missed := self.missed(up_to=place):
             raise Violation(missed)
@@ -139,7 +139,7 @@ class Tailer:
 
 
 def place_of(cursor: str) -> int:
-    """Read the number of the last event that a cursor has seen."""
-    seq = getattr(read_cursor(cursor), "seq", None)
-    assert isinstance(seq, int)
-    return seq
+    """Read the number of the place where a cursor stands."""
+    found = read_cursor(cursor)
+    assert isinstance(found, SeqCursor)
+    return found.place

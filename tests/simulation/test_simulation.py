@@ -54,7 +54,7 @@ def test_no_rule_is_broken_and_every_job_ends(folder: Path, template: Path) -> N
 
 @pytest.mark.long
 def test_short_runs_come_across_everything(folder: Path, template: Path) -> None:
-    reached = play_all(range(SEEDS_TOGETHER), folder, template, SHORT_SECONDS)
+    reached = play_all(range(SEEDS_TOGETHER), folder, template, 2 * SHORT_SECONDS)
 
     assert not REACHED - reached.keys(), f"too tame: {REACHED - reached.keys()} did not come about in {reached}"
 

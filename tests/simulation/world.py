@@ -174,7 +174,7 @@ class World:
         """See that what a worker was answered is so."""
         if operation is reaping.reap and self.checker.spares(quiet_ms=args[0]):
             self._reach("hold-off used")
-        settled = value[0] if operation is claimer.exchange else value if operation is settling.settle else None
+        settled = value.settled if operation is claimer.exchange else value if operation is settling.settle else None
         try:
             for token in settled.done if settled is not None else ():
                 self.checker.look_at_answer(token, is_done=True)
@@ -395,7 +395,7 @@ class World:
         self.disk.weather.fails = 0.0
 
     async def _lost_answers(self) -> None:
-        self.disk.weather.lost_answers = 0.2
+        self.disk.weather.lost_answers = 0.3
         await asyncio.sleep(3 + self.chance.random() * 10)
         self.disk.weather.lost_answers = 0.0
 

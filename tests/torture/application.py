@@ -1,8 +1,9 @@
 """The application that the workers of a torture run run: `holdfast worker tests.torture.application:hf`.
 
 What an attempt comes to stands in its job's input, so that a seed decides it, until the run is calm: then all ends
-well, and quickly. The output is the number of the attempt, so that a stale one can be told. Handlers write down when
-they begin and end; what they write in blocks goes into a table of the user's, in the job's own transaction.
+well, and quickly, but for a job that has taken its process down twice, which is to be found poison. The output is the
+number of the attempt, so that a stale one can be told. Handlers write down when they begin and end; what they write in
+blocks goes into a table of the user's, in the job's own transaction.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from holdfast.worker.attempts.context import BlockingContext
 from tests.torture.notes import Notes, end_with_parent, is_set, place
 
 LEASE_SECONDS = 4.0
+SUSPECT = 2
+"""So many crashes and a job is run in a process of its own, where the third makes it poison."""
 PHASES = ("fetch", "cut", "send")
 CHILDREN = "TORTURE_CHILDREN"
 """Set in the environment where tasks run in child processes, too: each costs a second of CPU before its first job."""
@@ -70,7 +73,8 @@ class Run:
 
 def end(ctx: Context | BlockingContext, fate: str) -> None:
     """End an attempt otherwise than well, if that is its *fate*."""
-    match "well" if is_calm() else fate:
+    is_spared = is_calm() and not (fate == "abort" and ctx.job.crashes == SUSPECT)
+    match "well" if is_spared else fate:
         case "error" if ctx.job.used <= 2:
             raise OSError(f"attempt {ctx.job.attempt}")
         case "fatal":

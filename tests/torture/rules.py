@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from tests.law.changes import Change, is_claim, is_end
+from tests.support.log_rows import as_events
 from tests.torture.history import History, Line
 
 CLOCK_SLACK_MS = 5.0
@@ -30,7 +31,7 @@ class Known:
         """How each attempt ended, by job and number."""
         self.completions: dict[str, tuple[Line, Change]] = {}
         self.events: dict[str, list[tuple[int, str, int | None]]] = defaultdict(list)
-        """Number, name and version of all events, by job; those of lanes have none."""
+        """Place, name and version of all events, by job; those of lanes have none."""
         self.gone: set[str] = set()
         self.workers: dict[str, int] = {row["id"]: row["process"] for row in history.final["worker"]}
         """The process of each worker."""
@@ -58,7 +59,8 @@ class Known:
     def learn_event(self, line: Line) -> None:
         """Remember what readers are to be told."""
         row = line.row
-        self.events[self.ids.get(row["job"], "")].append((row["seq"], row["name"], row["version"]))
+        for half, (name, _) in enumerate(as_events([(row["name"], row["facts"])], "name, facts")):
+            self.events[self.ids.get(row["job"], "")].append((2 * row["seq"] + half, name, row["version"]))
 
 
 class Findings:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 
 from holdfast.models import INTERNAL_QUEUE
+from holdfast.store.jobs.claiming import IN_CHILD
 from tests.law.chains import ChainRules, Link
 from tests.law.changes import Change, is_death_of_child, is_end, is_reap
 from tests.law.events import EventRules, Told
 from tests.law.jobs import JobRules
 from tests.law.lanes import LaneRules
 from tests.law.moves import named
+from tests.support.log_rows import as_events
 from tests.torture.history import Line, deaths_of
 from tests.torture.rules import CLOCK_SLACK_MS, Findings, Known, Rules
 
@@ -53,7 +55,8 @@ class LawRules(Rules):
     def take_event(self, line: Line) -> None:
         """Remember an event as it was written."""
         row = line.row
-        self._told.append(Told(line.xid, row["job"], row["version"], named(row["name"], row["facts"])))
+        for name, facts in as_events([(row["name"], row["facts"])], "name, facts"):
+            self._told.append(Told(line.xid, row["job"], row["version"], named(name, facts)))
 
     def take_lane(self, line: Line) -> None:
         """Remember whether a lane is paused."""
@@ -83,6 +86,6 @@ class LawRules(Rules):
 
     def _is_proved_dead(self, each: Change) -> bool:
         """Tell whether a worker was dead by then; on PostgreSQL nobody can prove it, and the lease must be over."""
-        process = self._known.workers.get(each.old_worker or "")
+        process = self._known.workers.get((each.old_worker or "").removesuffix(IN_CHILD))
         died = None if process is None else self._deaths.get(process)
         return not self._history.is_postgres and died is not None and died <= each.at + CLOCK_SLACK_MS

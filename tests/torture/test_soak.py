@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
+from bench.meter import Cost
 from bench.soak import SHORT, SIZES, Soaked, soak
 from holdfast.testing import temporary_postgres
 
@@ -22,7 +23,7 @@ def soaked(growth: dict[str, float], left: int = 0) -> Soaked:
         {"done": done, **{name: value + growth.get(name, 0) * done for name, value in FLAT.items()}}
         for done in range(0, JOBS, JOBS // 20)
     ]
-    return Soaked("nowhere", 1.0, samples, left)
+    return Soaked("nowhere", Cost(1.0, 1.0), samples, left)
 
 
 def test_what_stays_as_it_was_is_not_complained_of() -> None:
