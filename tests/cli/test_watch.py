@@ -108,7 +108,7 @@ async def test_a_job_is_followed_by_lines_to_the_end_of_its_chain(hf: Holdfast) 
     async with hf.worker():
         chain = await hf.start(film(title="Metropolis"))
         async with watching(hf, str(chain.id)) as process:
-            half = await line_with(process, "encode")
+            half = await line_with(process, "half")  # before it may come the phase's own beginning
             Release.event.set()
             last = await line_with(process, "publish")
             assert await asyncio.wait_for(process.wait(), 20) == 0
