@@ -430,7 +430,7 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
     )  # fmt: skip
 
 
-EXCHANGE = ("claimer.exchange",)
+EXCHANGE = ("exchanging.exchange",)
 AT_ITS_END = Scenario(EXCHANGE, nothing, work, all_ended, from_handler=True)
 BY_HAND = Scenario((), nothing, nothing, all_ended, is_worker=False, is_whole=True)
 IN_BLOCKS = ("blocks.", "block_ends.")

@@ -112,12 +112,12 @@ def stopped_children(worker: WorkerProcess) -> list[int]:
 
 
 BESIDE = {
-    "settling.settle": "what an exchange failed with is settled alone: by the statements of `claimer.exchange`",
+    "settling.settle": "what an exchange failed with is settled alone: by the statements of `exchanging.exchange`",
     "planner_statistics.forget": "throws away what the server knows about tables",
     "reaping.still_locked": "looks at locks, and writes nothing",
     "reaping.absolve": "one statement that writes: a crash that was none; without it the crash stays counted",
     "reaping.give_back_unwritten": "the last act of a worker that could not settle; without it the leases end",
-    "claiming.claim": "a claim without an exchange: what it finds it claims by the statements of `claimer.exchange`",
+    "claiming.claim": "a claim without an exchange: what it finds it claims by the statements of `exchanging.exchange`",
     "claiming.begin": "one statement, before the handler of a job that has crashed twice",
     "unique.free": "frees keys of chains that are gone",
     "workers.mark_awake": "one statement: a worker that nobody need wake any more",

@@ -404,11 +404,11 @@ async def test_connections_that_are_replaced_all_the_time_hold_up_neither_recove
 
 
 POINTS_OF_SIGNALS = [
-    "claimer.exchange.before_commit:1",
-    "claimer.exchange.after_commit:1",
+    "exchanging.exchange.before_commit:1",
+    "exchanging.exchange.after_commit:1",
     "claim.before_handler:1",
-    "claimer.exchange.before_commit:2",
-    "claimer.exchange.after_commit:2",
+    "exchanging.exchange.before_commit:2",
+    "exchanging.exchange.after_commit:2",
 ]
 
 
@@ -417,7 +417,7 @@ def signalled_at(always: str) -> list[object]:
 
 
 @pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("point", signalled_at("claimer.exchange.after_commit:1"))
+@pytest.mark.parametrize("point", signalled_at("exchanging.exchange.after_commit:1"))
 def test_a_signal_at_any_step_of_claim_and_dispatch_leaves_no_running_row(stage: Scene, point: str) -> None:
     """F-06, P-17, I-50."""
     stage.start(*[quick(n=n) for n in range(5)])
@@ -434,7 +434,7 @@ def test_a_signal_at_any_step_of_claim_and_dispatch_leaves_no_running_row(stage:
 
 
 @pytest.mark.parametrize("stage_database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("point", signalled_at("claimer.exchange.before_commit:2"))
+@pytest.mark.parametrize("point", signalled_at("exchanging.exchange.before_commit:2"))
 def test_a_second_signal_at_any_step_ends_the_process_at_once_and_loses_nothing(stage: Scene, point: str) -> None:
     """F-06."""
     stage.start(*[quick(n=n) for n in range(5)])

@@ -29,7 +29,7 @@ POOL_SIZE = 2
 EVERY = 3
 """Of the statements of a transaction, how many there are to one at which a program is stopped, or cut off."""
 STATEMENT = re.compile(r"\.statement (\d+)")
-VARYING = ("claimer.exchange.statement ", "claiming.admit_and_claim.statement ")
+VARYING = ("exchanging.exchange.statement ", "claiming.admit_and_claim.statement ")
 """Of these a run may miss the last: how many statements an exchange takes depends on what has gathered by then."""
 NOT_PASSED = "the point was not passed"
 

@@ -19,7 +19,7 @@ from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Change, guard
 from holdfast.store import admission
 from holdfast.store.chains import blockers
-from holdfast.store.jobs import claiming, reaping, settling, steering
+from holdfast.store.jobs import claiming, exchanging, reaping, settling, steering
 from holdfast.store.jobs.claiming import ClaimState, token_of
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.store.rows import LockedJob, to_locked
@@ -398,14 +398,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("batched completion announced before its commit", "I-56")
 def _(patch: pytest.MonkeyPatch) -> None:
-    exchange = claimer.exchange
+    exchange = exchanging.exchange
 
-    async def hasty(tx: Tx, request: claimer.Request) -> claimer.Exchanged:
+    async def hasty(tx: Tx, request: exchanging.Request) -> exchanging.Exchanged:
         answer = await exchange(tx, request)
-        here().hear(claimer.exchange, (request,), answer)
+        here().hear(exchanging.exchange, (request,), answer)
         return answer
 
-    patch.setattr(claimer, "exchange", hasty)
+    patch.setattr(exchanging, "exchange", hasty)
 
 
 @mutant("one failing part fails its whole batch", "I-64", scene=scenes.good_and_bad_wishes_share_a_commit)

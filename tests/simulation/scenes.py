@@ -16,8 +16,7 @@ from uuid import UUID
 
 from holdfast.errors import HoldfastError
 from holdfast.store import lanes
-from holdfast.store.jobs import claiming, completing, steering
-from holdfast.worker.claiming import claimer
+from holdfast.store.jobs import claiming, completing, exchanging, steering
 from tests.law.changes import BY_HAND
 from tests.simulation.handlers import WORLD, Fate, elsewhere, steady
 from tests.simulation.process import Process
@@ -225,7 +224,7 @@ def a_worker_that_cannot_renew_stops_its_handlers(stage: Stage) -> None:
     job = stage.start(steady(n=1), Fate("well", 30), WELL)
     stage.wait_until(lambda: stage.runs(job), "the job runs", 10)
     stage.give_birth(1)
-    robbed.denied |= {claiming.renew, claimer.exchange}
+    robbed.denied |= {claiming.renew, exchanging.exchange}
     stage.wait_until(lambda: stage.runs(job, 2), "the neighbour runs it", 30)
 
 

@@ -19,11 +19,10 @@ from holdfast.errors import HoldfastError, JobNotFound, LeaseLost, TransactionTi
 from holdfast.ids import IdMaker
 from holdfast.models import DELIVER, Asked
 from holdfast.store import lanes
-from holdfast.store.jobs import reaping, settling, steering
+from holdfast.store.jobs import exchanging, reaping, settling, steering
 from holdfast.worker import webhook_task
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.context import Context, RunningJob
-from holdfast.worker.claiming import claimer
 from holdfast.worker.upkeep import reaper
 from tests.law.changes import BY_HAND, Change
 from tests.simulation import post
@@ -174,7 +173,7 @@ class World:
         """See that what a worker was answered is so."""
         if operation is reaping.reap and self.checker.spares(quiet_ms=args[0]):
             self._reach("hold-off used")
-        settled = value.settled if operation is claimer.exchange else value if operation is settling.settle else None
+        settled = value.settled if operation is exchanging.exchange else value if operation is settling.settle else None
         try:
             for token in settled.done if settled is not None else ():
                 self.checker.look_at_answer(token, is_done=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Retry
-from holdfast.store.jobs import claiming
+from holdfast.store.jobs import claiming, exchanging
 from holdfast.worker.claiming import claimer
 from holdfast.worker.claiming.claim_ahead import ClaimAhead
 from tests.support.conditions import until
@@ -179,7 +179,7 @@ async def test_slots_that_a_claim_is_for_are_not_taken_by_what_waits(
 
     async def late(operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Have the answer to the first claim, which is for two slots, come behind that to the second, for none."""
-        if operation is not claimer.exchange:
+        if operation is not exchanging.exchange:
             return await run(operation, *args, **kwargs)
         asked.append(args[0])
         answer = await run(operation, *args, **kwargs)

@@ -12,7 +12,8 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.store.jobs import claiming
-from holdfast.worker.claiming.claimer import LONGEST_REST, exchange
+from holdfast.store.jobs.exchanging import exchange
+from holdfast.worker.claiming.claimer import LONGEST_REST
 from holdfast.worker.worker import Worker
 from tests.support.conditions import until
 

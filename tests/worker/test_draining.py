@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, Unavailable, UnknownOutcome
-from holdfast.store.jobs import settling
-from holdfast.worker.claiming import claimer
+from holdfast.store.jobs import exchanging, settling
 from tests.support.conditions import until
 
 
@@ -41,7 +40,7 @@ class LateCommit:
 
     async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Run it, unless it is a claim."""
-        if operation is not claimer.exchange or self._is_committed:
+        if operation is not exchanging.exchange or self._is_committed:
             return await self._store.run(operation, *args, **kwargs)
         if self._first is None:
             self._first = lambda: self._store.run(operation, *args, **kwargs)

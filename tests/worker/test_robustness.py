@@ -18,7 +18,7 @@ from holdfast import Context, Holdfast, Tasks
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
 from holdfast.store import workers
-from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs import claiming, exchanging, settling
 from holdfast.worker.attempts import attempt, progress
 from holdfast.worker.attempts.context import BlockingContext
 from holdfast.worker.claiming import claimer, executor, unknown_claims, unsettled
@@ -368,7 +368,7 @@ class Forgetful:
     async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Run it, and forget the result of an exchange that claimed or settled something."""
         result = await self._store.run(operation, *args, **kwargs)
-        if operation is claimer.exchange and self.times and (result.settled.done or result.claims.jobs):
+        if operation is exchanging.exchange and self.times and (result.settled.done or result.claims.jobs):
             self.times -= 1
             raise UnknownOutcome("the answer was lost")
         return result
@@ -551,7 +551,7 @@ async def test_a_call_that_fails_after_the_store_has_answered_again_is_no_new_tr
     is_away, hangs, is_over = False, asyncio.Event(), asyncio.Event()
 
     async def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        if operation is claimer.exchange and is_away:
+        if operation is exchanging.exchange and is_away:
             if not hangs.is_set():
                 hangs.set()
                 await is_over.wait()
@@ -644,7 +644,7 @@ async def test_a_row_that_a_stranger_has_locked_is_not_asked_for_without_pause(
 
     def timed(operation: Any, *args: Any, **kwargs: Any) -> Any:
         loop = asyncio.current_task()
-        settles = operation is claimer.exchange and args[0].settlements
+        settles = operation is exchanging.exchange and args[0].settlements
         if settles and loop in ended:
             pauses.append(time.monotonic() - ended.pop(loop))
 

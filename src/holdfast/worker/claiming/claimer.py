@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
-from holdfast.database.tx import Tx, patient
 from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
 from holdfast.fault_points import reach
 from holdfast.outcomes import Kind
 from holdfast.store import polls
-from holdfast.store.jobs import claiming, settling
-from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, ProgressReport, Token, Want
+from holdfast.store.jobs import claiming, exchanging
+from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Token, Want
+from holdfast.store.jobs.exchanging import Exchanged, Request
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.worker.attempts.active import Slot
 from holdfast.worker.claiming import plan
@@ -44,55 +43,6 @@ SHORT_SECONDS = 0.1  # a handler that ends within this is not worth a mark
 NO_SLOT = "no slot has come free here"
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What one exchange asks of the store."""
-
-    settlements: Sequence[Settlement]
-    reports: Sequence[ProgressReport]
-    """The last ones of those that are settled."""
-    begun: Sequence[Token]
-    """What was claimed ahead, and has begun."""
-    wants: Sequence[Want]
-    free: int
-    ahead: int
-    worker: str
-    nonce: str
-    place: Place
-    is_crowded: bool
-
-    @property
-    def claim(self) -> tuple[Sequence[Want], int, str, str, Place, int]:
-        """What the operations are given that claim."""
-        return self.wants, self.free, self.worker, self.nonce, self.place, self.ahead
-
-
-class Exchanged(NamedTuple):
-    """What became of it; *marked* are those whose rows say now that they have begun."""
-
-    settled: Settled
-    claims: Claims
-    marked: Collection[Token]
-
-
-async def exchange(tx: Tx, request: Request) -> Exchanged:
-    """Write down the last reports, what has begun and what has ended, then claim, in one transaction."""
-    passed_over = await claiming.report(tx, request.reports)
-    marked = await claiming.mark_begun(tx, request.begun)
-    settled = await settling.settle(tx, [each for each in request.settlements if each.token not in passed_over])
-    settled.busy.extend(each for each in request.settlements if each.token in passed_over)  # or a report would be lost
-    claims = Claims([], more=False)
-    if request.free + request.ahead:
-        claims = await claiming.admit_and_claim(tx, *request.claim, is_crowded=request.is_crowded)
-    return Exchanged(settled, claims, marked)
-
-
-@patient
-async def exchange_patiently(tx: Tx, request: Request) -> Exchanged:
-    """Do the same with one settlement: there is no smaller batch to try."""
-    return await exchange(tx, request)
 
 
 class Claimer:
@@ -328,7 +278,7 @@ class Claimer:
         if not is_for_exchange:
             return self._claim_alone(request)
         is_patient = request.settlements and self._core.unsettled.batch_size.is_least
-        return self._core.store.run(exchange_patiently if is_patient else exchange, request)
+        return self._core.store.run(exchanging.exchange_patiently if is_patient else exchanging.exchange, request)
 
     async def _claim_alone(self, request: Request) -> Exchanged:
         """Claim, with nothing to write down and nobody to admit: on PostgreSQL one round trip instead of four."""
