@@ -42,7 +42,7 @@ async def charge(ctx: Context, order_id: int) -> str:
     await payments.charge(order.cents, key=ctx.idempotency_key)  # long work; no transaction is open
     async with ctx.complete() as tx:  # your writes, the completion and what follows: one commit
         await tx.execute("UPDATE orders SET state = 'paid' WHERE id = :id", id=order_id)
-        if ctx.job.attempt == 1:
+        if ctx.job.used == 1:
             raise ConnectionError("broken off in the middle of the block")
         return tx.continue_with(ship(order_id=order_id))
 

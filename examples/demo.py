@@ -53,7 +53,7 @@ async def send_receipt(order_id: int) -> str:
 @tasks.task(name="charge", retry=Retry(attempts=4, first=0.2, jitter=0))
 async def charge(ctx: Context, order_id: int) -> str:
     """Raise twice, and be tried again: after 0.2 seconds, then after 0.4."""
-    if ctx.job.attempt < 3:
+    if ctx.job.used < 3:
         raise ConnectionError("the card terminal does not answer")
     return f"order {order_id} is paid"
 
@@ -111,7 +111,7 @@ async def take_photos(ctx: Context, pages: int) -> int:
 
 async def print_pages(ctx: Context, layout: str) -> str:
     """Be a phase that fails once."""
-    if ctx.job.attempt == 1:
+    if ctx.job.used == 1:
         raise OSError("no paper")
     return f"{layout}, printed"
 
@@ -120,7 +120,7 @@ async def print_pages(ctx: Context, layout: str) -> str:
 async def deliver(ctx: Context, order_id: int) -> str:
     """Never arrive in the first attempt: its process is killed on the way."""
     ctx.progress(50, "half way")
-    if ctx.job.attempt == 1:
+    if ctx.job.used == 1:
         await ctx.aborted
     return f"order {order_id} is delivered, in attempt {ctx.job.attempt}"
 

@@ -25,7 +25,7 @@ def send_receipt(ctx: Context, order_id: int) -> str:
     """Write the receipt down in the commit that completes the job; the first attempt breaks off half way."""
     with ctx.complete() as tx:
         tx.execute("INSERT INTO receipts (order_id, attempt) VALUES (:id, :attempt)", id=order_id, attempt=ctx.job.used)
-        if ctx.job.attempt == 1:
+        if ctx.job.used == 1:
             raise ConnectionError("the printer does not answer")
         return tx.finish(f"receipt for order {order_id}")
 

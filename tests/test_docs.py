@@ -447,7 +447,10 @@ APPENDED_BY = {
     "job:completed": "an attempt that returned, the commit of `ctx.complete()`, `hf.complete`; names what continues it",
     "job:failed": "an attempt that raised for the last time or for good, a third crash, a blocker that ended otherwise",
     "job:retrying": "an attempt that raised and will be tried again",
-    "job:rescheduled": "a handler's `Reschedule`, work given back at shutdown, `reschedule`, `trigger`",
+    "job:rescheduled": (
+        "a handler's `Reschedule`, a worker that gives a job back at shutdown or before it began, `reschedule`, "
+        "`trigger`"
+    ),
     "job:pausing": "`pause` of a running job",
     "job:paused": "`pause`, or an attempt that ended in a pause",
     "job:resumed": "`resume` and `retry`; also when the blocker that failed it is tried again",
@@ -455,7 +458,7 @@ APPENDED_BY = {
     "job:cancelled": "`cancel`, or the end of a running job that was to be cancelled",
     "job:blocked": "admission, once it has counted blockers that are still open",
     "job:unblocked": "the last open blocker",
-    "job:reaped": "a lease that ran out, if the job will run again",
+    "job:reaped": "the loss of the worker that ran the job, if the job will run again",
     "job:stale": "retention, when a job that has ended is marked as stale",
     "job:deleted": "`delete`, `delete_many` and retention, once for each job that is gone",
     "job:webhook:delivered": "the delivery of a webhook about the job, when the receiver has taken it",

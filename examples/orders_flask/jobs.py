@@ -15,6 +15,6 @@ def charge(ctx: Context, order_id: int) -> str:
     with ctx.complete() as tx:  # `tx.session` is a Session, in a transaction of this block
         order = tx.session.get_one(Order, order_id)
         order.state = "paid"
-        if ctx.job.attempt == 1:
+        if ctx.job.used == 1:
             raise ConnectionError("broken off in the middle of the block")  # so the order stays new, and is tried again
         return tx.finish(f"receipt for order {order_id}")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.worker.claiming.claim_ahead import EXCHANGES, MOMENT_SECONDS, MOST_AHEAD, ClaimAhead
+from holdfast.worker.claiming.claim_ahead import (
+    EXCHANGES,
+    HOLD_OFF_SECONDS,
+    MOMENT_SECONDS,
+    MOST_AHEAD,
+    ClaimAhead,
+)
 
 SLOTS = 100
 
@@ -75,3 +81,12 @@ def test_nothing_after_a_claim_that_did_not_get_all_until_one_does() -> None:
 
     worker.ahead.note_claim(100, 100)
     assert worker.ahead.most > 0
+
+
+def test_nothing_for_some_seconds_after_some_were_given_back() -> None:
+    worker = Worker()
+    worker.work(0.1, rate=8_000)
+
+    worker.ahead.note_given_back()
+    assert worker.work(HOLD_OFF_SECONDS - 0.1, rate=8_000) == 0
+    assert worker.work(0.1, rate=8_000) > 0

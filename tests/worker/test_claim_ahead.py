@@ -239,9 +239,12 @@ async def test_what_waits_for_long_is_given_back_for_another_worker(
     """I-42: else it would wait as long as the first one runs, or for ever if that waits for it."""
     stage = Stage(hf)
     chains = await stage.begin(5, waiting=4)
+    learnt = asyncio.Event()
 
+    monkeypatch.setattr(ClaimAhead, "note_given_back", lambda _: learnt.set())
     monkeypatch.setattr(ClaimAhead, "longest_wait", 0.25)
     await until(lambda: stage.waiting == 0, "what waits is given back")
+    assert learnt.is_set()
     async with hf.worker(concurrency=1, poll=0.1):
         assert [await chain.result(timeout=20) for chain in chains[1:]] == [1, 2, 3, 4]
     await stage.end()

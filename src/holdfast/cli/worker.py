@@ -45,16 +45,17 @@ def worker(app: str, queues: str | None, processes: int, health_file: Path | Non
 
     The first SIGTERM or SIGINT (Ctrl-C) drains the worker: it claims no more jobs and gives running jobs the grace
     time. After that it interrupts them and gives them back; another worker can then run them. A second signal ends the
-    process at once; other workers take its jobs over when their leases expire. On SIGUSR1 the worker logs its health.
-    Log lines go to stderr and start with the name of the event.
+    process at once; other workers take its jobs over when their leases expire, on SQLite at once. On SIGUSR1 the worker
+    logs its health. Log lines go to stderr and start with the name of the event.
 
     With --processes 2 or more, a supervisor starts that many workers. It restarts a worker that ends, after about 1 to
     30 seconds, and its signals apply to all workers. On SIGHUP it replaces its workers one by one, so that they load
     the new code.
 
-    Exit codes: 0 the worker wrote all results; 1 the worker crashed; 2 APP cannot be used; 5 the database could not be
-    reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or SIGTERM. A supervisor exits with
-    the worst of its workers' last codes, in this order: 2, 1, 5, 0. A worker that had to be killed counts as 1.
+    Exit codes: 0 the worker wrote the result of every handler that ended; 1 the worker crashed; 2 APP cannot be used;
+    5 the database could not be reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or
+    SIGTERM. A supervisor exits with the worst of its workers' last codes, in this order: 2, 1, 5, 0. A worker that had
+    to be killed counts as 1.
 
     \b
     Examples:

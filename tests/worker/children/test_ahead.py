@@ -203,7 +203,7 @@ async def test_what_waits_for_too_long_is_given_back(
         await are(hf, others, "pending")
 
     jobs = await jobs_of(hf, others)
-    assert {(job.used, job.crashes, job.reason) for job in jobs} == {(0, 0, "no child process was ready")}
+    assert {(job.used, job.crashes, job.reason) for job in jobs} == {(0, 0, "no child process came free")}
 
 
 async def test_what_has_begun_in_its_turn_is_marked_so(hf: Holdfast, note: Path, gate: Path, tmp_path: Path) -> None:

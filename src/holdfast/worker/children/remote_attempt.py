@@ -157,7 +157,7 @@ class RemoteAttempt(Run):
     def give_up(self) -> None:
         """End it, whose turn does not come: another worker may have a child for it."""
         delay_ms = 0 if self.may_wait else GIVEN_BACK_MS
-        self.end(Outcome(Kind.GIVE_BACK, reason="no child process was ready", delay_ms=delay_ms))
+        self.end(Outcome(Kind.GIVE_BACK, reason="no child process came free", delay_ms=delay_ms))
 
     # what is asked of it
 

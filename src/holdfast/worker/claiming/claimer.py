@@ -117,7 +117,9 @@ class Claimer:
             case plan.Resolve():
                 await self._unknown.resolve(self._begin)
             case plan.GiveBack():
-                self._executor.give_back_queue(NO_SLOT, self._monotonic() - self._handlers.claim_ahead.longest_wait)
+                claim_ahead = self._handlers.claim_ahead
+                self._executor.give_back_queue(NO_SLOT, self._monotonic() - claim_ahead.longest_wait)
+                claim_ahead.note_given_back()
             case plan.ClaimFor(number, most):
                 self._last_group = number
                 await self._claim_for(self._groups[number], most)
