@@ -264,7 +264,7 @@ def _raised(error: BaseException, facts: Facts, retry: Retry, chance: Random) ->
         verdict = retry.verdict(error)
         if verdict == "retry" and (retry.attempts is None or facts.used < retry.attempts):
             return Outcome(Kind.RETRY, error=text, delay_ms=round(retry.delay(facts.used, error, chance) * 1000))
-    except Exception as mistake:  # noqa: BLE001 - a predicate or backoff function of the user's
+    except BaseException as mistake:  # noqa: BLE001 - a predicate or backoff function of the user's
         return Outcome(Kind.FAIL, error=describe(mistake, facts), reason="the retry policy itself raised")
     if verdict == "pause":
         return Outcome(Kind.PAUSE, error=text, reason=_message(error)[:200])

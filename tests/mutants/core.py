@@ -21,7 +21,7 @@ from tests.worker import test_claim_ahead, test_first_steps
 
 @wrong_worker("queue not given back at drain", "I-42", test_claim_ahead.test_a_drain_gives_it_back_at_no_cost, "assert")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Executor, "give_back_queue", lambda *_: None)
+    patch.setattr(Executor, "drain", lambda _: None)
 
 
 @wrong_worker("abort that misses the queue", "I-33", test_claim_ahead.test_a_cancel_reaches_what_waits, "no longer")

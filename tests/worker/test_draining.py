@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -166,3 +167,71 @@ async def test_what_a_handler_returns_long_after_the_grace_time_is_written_down(
 
     job = await hf.get_job(chain)
     assert (job.status, job.output, job.used, job.crashes) == ("completed", "charged", 1, 0)
+
+
+async def test_what_has_a_slot_and_has_not_begun_never_does_once_the_worker_drains(hf: Holdfast) -> None:
+    """Handlers that wait begin one after the other; a stop that comes after the first one is for all of them."""
+    began: list[int] = []
+
+    @hf.task(name="waits")
+    async def waits(n: int) -> None:
+        began.append(n)
+        if len(began) == 1:
+            worker.drain()
+            asyncio.get_running_loop().call_soon(worker.interrupt)
+        await asyncio.Event().wait()
+
+    chains = await hf.start_many([waits(n=n) for n in range(20)])
+    worker = hf.worker(concurrency=20, poll=0.1)
+    async with asyncio.timeout(20):
+        await worker.run()
+
+    jobs = [await hf.get_job(chain) for chain in chains]
+    assert len(began) == 1
+    assert {(job.status, job.used, job.interrupted) for job in jobs} == {("pending", 0, 1)}
+
+
+async def test_a_handler_may_await_the_end_of_its_own_worker(hf: Holdfast) -> None:
+    seen: list[BaseException] = []
+
+    @hf.task(name="shuts_down")
+    async def shuts_down() -> None:
+        try:
+            await worker.stop()
+        except asyncio.CancelledError as error:
+            seen.append(error)
+            raise
+
+    chain = await hf.start(shuts_down())
+    worker = hf.worker(grace=0.1, poll=0.1)
+    await worker.__aenter__()
+    done, _ = await asyncio.wait([worker.ended], timeout=20)
+
+    assert done
+    assert seen
+    assert (await hf.get_job(chain)).status == "pending"
+
+
+async def test_who_waits_no_longer_for_the_end_of_a_worker_loses_nothing(hf: Holdfast) -> None:
+    may_end = asyncio.Event()
+
+    @hf.task(name="deaf")
+    async def deaf() -> str:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+        return "done"
+
+    chain = await hf.start(deaf())
+    worker = hf.worker(grace=0.1, poll=0.1)
+    await worker.__aenter__()
+    await until(lambda: len(worker._core.active) == 1, "the handler runs")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await worker.stop()
+    may_end.set()
+    async with asyncio.timeout(20):
+        await worker.ended
+
+    job = await hf.get_job(chain)
+    assert (job.status, job.output, job.used, job.crashes) == ("completed", "done", 1, 0)

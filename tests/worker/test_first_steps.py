@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
+import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic
 import pytest
 
 from holdfast import ChainFailed, Context, Holdfast, Retry
@@ -357,22 +360,133 @@ async def test_what_a_handler_leaves_on_its_task_reaches_no_other(hf: Holdfast) 
     assert all([(await hf.get_job(chain)).attempt == 1 for chain in chains])
 
 
-async def test_a_task_that_cannot_be_made_holds_no_job(hf: Holdfast) -> None:
-    loop, broken = asyncio.get_running_loop(), []
+@pytest.mark.parametrize("kind", ["async", "plain", "middleware"])
+async def test_a_task_that_cannot_be_made_holds_no_job_and_no_slot(hf: Holdfast, kind: str) -> None:
+    loop, broken = asyncio.get_running_loop(), list[str]()
 
     def make(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        if coroutine.__name__ == "_run_queues" and not broken:
-            broken.append(1)
+        if coroutine.__qualname__ in ("Executor._run", "Executor._run_queues") and len(broken) < 2:
+            broken.append(kind)
             raise TypeError("got an unexpected keyword argument 'context'")
         return asyncio.Task(coroutine, loop=loop, **options)
+
+    async def quick(n: int) -> int:
+        return n
+
+    def plain(n: int) -> int:
+        return n
+
+    task = hf.task(name="begins", middleware=[passes] if kind == "middleware" else [])
+    begins: Any = task(plain if kind == "plain" else quick)
+    loop.set_task_factory(make)
+    try:
+        assert await run_all(hf, [begins(n=n) for n in range(5)], concurrency=2) == list(range(5))
+    finally:
+        loop.set_task_factory(None)
+    assert len(broken) == 2
+
+
+async def passes(ctx: Any, call: Any) -> Any:
+    return await call()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_tasks_that_begin_at_once_make_no_difference(hf: Holdfast) -> None:
+    depth: list[int] = []
+
+    @hf.task
+    async def quick(n: int) -> int:
+        depth.append(len(inspect.stack(0)))
+        return n
+
+    @hf.task
+    async def slow(n: int) -> int:
+        depth.append(len(inspect.stack(0)))
+        await asyncio.sleep(0.01)
+        return n
+
+    @hf.task
+    def plain(n: int) -> int:
+        return n
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    try:
+        calls = [call for n in range(COUNT) for call in (quick(n=n), slow(n=n), plain(n=n))]
+        assert await run_all(hf, calls) == [n for n in range(COUNT) for _ in range(3)]
+    finally:
+        loop.set_task_factory(None)
+    assert max(depth) < min(depth) + COUNT  # runners are not nested, one for each handler that waits
+
+
+async def test_what_raises_stop_iteration_before_the_handler_has_not_completed_the_job(hf: Holdfast) -> None:
+    known, ran = [1], list[int]()
+
+    def must_be_known(value: int) -> int:
+        return next(each for each in known if each == value)
+
+    @hf.task(retry=Retry.never())
+    async def checks(n: Annotated[int, pydantic.AfterValidator(must_be_known)]) -> None:
+        ran.append(n)
+
+    chain = await hf.start(checks(n=1))
+    known.clear()
+    async with hf.worker(poll=0.1):
+        with pytest.raises(ChainFailed):
+            await chain.result(timeout=20)
+
+    job = await hf.get_job(chain)
+    assert (job.status, job.error["type"], ran) == ("failed", "StopIteration", [])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt])
+async def test_whatever_a_retry_policy_raises_fails_its_own_job_only(
+    hf: Holdfast, error: type[BaseException], waits: bool
+) -> None:
+    def predicate(_: BaseException) -> bool:
+        raise error
+
+    @hf.task(retry=Retry(retry_on=predicate))
+    async def raises() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise OSError
 
     @hf.task
     async def quick(n: int) -> int:
         return n
 
-    loop.set_task_factory(make)
-    try:
-        assert await run_all(hf, [quick(n=n) for n in range(5)]) == list(range(5))
-    finally:
-        loop.set_task_factory(None)
-    assert broken
+    chain = await hf.start(raises())
+    async with hf.worker(poll=0.1, concurrency=1):
+        with pytest.raises(ChainFailed):
+            await chain.result(timeout=20)
+        assert await (await hf.start(quick(n=1))).result(timeout=20) == 1
+
+    assert (await hf.get_job(chain)).reason == "the retry policy itself raised"
+
+
+async def test_a_block_that_is_never_left_keeps_no_slot_of_a_handler_that_is_cancelled(hf: Holdfast) -> None:
+    kept: list[Any] = []
+
+    @hf.task(retry=Retry.never())
+    async def leaves_open(ctx: Context) -> None:
+        async def opened() -> AsyncIterator[Any]:
+            async with ctx.complete() as tx:
+                yield tx
+
+        kept.append(opened())
+        await anext(kept[0])
+        me = asyncio.current_task()
+        assert me is not None
+        me.cancel()
+
+    @hf.task
+    async def quick(n: int) -> int:
+        return n
+
+    chain = await hf.start(leaves_open())
+    async with hf.worker(poll=0.1, concurrency=1, grace=1):
+        with pytest.raises(ChainFailed):
+            await chain.result(timeout=20)
+        assert await (await hf.start(quick(n=1))).result(timeout=20) == 1

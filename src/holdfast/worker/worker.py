@@ -240,13 +240,20 @@ class Worker:
         self._core.woken.set()
 
     async def stop(self) -> None:
-        """Claim nothing more, give handlers the grace time, then interrupt them; return when all is written down."""
+        """Claim nothing more, give handlers the grace time, then interrupt them; return when all is written down.
+
+        If this is cancelled, the worker interrupts its handlers at once, and still writes down what they come to.
+        """
         self.drain()
         if self._main is None:
             return
-        if not await self.has_ended(self._core.options.grace):
+        try:
+            if not await self.has_ended(self._core.options.grace):
+                self.interrupt()
+            await asyncio.shield(self._main)  # who awaits this may be a handler that it waits for
+        except asyncio.CancelledError:
             self.interrupt()
-        await self._main
+            raise
 
     def drain(self) -> None:
         """Claim nothing more and give back what has not begun; what runs goes on."""
@@ -351,4 +358,8 @@ class Worker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        try:
+            await self.stop()
+        except asyncio.CancelledError:
+            await self.ended  # soon; who cancels this, too, ends the worker at once and leaves its jobs to their leases
+            raise

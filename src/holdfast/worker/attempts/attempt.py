@@ -12,6 +12,7 @@ import logging
 import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -115,6 +116,9 @@ class Attempt(LocalRun):
             coroutine = call()
             if not isinstance(coroutine, types.CoroutineType):
                 coroutine = _awaited(coroutine)
+        except BaseException as error:  # noqa: BLE001 - also a StopIteration, which is no end of a handler here
+            return self._end_at_once(error, is_error=True)
+        try:
             self._waits_for = coroutine.send(None)
             self._coroutine = coroutine
             return None
@@ -151,7 +155,7 @@ class Attempt(LocalRun):
             return self.judge(value)
         try:
             return completed(self.task.encode_output(value))
-        except Exception as error:  # noqa: BLE001 - what the handler gave cannot be stored
+        except BaseException as error:  # noqa: BLE001 - what the handler gave cannot be stored
             return self.judge(error)
 
     @types.coroutine
@@ -179,7 +183,8 @@ class Attempt(LocalRun):
             outcome = self._raised(error)
         self.has_ended = True
         if self.block is not None and (rolling_back := self.block.undo()) is not None:
-            await self._in_colour(rolling_back)  # its connection, or right to write, is for others to have
+            with suppress(Exception, asyncio.CancelledError):  # who cancels a handler now has nothing left to stop
+                await self._in_colour(rolling_back)  # its connection, or right to write, is for others to have
         return outcome if self.failed is None or outcome is None else self.judge(Fail(self.failed))
 
     async def _in_colour(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -26,7 +26,7 @@ class Judge:
         facts = self._facts
         try:
             return judge(error, facts, self.task.policy.retry, self.chance)
-        except Exception as mistake:  # noqa: BLE001 - what was raised to steer cannot be read, such as after=NaN
+        except BaseException as mistake:  # noqa: BLE001 - what was raised to steer cannot be read, such as after=NaN
             return Outcome(Kind.FAIL, error=describe(mistake, facts), reason="what the handler raised cannot be read")
 
     def aborted(

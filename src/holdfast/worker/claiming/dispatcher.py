@@ -122,9 +122,17 @@ class Dispatcher:
 
     def _start_suspect(self) -> None:
         """Start the suspect if it is alone: what takes its process down shall take no other job with it."""
-        if self._suspect is not None and self._executor.is_idle and not self._is_trying:
-            self._is_trying = True
-            self._group.create_task(self._try_suspect(self._suspect))
+        job = self._suspect
+        if job is None or not self._executor.is_idle or self._is_trying:
+            return
+        self._is_trying, trying = True, self._try_suspect(job)
+        try:
+            self._group.create_task(trying)
+        except Exception:  # noqa: BLE001 - such as of a task factory of the program's
+            trying.close()
+            self._is_trying = False
+            self._drop()
+            self._core.unsettled.put_off(job, "it could not be begun")
 
     async def _try_suspect(self, job: Claimed) -> None:
         try:

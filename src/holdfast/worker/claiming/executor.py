@@ -22,7 +22,6 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import inf
 from typing import Any
 
 from holdfast.errors import StoreError
@@ -69,6 +68,8 @@ class Executor:
         """The context variables that every handler finds, whatever others have set."""
         self._is_running = False
         """Whether a runner is at the queues, or is about to be."""
+        self._is_starting = False
+        """Whether its task is just being made."""
         self._ready: deque[Claimed] = deque()
         """What has a slot, and is about to begin."""
         self.queue: deque[tuple[float, Claimed]] = deque()
@@ -154,17 +155,18 @@ class Executor:
         """Since when the first of the queue waits, while all slots are taken; None if its turn comes now."""
         return self.queue[0][0] if self.queue and not self._has_turn else None
 
-    def give_back_queue(self, reason: str, since: float = inf) -> None:
+    def give_back_queue(self, reason: str, since: float) -> None:
         """Give back all that waits for its turn *since* then or longer: another worker may have a slot."""
         while self.queue and self.queue[0][0] <= since:
             self._core.unsettled.give_back(self.queue.popleft()[1], reason)
 
     def drain(self) -> None:
-        """Give back what has not begun."""
+        """Give back what has not begun, also what has a slot by now."""
         for children in (self._children, self._suspects):
             if children is not None:
                 children.drain()
-        self.give_back_queue(AbortReason.SHUTDOWN)
+        for job in self._take_out([each.token for each in self._unbegun()]):
+            self._core.unsettled.give_back(job, AbortReason.SHUTDOWN)
 
     def _is_for_runner(self, task: Task[..., Any], job: Claimed) -> bool:
         """Tell whether the first step of *job* may be made by a runner: nothing comes before the handler itself."""
@@ -181,7 +183,14 @@ class Executor:
 
     def _start(self, attempt: Run) -> None:
         self._count_in(attempt)
-        self._group.create_task(self._run(attempt), context=self._variables.copy())
+        running = self._run(attempt)
+        try:
+            self._group.create_task(running, context=self._variables.copy())
+        except BaseException:  # such as of a task factory of the program's
+            running.close()
+            self._core.active.remove(attempt)
+            self.unmarked.pop(attempt.job.token, None)
+            raise
 
     # the runner
 
@@ -190,13 +199,16 @@ class Executor:
         if self._is_running or not (self._ready or self._has_turn):
             return
         runner = self._run_queues()
+        self._is_running = self._is_starting = True
         try:
             self._group.create_task(runner, context=self._variables.copy())
-            self._is_running = True
         except Exception as error:  # noqa: BLE001 - such as of a task factory of the program's
             runner.close()
+            self._is_running = False
             for job in self._take_out([each.token for each in self._unbegun()]):
                 self._refuse(job, error)
+        finally:
+            self._is_starting = False
 
     @property
     def _has_turn(self) -> bool:
@@ -205,6 +217,8 @@ class Executor:
 
     async def _run_queues(self) -> None:
         """Make first steps; be the task of the first handler that waits."""
+        if self._is_starting:  # by an eager task factory: runners would be nested in each other
+            await self._core.runtime.sleep(0)
         me = asyncio.current_task()
         as_made, until = _marks_of(me), self._time() + SLICE_SECONDS
         while (attempt := self._next()) is not None:
