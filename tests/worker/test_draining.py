@@ -235,3 +235,36 @@ async def test_who_waits_no_longer_for_the_end_of_a_worker_loses_nothing(hf: Hol
 
     job = await hf.get_job(chain)
     assert (job.status, job.output, job.used, job.crashes) == ("completed", "done", 1, 0)
+
+
+async def test_who_leaves_a_worker_twice_in_a_hurry_still_has_its_ends_written(hf: Holdfast) -> None:
+    """The first cancel leaves the block, and the grace time begins; the second one interrupts the handlers."""
+    may_end = asyncio.Event()
+
+    @hf.task(name="deaf")
+    async def deaf() -> str:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+        return "done"
+
+    async def program() -> None:
+        async with worker:
+            await asyncio.Event().wait()
+
+    chain = await hf.start(deaf())
+    worker = hf.worker(grace=60, poll=0.1)
+    running = asyncio.create_task(program())
+    await until(lambda: len(worker._core.active) == 1, "the handler runs")
+    running.cancel()
+    await until(lambda: worker.health().is_draining, "the worker drains")
+    running.cancel()
+    await until(lambda: any(each.abort_reason == "shutdown" for each in worker._core.active), "the handler is told")
+    may_end.set()
+    async with asyncio.timeout(20):
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert worker.ended.done()
+    job = await hf.get_job(chain)
+    assert (job.status, job.output, job.used, job.crashes) == ("completed", "done", 1, 0)

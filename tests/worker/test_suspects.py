@@ -131,3 +131,23 @@ async def test_a_suspect_is_not_kept_from_other_workers_by_one_that_has_waited_l
         await until(lambda: _is(given_back(hf), at_least=8), "it was offered to others again and again")
         stage.let_go(0)
         await suspect.result(timeout=20)
+
+
+async def test_a_suspect_for_which_no_task_can_be_made_is_put_off(hf: Holdfast) -> None:
+    stage, loop, broken = Stage(hf), asyncio.get_running_loop(), list[str]()
+
+    def make(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        if coroutine.__qualname__ == "Dispatcher._try_suspect" and not broken:
+            broken.append("it")
+            raise TypeError("got an unexpected keyword argument 'context'")
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    loop.set_task_factory(make)
+    try:
+        async with hf.worker(poll=0.1):
+            (suspect,) = await start_suspects(hf, stage, 1)
+            await suspect.result(timeout=20)
+    finally:
+        loop.set_task_factory(None)
+
+    assert broken
