@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.database.tx import Store
 from holdfast.runtime import Runtime
-from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 SHORTEST_DEADLINE = 0.5
 
 
 def make_store(settings: Settings, runtime: Runtime) -> Store:
     """Make the store for `settings.database`; a driver is imported only where it is needed."""
+    settings.require_database()
     if settings.is_postgres:
         from holdfast.database.postgres import PostgresStore
 
         return PostgresStore(settings, runtime)
-    from holdfast.database.sqlite import SqliteStore
+    from holdfast.database.sqlite.store import SqliteStore
 
     return SqliteStore(settings.database, settings=settings, runtime=runtime)
 

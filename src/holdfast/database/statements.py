@@ -121,8 +121,8 @@ def ends_transaction(sql: str) -> bool:
 def not_theirs_to_end() -> Misuse:
     """Make the error for who would end a block's transaction himself."""
     return Misuse(
-        "a block's transaction is Holdfast's to end: leave the block to commit, raise to roll back, and write "
-        "`tx.savepoint()` for a part that may fail"
+        "only Holdfast may end the transaction of a block: leave the block to commit, raise to roll back, and write "
+        "`tx.savepoint()` around a part that may fail"
     )
 
 

@@ -256,7 +256,7 @@ class Store(Runner, Protocol):
         """Let go of every connection and thread, blocking."""
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date; return the names of the steps that were taken."""
+        """Migrate the schema to this release; return the names of the applied steps."""
 
     def migrate_sync(self) -> list[str]:
         """Bring the schema up to date, blocking."""

@@ -32,6 +32,7 @@ from holdfast.runtime import Runtime
 from holdfast.store.log import reading
 from holdfast.store.log.reading import LoggedEvent
 from holdfast.store.rows import Decode
+from holdfast.unreadable import readable
 from holdfast.wire.cursors import Cursor, read_cursor
 
 BUFFER = 1_000  # events that a follower may be behind before it reads by itself
@@ -188,7 +189,7 @@ class Follower(Stream[Event]):
 
     def hand(self, page: Sequence[LoggedEvent], end: Cursor) -> None:
         """Take in what the feed has read, up to *end*; in its thread."""
-        wanted = [each for each in page if self._wanted.fits(each)]
+        wanted = self._fitting(page)
         with self._change:
             if self._has_overflowed:
                 return
@@ -215,10 +216,17 @@ class Follower(Stream[Event]):
         self.error = error
         self._ring()
 
+    def _fitting(self, page: Sequence[LoggedEvent]) -> list[LoggedEvent]:
+        """Give those of *page* that are wanted; what cannot be read is not."""
+        return [each for each, fits in readable(page, lambda each: (each, self._wanted.fits(each))) if fits]
+
     def _give(self) -> Event | None:
-        entry = self._next(gives=True)
-        if entry is None:
-            return None
+        while (entry := self._next(gives=True)) is not None:
+            for event in readable([entry], self._read):
+                return event
+        return None
+
+    def _read(self, entry: LoggedEvent) -> Event:
         if entry.stored is None or self._decode is None:
             return entry.event
         return entry.about(entry.stored.decoded(self._decode))
@@ -252,12 +260,14 @@ class Follower(Stream[Event]):
             self._here.leave(self)
             raise
         with self._change:
-            _append(self._own, [each for each in entries if self._wanted.fits(each)], found.cursor)
+            _append(self._own, self._fitting(entries), found.cursor)
             self._reached, self._must_read = found.cursor, not found.is_last
 
     def _refuse_elsewhere(self) -> None:
         if self._here.process != os.getpid():
-            raise Misuse("this follows the log in the process that was forked; follow it anew in this one")
+            raise Misuse(
+                "this follower belongs to the process that forked this one; call hf.events() again in this process"
+            )
 
     def _ring(self) -> None:
         if (notify := self._notify) is not None:
@@ -375,7 +385,7 @@ class _FeedState:
 
 def _placed(cursor: Cursor | None) -> Cursor:
     if cursor is None:
-        raise Misuse("this has no place in the log yet: enter it, or ask it for an event first")
+        raise Misuse("this follower has no cursor yet; enter its block, or read an event first")
     return cursor
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict, get_args
 
-from holdfast.codec import Words, words_of
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, did_you_mean, shown
 from holdfast.ids import Many, Target, target_id
+from holdfast.keywords import filters_of
 from holdfast.models import EventFilter, EventName
+from holdfast.texts import Words, words_of
 
 Names: TypeAlias = EventName | Sequence[EventName]
 
@@ -23,14 +23,17 @@ class EventOptions(TypedDict, total=False):
     chains: Target | Many[Any]
     tasks: Words
     lanes: Words
+    parents: Target | Many[Any]
     names: Names
 
 
+@filters_of("events()", EventOptions)
 def event_filter(
     jobs: Target | Many[Any] = (),
     chains: Target | Many[Any] = (),
     tasks: Words = (),
     lanes: Words = (),
+    parents: Target | Many[Any] = (),
     names: Names = (),
 ) -> EventFilter:
     """Read what a stream of events is narrowed to."""
@@ -40,6 +43,7 @@ def event_filter(
         chains=frozenset(target_id(each) for each in _several(chains)),
         tasks=frozenset(words_of(tasks, "tasks")),
         lanes=frozenset(words_of(lanes, "lanes")),
+        parents=frozenset(target_id(each) for each in _several(parents)),
     )
 
 
@@ -47,9 +51,8 @@ def check_names(names: Iterable[object]) -> tuple[EventName, ...]:
     """Give *names*, if all of them are names of events; or raise `InvalidInput`."""
     for name in names:
         if name not in EVENT_NAMES:
-            near = difflib.get_close_matches(str(name), EVENT_NAMES, 2)
-            advice = f"did you mean {' or '.join(near)}?" if near else "docs/reference/events.md has all names"
-            raise InvalidInput(f"no event is called {str(name)[:60]!r}; {advice}", "names")
+            near = did_you_mean(str(name), EVENT_NAMES) or f"; the events are: {', '.join(EVENT_NAMES)}"
+            raise InvalidInput(f"no event is called {shown(name)}{near}", "names")
     return tuple(names)  # type: ignore[arg-type]  # just checked
 
 

@@ -18,10 +18,11 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, overload
 
 from holdfast.database.tx import Blocking, Runner, drive
-from holdfast.errors import CursorExpired, HoldfastError, InvalidInput
+from holdfast.errors import CursorExpired, HoldfastError, InvalidInput, shown
 from holdfast.events.feed import Feed, Follower
 from holdfast.events.filters import check_names
 from holdfast.events.follower import TROUBLE_SECONDS
+from holdfast.logging import reason_of, say
 from holdfast.models import Event, EventFilter, EventName, JobEvent, JobEventName
 from holdfast.runtime import Runtime, Stepper
 from holdfast.signals import program_signals
@@ -90,7 +91,9 @@ class Listeners:
             self._listeners = [each for each in self._listeners if each not in gone]
             calling = [self._calling.pop(each) for each in gone if each in self._calling]
         if not gone:
-            raise InvalidInput(f"{function!r} is no listener; give the function that hf.on was given", "function")
+            raise InvalidInput(
+                f"{shown(function)} is not a listener; pass the function that you gave to hf.on", "function"
+            )
         for each in calling:
             each.end()
 
@@ -154,11 +157,11 @@ class Listeners:
         """Wait for the last calls, all of them together until *until*."""
         for each in calling:
             if not each.wait(max(0.0, until - self._runtime.monotonic())):
-                logger.warning("listener_still_runs", extra={"listener": each.name})
+                say(logger, "listener_still_runs", listener=each.name)
 
     def _add(self, wanted: EventFilter, function: Any) -> Any:
         if not callable(function):
-            raise InvalidInput(f"{function!r} cannot be called; put @hf.on(…) above a function", "function")
+            raise InvalidInput(f"{shown(function)} is not a function; put @hf.on(…) above a function", "function")
         listener = Listener(function, wanted)
         with self._change:
             self._listeners = [*self._listeners, listener]
@@ -232,7 +235,7 @@ class _Calling:
 
     def _begin_anew(self, error: HoldfastError) -> None:
         """Go on from now, if the log cannot be read on from where it was."""
-        logger.warning("listener_missed_events", extra={"listener": self.name, "reason": str(error)})
+        say(logger, "listener_missed_events", listener=self.name, reason=reason_of(error))
         self._follower.close()
         self._follower = self._follow()
         if self._has_ended:
@@ -240,7 +243,8 @@ class _Calling:
 
     def _log(self, error: BaseException, event: Event) -> None:
         """Log the *error* that the listener has raised."""
-        logger.error("listener_failed", exc_info=error, extra={"listener": self.name, "event": event.name})
+        facts: dict[str, Any] = {"listener": self.name, "heard": event.name, "error": reason_of(error)}
+        say(logger, "listener_failed", trace=error, **facts)
 
 
 class CallingInThread(_Calling):
@@ -352,7 +356,7 @@ class CallingInLoop(_Calling):
             return
         _, unfinished = await asyncio.wait({task}, timeout=GRACE_SECONDS)
         if unfinished:
-            logger.warning("listener_cancelled", extra={"listener": self.name})
+            say(logger, "listener_cancelled", listener=self.name)
             task.cancel()
             await asyncio.wait({task}, timeout=CANCEL_SECONDS)  # it may refuse
 
@@ -368,8 +372,8 @@ class CallingInLoop(_Calling):
                 except HoldfastError as error:
                     self._begin_anew(error)
                     await self._runtime.sleep(TROUBLE_SECONDS)
-                except Exception:  # as in a thread: nobody would hear of a task that ends by it
-                    logger.exception("step_failed", extra={"listener": self.name})
+                except Exception as error:  # noqa: BLE001 - as in a thread: nobody would hear of a task that ends by it
+                    say(logger, "step_failed", trace=error, part=f"listener {self.name}", reason=reason_of(error))
                     await self._runtime.sleep(TROUBLE_SECONDS)
         finally:
             self._has_stopped.set()

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from holdfast.database.hints import Horizon, SleepMark
 from holdfast.database.tx import Store
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime, Stepper
 from holdfast.store import workers
 from holdfast.store.workers import Member
@@ -101,7 +102,7 @@ class Poller:
         except StoreError as error:
             if not self.is_failing:
                 self.is_failing = True
-                logger.warning("%s_cannot_read", self._kind, extra={"reason": str(error)})
+                say(logger, "reader_fails", reader=self._kind, reason=reason_of(error))
             return TROUBLE_SECONDS
         except Exception as error:  # noqa: BLE001 - it belongs to those who want to know, and the thread lives on
             broken = error if isinstance(error, HoldfastError) else StoreError(f"the {self._kind} broke off: {error!r}")
@@ -127,7 +128,7 @@ class Poller:
             self._store.run_sync(workers.beat, self._member, is_asleep=True)
         if self.is_failing:
             self.is_failing = False
-            logger.warning("%s_reads_again", self._kind)
+            say(logger, "reader_works_again", reader=self._kind)
         return mark.seconds()
 
     def _glance(self, mark: SleepMark) -> None:

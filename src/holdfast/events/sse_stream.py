@@ -25,8 +25,9 @@ from holdfast.events.feed import Feed, Follower
 from holdfast.events.follower import Notify, Stream
 from holdfast.models import Event, EventFilter, Job
 from holdfast.store.log.snapshot import read
+from holdfast.times import instant_text
 from holdfast.wire import sse_frames
-from holdfast.wire.job_json import event_object, instant_text, job_object
+from holdfast.wire.job_json import event_object, job_object
 
 SNAPSHOT_JOBS = 200
 SNAPSHOT_BYTES = 1024 * 1024
@@ -47,7 +48,7 @@ class StreamRequest:
 
     def __post_init__(self) -> None:
         if not 0 < self.ping_seconds <= LONGEST_PING_SECONDS:
-            raise InvalidInput("it is a number of seconds, more than 0 and up to 3600", "ping_seconds")
+            raise InvalidInput("ping_seconds must be seconds above 0 and up to 3600", "ping_seconds")
 
 
 class EventStream(Stream[bytes]):

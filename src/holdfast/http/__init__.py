@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from holdfast.errors import MissingLibrary
+
 if find_spec("starlette") is None:
-    raise ImportError("holdfast.http needs Starlette; install it with: pip install 'holdfast[http]'", name="starlette")
+    raise MissingLibrary("holdfast.http", "starlette", ".[http]")
 
 from holdfast.http.app import events_app
 from holdfast.http.sse import Events

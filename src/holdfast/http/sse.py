@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError, InvalidInput, Misuse, StoreError, Usa
 from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.sse_stream import EventStream
 from holdfast.http.connections import Connection, ShutdownSignals
+from holdfast.logging import reason_of, say
 from holdfast.models import EventFilter
 from holdfast.wire.sse_frames import MEDIA_TYPE, retry
 
@@ -33,7 +34,7 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # or nginx keeps messages back until it has a page of them
 ]
-FILTERS = {"job": "jobs", "chain": "chains", "task": "tasks", "lane": "lanes", "name": "names"}
+FILTERS = {"job": "jobs", "chain": "chains", "task": "tasks", "lane": "lanes", "parent": "parents", "name": "names"}
 FORBIDDEN = (403, "forbidden", "you may not read these events")
 SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
@@ -143,7 +144,7 @@ class Events:
         try:
             return await anext(stream, b"")
         except HoldfastError as error:
-            logger.warning("event_stream_broke_off", extra={"reason": str(error)})
+            say(logger, "event_stream_broke_off", reason=reason_of(error))
             return b""
 
     def _hint(self) -> bytes:
@@ -246,7 +247,7 @@ def _common(asked: EventFilter, allowed: EventFilter) -> dict[str, tuple[Any, ..
 def _switch(query: Mapping[str, str], name: str) -> bool:
     text = query.get(name, "true").lower()
     if text not in SWITCH:
-        raise InvalidInput("it is true or false", name)
+        raise InvalidInput(f"{name} must be true or false", name)
     return SWITCH[text]
 
 

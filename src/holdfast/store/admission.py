@@ -78,7 +78,7 @@ async def admit(tx: Tx, queue: str, most: int = MOST_ARRIVALS) -> int:
 NAMED = f"""
     SELECT {COLUMNS} FROM holdfast_job
     WHERE seq $in(SELECT asked.seq FROM holdfast_job AS asked WHERE asked.id $any(ids: text)
-        UNION SELECT first.seq FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
+        UNION SELECT first.seq FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id $is(asked.chain_id)
             WHERE asked.id $any(ids: text))
         AND coalesce(gate, '') = 'arrival' AND wake_at <= $now
     ORDER BY seq $skip_locked"""

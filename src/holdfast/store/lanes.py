@@ -21,9 +21,11 @@ from uuid import UUID
 from holdfast.database.tx import Tx
 from holdfast.errors import LaneNotFound
 from holdfast.models import Asked, LaneInfo
+from holdfast.outcomes import why_it_halts
 from holdfast.states import Gate, Status
 from holdfast.store.log import events
 from holdfast.store.rows import AGAIN_MS, PRIORITY_MS, leave_to_admission, maybe_instant
+from holdfast.unreadable import object_of
 
 
 @dataclass(slots=True)
@@ -254,7 +256,7 @@ async def skip(tx: Tx, key: str, asked: Asked) -> UUID | None:
 
 
 MOST_COUNTED = 10_000
-HEAD = """SELECT id, status, reason FROM holdfast_job WHERE lane = :key AND head = 1"""
+HEAD = """SELECT id, status, reason, error FROM holdfast_job WHERE lane = :key AND head = 1"""
 BEHIND = """
     SELECT count(*) FROM (SELECT place FROM holdfast_job
         WHERE lane = :key AND gate = 'lane' ORDER BY place LIMIT :most) AS behind"""
@@ -263,7 +265,7 @@ PAUSED = """SELECT paused_at, paused_by, reason FROM holdfast_lane WHERE key = :
 
 async def lane_info(tx: Tx, key: str) -> LaneInfo:
     """Tell how lane *key* stands."""
-    ((id_, status, because),) = await tx.fetch_all(HEAD, key=key) or [(None, None, None)]
+    ((id_, status, because, error),) = await tx.fetch_all(HEAD, key=key) or [(None, None, None, None)]
     ((behind,),) = await tx.fetch_all(BEHIND, key=key, most=MOST_COUNTED)
     ((paused_at, paused_by, reason),) = await tx.fetch_all(PAUSED, key=key) or [(None, None, None)]
     head = None if id_ is None else UUID(id_)
@@ -274,7 +276,7 @@ async def lane_info(tx: Tx, key: str) -> LaneInfo:
         head=head,
         head_status=None if status is None else Status(status),
         halted_by=head if halts else None,
-        halted_because=because if halts else None,
+        halted_because=why_it_halts(because, object_of(error)) if halts else None,
         paused_at=maybe_instant(paused_at),
         paused_by=paused_by,
         reason=reason,

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.database.tx import Tx
 from holdfast.models import RUN_PHASE, PhaseStatus
+from holdfast.unreadable import object_of
+
+STATUSES = {each.value: each for each in PhaseStatus} | {"active": PhaseStatus.RUNNING}
+"""What is stored, and what it means; code before step 4 wrote `active`."""
 
 
 class PhaseRow(NamedTuple):
@@ -37,14 +42,14 @@ READ = """
 async def read(tx: Tx, job: int) -> list[PhaseRow]:
     """Read the phases of a job, in their order."""
     rows = await tx.fetch_all(READ, job=job)
-    return [PhaseRow(position, name, PhaseStatus(status), *rest) for position, name, status, *rest in rows]
+    return [PhaseRow(position, name, STATUSES[status], *rest) for position, name, status, *rest in rows]
 
 
 # one text for a first begin, which makes them all, for a later one, and for who has changed the list meanwhile
 WRITE = """
     INSERT INTO holdfast_phase (job, position, name, status, progress, message, result, error, started_at, finished_at)
     SELECT given.job, given.position, given.name, given.status, given.progress, given.message, given.result,
-        given.error, CASE given.status WHEN 'active' THEN $now ELSE given.started_at END, given.finished_at
+        given.error, CASE given.status WHEN 'running' THEN $now ELSE given.started_at END, given.finished_at
     FROM $list(given: job bigint, position bigint, name text, status text, progress bigint, message text, result text,
         error text, started_at bigint, finished_at bigint)
     WHERE true
@@ -59,7 +64,7 @@ DELETE_FROM = """
 
 
 async def write(tx: Tx, rows: Sequence[tuple[int, PhaseRow]]) -> None:
-    """Write phases as they are given, each with its job; one that is active begins now."""
+    """Write phases as they are given, each with its job; one that is running begins now."""
     if rows:
         await tx.execute(WRITE, given=[(job, *row) for job, row in rows])
 
@@ -83,12 +88,12 @@ class PhaseReport(NamedTuple):
 # the phase of a task that declares none is made here; one that has ended in an earlier attempt begins anew
 PROGRESS = """
     INSERT INTO holdfast_phase (job, position, name, status, progress, message, started_at)
-    SELECT given.job, given.position, given.name, 'active', given.progress, given.message, $now
+    SELECT given.job, given.position, given.name, 'running', given.progress, given.message, $now
     FROM $list(given: job bigint, position bigint, name text, progress bigint, message text)
     WHERE true
     ON CONFLICT (job, position) DO UPDATE
-    SET status = 'active', progress = excluded.progress, message = excluded.message, error = NULL, finished_at = NULL,
-        started_at = CASE holdfast_phase.status WHEN 'active' THEN holdfast_phase.started_at
+    SET status = 'running', progress = excluded.progress, message = excluded.message, error = NULL, finished_at = NULL,
+        started_at = CASE holdfast_phase.status WHEN 'running' THEN holdfast_phase.started_at
             ELSE excluded.started_at END
     WHERE holdfast_phase.name = excluded.name AND holdfast_phase.status <> 'completed'"""
 
@@ -104,12 +109,12 @@ COMPLETE = """
     SET status = 'completed', progress = 100, result = given.result, error = NULL, finished_at = $now
     FROM $list(given: job bigint, position bigint, result text)
     WHERE holdfast_phase.job = given.job AND holdfast_phase.position = given.position
-        AND holdfast_phase.status = 'active'
+        AND holdfast_phase.status = 'running'
     RETURNING holdfast_phase.job"""
 
 
 async def complete(tx: Tx, results: Sequence[tuple[int, int, str]]) -> set[int]:
-    """Complete active phases, by job, place and result; answer for which jobs that was done."""
+    """Complete running phases, by job, place and result; answer for which jobs that was done."""
     return {job for (job,) in await tx.fetch_all(COMPLETE, given=list(results))} if results else set()
 
 
@@ -130,7 +135,7 @@ END = f"""
     FROM $list(given: job bigint, how text, error text)
     WHERE holdfast_phase.job = given.job
         AND holdfast_phase.job $any(jobs: bigint)  -- without statistics it would read all phases there are
-        AND CASE given.how WHEN 'failed' THEN holdfast_phase.status = 'active'
+        AND CASE given.how WHEN 'failed' THEN holdfast_phase.status = 'running'
             ELSE holdfast_phase.status <> 'completed' END"""
 
 
@@ -150,17 +155,37 @@ async def cancel(tx: Tx, jobs: Sequence[int]) -> None:
     await tx.execute(CANCEL, jobs=list(jobs))
 
 
+# a task without phases is asked for in vain, but its policy, of some hundred bytes, does not come along with each job
 BESIDE, BESIDE_WITH_RESULTS = (
     f"""CASE WHEN holdfast_job.current_phase IS NOT NULL THEN (
         SELECT CAST($json_rows($json_array(step.position, step.name, step.status, step.progress, step.message, {result},
             step.error, step.started_at, step.finished_at)) AS text)
-        FROM holdfast_phase AS step WHERE step.job = holdfast_job.seq) END"""
+        FROM holdfast_phase AS step WHERE step.job = holdfast_job.seq)
+        ELSE (SELECT known.policy FROM holdfast_task AS known
+            WHERE known.name = holdfast_job.task AND known.policy LIKE '%"phases"%') END"""
     for result in ("NULL", "step.result")
 )
-"""The phases of a job as one value of its row, so that both are of one moment; results, which may be large, or not."""
+"""The phases of a job as one value of its row, so that both are of one moment; results, which may be large, or not.
+
+Before the first one has begun there are no rows: then it is the policy of its task, which declares them.
+"""
 
 
-def from_text(text: str | None) -> list[PhaseRow]:
-    """Read what BESIDE gives."""
-    found = json.loads(text) if text else []
-    return sorted(PhaseRow(position, name, PhaseStatus(status), *rest) for position, name, status, *rest in found)
+def from_text(text: str | None, *, has_ended: bool) -> Sequence[PhaseRow]:
+    """Read what BESIDE gives; phases that are only declared are pending, or cancelled if their job *has_ended*."""
+    if text is None:
+        return ()
+    if text.startswith("{"):
+        declared = _declared(text)
+        return [each._replace(status=PhaseStatus.CANCELLED) for each in declared] if has_ended else declared
+    found = json.loads(text)
+    return sorted(PhaseRow(position, name, STATUSES[status], *rest) for position, name, status, *rest in found)
+
+
+@lru_cache(maxsize=256)  # the jobs of a task have one policy
+def _declared(policy: str) -> tuple[PhaseRow, ...]:
+    """Read the phases that a policy declares."""
+    names = object_of(policy).get("phases")
+    return tuple(
+        PhaseRow(position, str(name)) for position, name in enumerate(names if isinstance(names, list) else ())
+    )

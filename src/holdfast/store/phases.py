@@ -28,7 +28,7 @@ class Beginning:
     name: str
     percent: int
     rows: tuple[PhaseRow, ...]
-    """The phases as they are to be stored, as far as they are not: at least this one, which is active."""
+    """The phases as they are to be stored, as far as they are not: at least this one, which is running."""
     total: int | None = None
     """From which place on nothing is to be left, if there may be something."""
 

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.database.hints import Horizon
 from holdfast.database.tx import Row, Tx
+from holdfast.errors import OpenJob
 from holdfast.states import Status
-from holdfast.store.jobs.claiming import Want
-from holdfast.store.rows import maybe_json
+from holdfast.store import reads, workers
+from holdfast.unreadable import object_of, readable, reading
+
+if TYPE_CHECKING:
+    from holdfast.models import Job
+    from holdfast.store.jobs.claiming import Want
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,8 @@ class WaitingWork:
     is_there: bool
     next_ms: int | None
     horizon: Horizon
+    has_outbox: bool = False
+    """Whether events wait for their webhook deliveries to be made."""
 
 
 # scalar subqueries stay probes, one for each (queue, task) that is served
@@ -37,6 +44,7 @@ WAITING_WORK = """
         (SELECT arrival.wake_at FROM holdfast_job AS arrival
             WHERE arrival.queue = given.queue AND arrival.gate = 'arrival'
             ORDER BY arrival.wake_at LIMIT 1) - $now,
+        (SELECT unmade.seq FROM holdfast_outbox AS unmade ORDER BY unmade.seq LIMIT 1),
         $oldest, $newest
     FROM $list(given: queue text, task text)"""
 
@@ -44,10 +52,12 @@ WAITING_WORK = """
 async def waiting_work(tx: Tx, wants: Sequence[Want]) -> WaitingWork:
     """Look whether a worker that serves *wants* has something to do."""
     rows = await tx.fetch_all(WAITING_WORK, given=[(each.queue, each.task) for each in wants])
-    is_left_waiting = [wait for _, wait, _, _ in rows if wait is not None]
-    next_ms = min(is_left_waiting, default=None)
+    next_ms = min((wait for _, wait, *_ in rows if wait is not None), default=None)
     is_there = any(seq is not None for seq, *_ in rows) or (next_ms is not None and next_ms <= 0)
-    return WaitingWork(is_there, next_ms, Horizon(*rows[0][2:]) if rows else Horizon(0, 0))
+    if not rows:
+        return WaitingWork(is_there, next_ms, Horizon(0, 0))
+    _, _, unmade, *horizon = rows[0]
+    return WaitingWork(is_there, next_ms, Horizon(*horizon), has_outbox=unmade is not None)
 
 
 LEFT_WAITING = """
@@ -59,6 +69,23 @@ LEFT_WAITING = """
 async def is_left_waiting(tx: Tx, queue: str, task: str, milliseconds: int) -> bool:
     """Look whether a job of *task* in *queue* could have been claimed for *milliseconds*, and was not."""
     return bool(await tx.fetch_all(LEFT_WAITING, queue=queue, task=task, milliseconds=milliseconds))
+
+
+# a loose scan: the next kind behind the last one, so that it costs a probe for each kind and not for each row
+NEXT_KIND = """
+    SELECT queue, task FROM holdfast_job WHERE gate = 'ready' AND (queue, task) > (:queue, :task)
+    ORDER BY queue, task LIMIT 1"""
+MOST_KINDS = 100
+
+
+async def waiting_kinds(tx: Tx) -> list[tuple[str, str]]:
+    """Name the queues and tasks of jobs that could be claimed, at most a hundred pairs."""
+    found: list[tuple[str, str]] = []
+    queue = task = ""
+    while len(found) < MOST_KINDS and (rows := await tx.fetch_all(NEXT_KIND, queue=queue, task=task)):
+        ((queue, task),) = rows
+        found.append((queue, task))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +127,44 @@ class ChainResult:
 
 CHAIN_RESULTS = """
     SELECT asked.id, first.id, first.closed_as, last.id, last.task, last.output, last.reason, last.error
-    FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
-    JOIN holdfast_job AS last ON last.seq = coalesce(
+    FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id $is(asked.chain_id)
+    JOIN holdfast_job AS last ON last.seq $is(coalesce(
         (SELECT later.seq FROM holdfast_job AS later
             WHERE later.chain_id = first.id AND later.chain_index > 0
             ORDER BY later.chain_index DESC LIMIT 1),
-        first.seq)
+        first.seq))
     WHERE asked.id $any(ids: text)"""
 
 
 async def chain_results(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, ChainResult]:
-    """Read how the chains of *ids*, which name chains or any of their jobs, stand; what is not there is left out."""
+    """Read how the chains of *ids*, which name chains or any of their jobs, stand.
+
+    What is not there is left out, and what cannot be read: this is read for all who wait in a process.
+    """
     rows = await tx.fetch_all(CHAIN_RESULTS, ids=[str(each) for each in ids])
-    return {each.asked: each for each in map(_chain_result, rows)}
+    return {each.asked: each for each in readable(rows, _chain_result)}
 
 
 def _chain_result(row: Row) -> ChainResult:
     asked, chain_id, closed_as, job_id, task, output, reason, error = row
-    status = None if closed_as is None else Status(closed_as)
-    return ChainResult(UUID(asked), UUID(chain_id), status, UUID(job_id), task, output, reason, maybe_json(error))
+    with reading("holdfast_job", chain_id):
+        status = None if closed_as is None else Status(closed_as)
+        ids = UUID(asked), UUID(chain_id)
+        return ChainResult(*ids, status, UUID(job_id), task, output, reason, object_of(error) or None)
+
+
+MOST_EXPLAINED = 5
+
+
+async def open_jobs(tx: Tx, chain_ids: Sequence[UUID]) -> tuple[list[OpenJob], list[str]]:
+    """Say how the last jobs of the first of *chain_ids* stand, and which queues are served; for `WaitTimeout`."""
+    ends = (await chain_results(tx, chain_ids[:MOST_EXPLAINED])).values()
+    served = await workers.served(tx)
+    jobs = {each.id: each for each in await reads.jobs_by_id(tx, [end.job_id for end in ends])}
+    found = [(end.chain_id, jobs[end.job_id]) for end in ends if end.job_id in jobs]
+    return [_open_job(chain_id, job, served) for chain_id, job in found], served.queues
+
+
+def _open_job(chain_id: UUID, job: Job, served: workers.Served) -> OpenJob:
+    is_served = served.runs(job.queue, job.task)
+    return OpenJob(chain_id, job.id, job.task, str(job.state), job.queue, is_served, run_at=job.run_at, error=job.error)

@@ -22,6 +22,7 @@ from holdfast.errors import ChainNotFound, JobNotFound, UsageError
 from holdfast.models import INTERNAL_QUEUE, ChainFilter, Job, JobFilter, Order, Page, StoredChain
 from holdfast.states import OPEN, TERMINAL, State, Status
 from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, SEQ_AT, instant, maybe_instant, to_job
+from holdfast.unreadable import readable, reading
 
 T = TypeVar("T")
 
@@ -40,34 +41,36 @@ JOBS = f"""SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE id $any(ids: text)"
 
 
 async def jobs_by_id(tx: Tx, job_ids: Sequence[UUID]) -> list[Job]:
-    """Read those of *job_ids* that exist, in no order."""
+    """Read those of *job_ids* that exist, in no order; or raise `Unreadable`."""
     return [to_job(row) for row in await tx.fetch_all(JOBS, ids=[str(each) for each in job_ids])]
 
 
 # a chain's status and output are its last job's: the highest index, or the first job itself
 CHAIN = """
     SELECT first.id, first.task, last.status, first.created_at, first.closed_at, last.output, last.task, first.seq
-    FROM holdfast_job AS first JOIN holdfast_job AS last ON last.seq = coalesce(
+    FROM holdfast_job AS first JOIN holdfast_job AS last ON last.seq $is(coalesce(
         (SELECT later.seq FROM holdfast_job AS later
             WHERE later.chain_id = first.id AND later.chain_index > 0
             ORDER BY later.chain_index DESC LIMIT 1),
-        first.seq)"""
+        first.seq))"""
 CHAINS_BY_ID = f"""{CHAIN}
     WHERE first.id $any(ids: text)"""
 CHAIN_OF_JOB = """SELECT chain_id FROM holdfast_job WHERE id = :id"""
 
 
 async def chains_by_id(tx: Tx, chain_ids: Sequence[UUID]) -> list[StoredChain[Any]]:
-    """Read those of *chain_ids* that exist, in no order."""
+    """Read those of *chain_ids* that exist, in no order; or raise `Unreadable`."""
     if not chain_ids:
         return []
-    return [_to_chain(row) for row in await tx.fetch_all(CHAINS_BY_ID, ids=[str(each) for each in chain_ids])]
+    return [to_chain(row) for row in await tx.fetch_all(CHAINS_BY_ID, ids=[str(each) for each in chain_ids])]
 
 
 async def get_chain(tx: Tx, chain_id: UUID) -> StoredChain[Any]:
     """Read the chain that *chain_id*, or the job of that id, belongs to; or raise `ChainNotFound`."""
     found = await tx.fetch_all(CHAIN_OF_JOB, id=str(chain_id))
-    chains = await chains_by_id(tx, [UUID(found[0][0])]) if found else []
+    with reading("holdfast_job", str(chain_id)):
+        wanted = [UUID(chain) for (chain,) in found]
+    chains = await chains_by_id(tx, wanted)
     if not chains:
         raise ChainNotFound(chain_id)
     return chains[0]
@@ -84,14 +87,17 @@ class Paging:
 
 async def list_jobs(tx: Tx, wanted: JobFilter, paging: Paging) -> Page[Job]:
     """List the jobs that fit *wanted*."""
-    sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE true"
+    sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE {CHILD if wanted.parent else 'true'}"
     return await page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=SEQ_AT)
+
+
+CHILD = "holdfast_job.parent = :parent"  # has an index of its own, in the order of lists
 
 
 async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[StoredChain[Any]]:
     """List the chains that fit *wanted*."""
     sql = f"{CHAIN} WHERE {OPEN_CHAIN if _is_open(wanted) else 'true'}"
-    return await page(tx, sql, "first.seq", _chain_conditions(wanted), paging, _to_chain, seq_at=7)
+    return await page(tx, sql, "first.seq", _chain_conditions(wanted), paging, to_chain, seq_at=7)
 
 
 CHAIN_JOBS = f"""
@@ -115,7 +121,7 @@ async def list_chain_jobs(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
     wanted = steps[: paging.limit]
     jobs = await tx.fetch_all(CHAIN_JOBS, seqs=[seq for seq, _ in wanted])
     more = len(steps) > len(wanted)
-    return Page(tuple(map(to_job, jobs)), write_cursor("steps", wanted[-1][1]) if more else None)
+    return Page(tuple(readable(jobs, to_job)), write_cursor("steps", wanted[-1][1]) if more else None)
 
 
 BLOCKERS = """SELECT chain_id FROM holdfast_blocker WHERE job = :job ORDER BY position"""
@@ -151,7 +157,7 @@ async def list_blocked_by(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
     after = end if paging.cursor is None else read_cursor(paging.cursor, paging.order)
     rows = await tx.fetch_all(DEPENDENTS[paging.order], chain_id=chain, after=after, most=paging.limit + 1)
     seqs = [seq for (seq,) in rows[: paging.limit]]
-    found = {job.seq: job for job in map(to_job, await tx.fetch_all(CHAIN_JOBS, seqs=seqs) if seqs else ())}
+    found = {job.seq: job for job in readable(await tx.fetch_all(CHAIN_JOBS, seqs=seqs) if seqs else (), to_job)}
     jobs = tuple(found[seq] for seq in seqs if seq in found)
     return Page(jobs, write_cursor(paging.order, seqs[-1]) if len(rows) > len(seqs) else None)
 
@@ -180,6 +186,8 @@ def _job_conditions(wanted: JobFilter) -> Conditions:
     found: Conditions = [("coalesce(holdfast_job.closed_as, '') <> 'deleted'", {})]
     if wanted.tasks:
         found.append(("holdfast_job.task $any(tasks: text)", {"tasks": wanted.tasks}))
+    if wanted.parent is not None:
+        found.append(("true", {"parent": str(wanted.parent)}))
     if not wanted.internal and INTERNAL_QUEUE not in wanted.queues:
         found.append((f"holdfast_job.queue <> '{INTERNAL_QUEUE}'", {}))
     if wanted.queues:
@@ -244,20 +252,22 @@ async def page(
     rows = await tx.fetch_all(sql, **values)
     items = rows[: paging.limit]
     more = len(rows) > len(items)
-    return Page(tuple(map(read, items)), write_cursor(paging.order, items[-1][seq_at]) if more else None)
+    return Page(tuple(readable(items, read)), write_cursor(paging.order, items[-1][seq_at]) if more else None)
 
 
-def _to_chain(row: Row) -> StoredChain[Any]:
-    id_, task, status, created_at, closed_at, output, last_task, _ = row
-    return StoredChain(
-        id=UUID(id_),
-        task=task,
-        status=Status(status),
-        created_at=instant(created_at),
-        closed_at=maybe_instant(closed_at),
-        output=output,
-        last_task=last_task,
-    )
+def to_chain(row: Row) -> StoredChain[Any]:
+    """Make a `StoredChain` of a row of CHAIN; or raise `Unreadable`."""
+    id_, task, status, created_at, closed_at, output, last_task, seq = row
+    with reading("holdfast_job", seq):
+        return StoredChain(
+            id=UUID(id_),
+            task=task,
+            status=Status(status),
+            created_at=instant(created_at),
+            closed_at=maybe_instant(closed_at),
+            output=output,
+            last_task=last_task,
+        )
 
 
 def write_cursor(kind: str, number: int) -> str:

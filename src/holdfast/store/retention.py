@@ -6,8 +6,9 @@ the rest is marked or deleted. Whoever makes a chain matter again needs one of t
 a delivery of its events, who counts it as a blocker), so what was asked stays true until the commit.
 
 A chain still matters while one of its jobs is open or left something to admission, holds its lane, is a blocker of an
-open job, or has a webhook that is not delivered. It is not deleted either while a job that may be retried waited for
-it: to run again that would need its blockers. Once that is stale itself, it no longer keeps others.
+open job, or has a webhook that is not delivered, or not even made of its event. It is not deleted either while a job
+that may be retried waited for it: to run again that would need its blockers. Once that is stale itself, it no longer
+keeps others.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from holdfast.database.tx import Tx
+from holdfast.database.tx import Row, Tx
+from holdfast.errors import Unreadable
 from holdfast.models import Job
 from holdfast.retention import Stage
-from holdfast.states import OPEN, TERMINAL, Change, Status, guard
+from holdfast.states import TERMINAL, Change, Status, guard
 from holdfast.store import unique
 from holdfast.store.chains import deletes
+from holdfast.store.chains.deletes import NEEDS_BLOCKER, WAITS
 from holdfast.store.log import events
 from holdfast.store.rows import COLUMNS, FACTS_WITH_RESULTS, LOCKED, LockedJob, to_job, to_locked
+from holdfast.unreadable import readable
 
 SINCE = {"stale": "closed_at", "delete": "stale_at"}
 """The column from which the time of a stage counts."""
@@ -69,9 +73,15 @@ GROUPS = {
 async def groups(tx: Tx, stage: Stage) -> list[RetentionGroup]:
     """Tell which tasks and outcomes have chains for *stage*, due or not: one statement, a probe or four for each."""
     rows = await tx.fetch_all(GROUPS[stage], ends=[(str(each),) for each in TERMINAL])
-    return [
-        RetentionGroup(task, Status(outcome), oldest, now) for task, outcome, oldest, now in rows if oldest is not None
-    ]
+    return readable([row for row in rows if row[2] is not None], _to_group)
+
+
+def _to_group(row: Row) -> RetentionGroup:
+    """Read a row of GROUPS; SQLite keeps what other SQL has put into a column, of whatever type."""
+    task, outcome, oldest, now = row
+    if not isinstance(task, str) or not isinstance(oldest, int):
+        raise Unreadable("holdfast_job", f"of task {task!r}", "its task is no text, or its time no whole number")
+    return RetentionGroup(task, Status(outcome), oldest, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,6 @@ FIND = {
     WHERE found.task = :task AND found.closed_as = :outcome AND found.since <= $now - :age"""
     for stage, since in SINCE.items()
 }
-SUBSCRIBERS = """SELECT count(*) FROM holdfast_subscription WHERE disabled_at IS NULL AND events LIKE '%"job:stale"%'"""
 MOST_CHAINS = 100
 MOST_JOBS = 1_000
 
@@ -123,7 +132,7 @@ async def find(
 ) -> tuple[list[DueChain], bool]:
     """Give the next chains of *group* that have been there for *age_ms*, and tell whether more may follow.
 
-    They have MOST_JOBS jobs in all, deliveries of their webhooks included, unless the first one alone has more.
+    They have MOST_JOBS jobs in all, unless the first one alone has more.
     """
     rows = await tx.fetch_all(
         FIND[stage],
@@ -134,22 +143,17 @@ async def find(
         passed=sorted(position.passed),
         most=MOST_CHAINS,
     )
-    subscribers = (await tx.fetch_all(SUBSCRIBERS))[0][0] if stage == "stale" and rows else 0
     batch: list[DueChain] = []
     jobs = 0
     for seq, id_, since_ms, length in sorted(rows, key=lambda row: row[2]):
-        jobs += length * (1 + subscribers)
+        jobs += length
         if batch and jobs > MOST_JOBS:
             return batch, True
         batch.append(DueChain(seq, UUID(id_), since_ms, length))
     return batch, len(rows) == MOST_CHAINS
 
 
-WAITS = "coalesce(waiting.status, '') IN ({})".format(", ".join(f"'{status}'" for status in OPEN))
-NEEDS = {
-    "stale": WAITS,
-    "delete": f"({WAITS} OR (waiting.stale_at IS NULL AND coalesce(waiting.status, '') <> 'completed'))",
-}
+NEEDS = {"stale": WAITS, "delete": NEEDS_BLOCKER}
 """Which jobs keep the chains that they waited for from going through a stage."""
 # scalar subqueries stay index probes; without figures a join reads all jobs
 BLOCKING = {
@@ -159,10 +163,13 @@ BLOCKING = {
         WHERE waiting.seq = link.job AND waiting.chain_id <> link.chain_id AND {needs}) IS NOT NULL"""
     for stage, needs in NEEDS.items()
 }
+# one statement: a row of the outbox becomes deliveries in one commit, and of two looks each could miss the other's
 UNDELIVERED = f"""
-    SELECT DISTINCT parcel.target FROM holdfast_delivery AS parcel
+    SELECT parcel.target FROM holdfast_delivery AS parcel
     WHERE parcel.target $any(seqs: bigint) AND (SELECT 1 FROM holdfast_job AS waiting
-        WHERE waiting.seq = parcel.job AND {WAITS}) IS NOT NULL"""
+        WHERE waiting.seq = parcel.job AND {WAITS}) IS NOT NULL
+    UNION
+    SELECT unmade.job FROM holdfast_outbox AS unmade WHERE unmade.job $any(seqs: bigint)"""
 
 
 async def _needed(tx: Tx, stage: Stage, chains: dict[str, list[int]]) -> set[str]:
@@ -205,14 +212,18 @@ JOBS = f"""
 
 
 async def jobs_of(tx: Tx, batch: Sequence[DueChain]) -> dict[int, list[Job]]:
-    """Read the jobs of chains, by the chain's first row, from its first job on."""
+    """Read the jobs of chains, by the chain's first row, from its first job on.
+
+    A chain of which a job cannot be read is left out: its hooks would be given half of it.
+    """
     firsts = {each.id: each.seq for each in batch}
     later = await tx.fetch_all(LATER, chains=sorted(map(str, firsts)))
     rows = await tx.fetch_all(JOBS, seqs=sorted({*firsts.values(), *(row[0] for row in later)}))
     found: dict[int, list[Job]] = {seq: [] for seq in firsts.values()}
-    for job in map(to_job, rows):
+    for job in readable(rows, to_job):
         found[firsts[job.chain_id]].append(job)
-    return found
+    lengths = Counter(chain_id for _, chain_id, _ in later)
+    return {each.seq: found[each.seq] for each in batch if len(found[each.seq]) == 1 + lengths[str(each.id)]}
 
 
 MARKED = {"stale": "holdfast_job.stale_at IS NULL", "delete": "coalesce(holdfast_job.stale_at, 0) > 0"}

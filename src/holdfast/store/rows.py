@@ -17,9 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from holdfast.database.tx import Row, Tx
+from holdfast.errors import Unreadable
 from holdfast.models import EventName, Job, Phase, Start
-from holdfast.states import Gate, Status, shown
+from holdfast.states import TERMINAL, Gate, Status, shown
 from holdfast.store.phase_rows import BESIDE, BESIDE_WITH_RESULTS, PhaseRow, from_text
+from holdfast.unreadable import CANNOT_READ
 
 PRIORITY_MS = 60_000
 """How much waiting one point of priority is worth: the order key is the time of readiness minus this."""
@@ -39,7 +41,8 @@ class Inserted(NamedTuple):
 
 INSERT = f"""
     INSERT INTO holdfast_job (id, chain_id, chain_index, task, queue, lane, priority, tags, status, gate,
-        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, unique_key, history, created_at)
+        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, unique_key, history, attempts,
+        parent, created_at)
     SELECT given.id, given.id, 0, given.task, given.queue, given.lane, given.priority, given.tags, given.status,
         given.gate,
         coalesce(CASE WHEN given.run_at > $now THEN given.run_at END, $now + given.delay),
@@ -47,10 +50,10 @@ INSERT = f"""
             ELSE coalesce(given.run_at, $now + given.delay) END END,
         CASE given.gate WHEN 'ready' THEN $now - {PRIORITY_MS} * given.priority END,
         given.input, given.webhook, given.trace, given.on_blocker_failure, given.unique_key, given.history,
-        $now
+        given.attempts, given.parent, $now
     FROM $list(given: id text, task text, queue text, lane text, priority bigint, tags text, status text, gate text,
         run_at bigint, delay bigint, input text, webhook text, trace text, on_blocker_failure text, unique_key text,
-        history bigint)
+        history bigint, attempts bigint, parent text)
     WHERE true
     $in_order(given)
     ON CONFLICT (id) DO NOTHING
@@ -114,6 +117,8 @@ def _values(start: Start) -> tuple[object, ...]:
         start.on_blocker_failure,
         start.unique.key if start.unique else None,
         int(start.history),
+        start.attempts,
+        None if start.parent is None else str(start.parent),
     )
 
 
@@ -180,7 +185,17 @@ Decode: TypeAlias = Callable[[str, str, str | None], tuple[Any, Any]]
 
 
 def to_job(row: Row, decode: Decode | None = None) -> Job:
-    """Make a `Job` of a row of COLUMNS and FACTS; its input and output stay JSON texts unless *decode* reads them."""
+    """Make a `Job` of a row of COLUMNS and FACTS; its input and output stay JSON texts unless *decode* reads them.
+
+    Raises `Unreadable`; who reads many goes on with the others by `readable`.
+    """
+    try:
+        return _to_job(row, decode)
+    except CANNOT_READ as error:
+        raise Unreadable("holdfast_job", row[SEQ_AT], repr(error)) from error
+
+
+def _to_job(row: Row, decode: Decode | None) -> Job:
     values, facts = [*row[:STORED_WIDTH]], row[STORED_WIDTH:]
     status, run_at, stale_at = STATE_COLUMNS(values)
     gate, cancel_requested_at, pause_requested_at, now, queue_paused, lane_paused, continued, phases = facts
@@ -201,7 +216,8 @@ def to_job(row: Row, decode: Decode | None = None) -> Job:
         stale=stale_at is not None,
     )
     values.insert(STATE_AT, state)
-    values.append(tuple(map(to_phase, from_text(phases))) if phases else ())
+    has_ended = STATUSES[status] in TERMINAL
+    values.append(tuple(map(to_phase, from_text(phases, has_ended=has_ended))) if phases else ())
     return Job(*values)
 
 
@@ -232,6 +248,8 @@ class LockedJob(NamedTuple):
     started_at: int | None
     stale_at: int | None
     history: int
+    parent: str | None
+    attempts: int | None
 
     @property
     def uuid(self) -> UUID:
@@ -249,8 +267,12 @@ STATUS_AT = LockedJob._fields.index("status")
 
 
 def to_locked(row: Row) -> LockedJob:
-    """Make a `LockedJob` of a row of LOCKED."""
-    return LockedJob._make((*row[:STATUS_AT], Status(row[STATUS_AT]), *row[STATUS_AT + 1 :]))
+    """Make a `LockedJob` of a row of LOCKED; or raise `Unreadable`."""
+    try:
+        status = STATUSES[row[STATUS_AT]]
+    except KeyError as error:
+        raise Unreadable("holdfast_job", row[0], f"unknown status {error}") from error
+    return LockedJob._make((*row[:STATUS_AT], status, *row[STATUS_AT + 1 :]))
 
 
 def to_phase(row: PhaseRow) -> Phase:
@@ -310,6 +332,7 @@ READ: dict[str, Callable[[Any], object]] = {
     "finished_at": instant,
     "stale_at": instant,
     "webhook_sent": bool,
+    "parent": UUID,
 }
 """How a column is read that is not NULL; the others are taken as they are."""
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from holdfast.database.tx import Tx, repeatable
+from holdfast.errors import Unreadable
 from holdfast.models import TaskRecord
+from holdfast.outcomes import Retry
+from holdfast.unreadable import json_or_text, tell
 
 VERSIONS = """SELECT name, version FROM holdfast_task WHERE name $any(names: text)"""
 
@@ -37,11 +42,34 @@ async def record(tx: Tx, records: Sequence[TaskRecord]) -> None:
 
 
 POLICIES = """SELECT name, policy FROM holdfast_task"""
+POLICIES_OF = """SELECT name, policy FROM holdfast_task WHERE name $any(names: text)"""
 
 
-async def policies(tx: Tx) -> dict[str, str]:
-    """Read what is written down of all tasks: how their jobs are dealt with, as JSON."""
-    return dict(await tx.fetch_all(POLICIES))
+async def policies(tx: Tx) -> dict[str, Mapping[str, Any]]:
+    """Read what is written down of all tasks: how their jobs are dealt with."""
+    return {name: read_policy(name, policy) for name, policy in await tx.fetch_all(POLICIES)}
+
+
+async def policies_of(tx: Tx, names: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """Read how the jobs of the tasks *names* are dealt with; what nobody has written down is as usual."""
+    rows = await tx.fetch_all(POLICIES_OF, names=sorted(names)) if names else []
+    return dict.fromkeys(names, AS_USUAL) | {name: read_policy(name, policy) for name, policy in rows}
+
+
+AS_USUAL: Mapping[str, Any] = MappingProxyType({"attempts": Retry().attempts})
+"""The policy of a task of which nothing is known."""
+
+
+def read_policy(name: str, text: str) -> Mapping[str, Any]:
+    """Read the policy of the task *name*; one that cannot be read is told once, and is as usual."""
+    policy = json_or_text(text)
+    if not isinstance(policy, dict):
+        tell(Unreadable("holdfast_task", name, "its policy is no JSON object"))
+        return AS_USUAL
+    if not isinstance(policy.get("attempts"), int | None):
+        tell(Unreadable("holdfast_task", name, "the attempts of its policy are no number"))
+        return {**policy, **AS_USUAL}
+    return policy
 
 
 FIND = """

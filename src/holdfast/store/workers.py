@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.database.tx import Row, Tx, repeatable
+from holdfast.unreadable import object_of
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -113,6 +114,34 @@ async def forget_astray(tx: Tx, member_ids: Sequence[str], milliseconds: int) ->
     await tx.execute(FORGET_ASTRAY, ids=list(member_ids), milliseconds=milliseconds)
 
 
+ALIVE_MS = 150_000
+"""How long after its last beat a worker counts as living: two beats, which come about once a minute, and a little."""
+
+# who only waits for results serves no queue
+SERVED = """SELECT facts FROM holdfast_worker WHERE seen_at > $now - :alive_ms ORDER BY seen_at DESC LIMIT 1000"""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What living workers serve, by what they say of themselves; one of an older release names no tasks."""
+
+    by_worker: Sequence[dict[str, list[str]]]
+
+    @property
+    def queues(self) -> list[str]:
+        """All queues that they serve."""
+        return sorted({queue for each in self.by_worker for queue in each.get("queues", ())})
+
+    def runs(self, queue: str, task: str) -> bool:
+        """Tell whether one of them runs jobs of *task* in *queue*."""
+        return any(queue in each.get("queues", ()) and task in each.get("tasks", (task,)) for each in self.by_worker)
+
+
+async def served(tx: Tx) -> Served:
+    """Read what the living workers serve."""
+    return Served([object_of(facts) for (facts,) in await tx.fetch_all(SERVED, alive_ms=ALIVE_MS)])
+
+
 OF_HOST = """SELECT id, facts FROM holdfast_worker WHERE id $any(ids: text) AND host = :host"""
 
 
@@ -121,7 +150,7 @@ async def ended_by_restart(tx: Tx, member_ids: Sequence[str], machine: Machine) 
     if machine.boot is None:
         return set()
     found = await tx.fetch_all(OF_HOST, ids=list(member_ids), host=machine.host)
-    return {id_ for id_, facts in found if json.loads(facts).get("boot") not in (None, machine.boot)}
+    return {id_ for id_, facts in found if object_of(facts).get("boot") not in (None, machine.boot)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
 
 from holdfast.errors import InvalidAddress
-from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -31,7 +33,10 @@ KEPT_AS_IT_IS = "!#$%&'()*+,/:;=?@[]~"
 
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 COMPATIBLE, NAT64 = IPv6Network("::/96"), IPv6Network("64:ff9b::/96")
-NOT_PUBLIC = (IPv4Network("192.0.0.0/24"), IPv6Network("3fff::/20"))  # of which older Pythons do not know it
+NOT_PUBLIC = (
+    *(IPv4Network("192.0.0.0/24"), IPv6Network("3fff::/20")),  # of which older Pythons do not know it
+    IPv4Network("168.63.129.16/32"),  # by its number it is public, but it is Azure's own service for each machine there
+)
 UNWRAPPED_BITS = 0xFFFFFFFF
 
 
@@ -86,15 +91,15 @@ class AddressRules:
         """Take *address* apart, or raise `InvalidAddress` with what is wrong with it; asks no name server."""
         target = take_apart(address)
         if target.scheme != "https" and not self.allows_http:
-            raise InvalidAddress("it is not https; webhook_http=True allows it", shown(target))
+            raise InvalidAddress("it is not https; use an https:// address, or set webhook_http=True", shown(target))
         if self.ports is not None and target.port not in self.ports:
-            raise InvalidAddress(f"port {target.port} is not in webhook_ports", shown(target))
+            raise InvalidAddress(f"port {target.port} is not in webhook_ports; use another, or add it", shown(target))
         if self.hosts and not any(_fits(target.host, each) for each in self.hosts):
-            raise InvalidAddress("its host is not in webhook_hosts", shown(target))
+            raise InvalidAddress("its host is not in webhook_hosts; use another, or add it", shown(target))
         if (literal := target.literal) is not None:
             self.require([literal], target)
         elif self.private is False and _is_local(target.host):
-            raise InvalidAddress("it leads to this machine; webhook_private_addresses allows it", shown(target))
+            raise InvalidAddress("it leads to this machine; webhook_private_addresses can allow it", shown(target))
         return target
 
     def require(self, addresses: Sequence[Address], target: Target) -> None:
@@ -102,7 +107,7 @@ class AddressRules:
         refused = [each for each in addresses if not self.permits(each)]
         if refused or not addresses:
             found = f"it leads to {refused[0]}, which is not public" if refused else "it leads nowhere"
-            raise InvalidAddress(f"{found}; webhook_private_addresses allows such", shown(target))
+            raise InvalidAddress(f"{found}; webhook_private_addresses can allow it", shown(target))
 
     def permits(self, address: Address) -> bool:
         """Tell whether webhooks may go to *address*."""
@@ -116,21 +121,35 @@ class AddressRules:
 def take_apart(address: str) -> Target:
     """Take an http or https address apart, or raise `InvalidAddress`."""
     if len(address) > LONGEST or not PRINTABLE.fullmatch(address):
-        raise InvalidAddress(f"it is a text of at most {LONGEST} characters, without spaces and backslashes")
+        raise InvalidAddress(f"it must be a text of at most {LONGEST} characters, without spaces and backslashes")
     try:
         parts = urlsplit(address)
         port = parts.port
     except ValueError:  # whose text may repeat a password
-        raise InvalidAddress("it cannot be read; check its host and port") from None
+        raise InvalidAddress("it cannot be parsed; check its host and port") from None
     if parts.scheme not in USUAL_PORTS or not parts.hostname:
-        raise InvalidAddress("it is to begin with https:// and a host")
+        raise InvalidAddress("it must begin with https:// and a host")
     if "@" in parts.netloc:
-        raise InvalidAddress("it holds a user or a password; receivers know us by the signature")
+        raise InvalidAddress("it contains a user or a password; remove them: receivers check the signature")
     if "#" in address:
-        raise InvalidAddress("it has a fragment (#…), which is never sent")
+        raise InvalidAddress("it has a fragment (#…), which is never sent; remove it")
     if port == 0:
-        raise InvalidAddress("there is no port 0")
+        raise InvalidAddress("there is no port 0; give another port")
     return Target(parts.scheme, _host(parts), port or USUAL_PORTS[parts.scheme], _path(parts))
+
+
+def receiver_of(address: str) -> str:
+    """Name the receiver at *address* by its host, port and path; a query makes no other one of it.
+
+    >>> receiver_of("https://example.com/hooks?to=7")
+    'example.com:443/hooks'
+    """
+    try:
+        target = take_apart(address)
+    except InvalidAddress:  # a stricter release than that which took it: to post it will say so
+        return "unreadable/"
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return f"{host}:{target.port}{target.path.partition('?')[0]}"
 
 
 def shown(target: Target) -> str:
@@ -142,16 +161,16 @@ def _host(parts: SplitResult) -> str:
     name = (parts.hostname or "").removesuffix(".")
     if "[" in parts.netloc or ":" in name:
         if "%" in name or not isinstance(_literal(name), IPv6Address):
-            raise InvalidAddress("its host in brackets is no IPv6 address")
+            raise InvalidAddress("its host in brackets is not an IPv6 address")
         return str(IPv6Address(name))
     try:
         host = name.encode("idna").decode().lower().removesuffix(".")
     except UnicodeError:
-        raise InvalidAddress("its host is no name") from None
+        raise InvalidAddress("its host is not a valid name") from None
     if not HOST.fullmatch(host):
-        raise InvalidAddress("its host is no name")
+        raise InvalidAddress("its host is not a valid name")
     if NUMBER.fullmatch(host.rpartition(".")[2]) and not isinstance(_literal(host), IPv4Address):
-        raise InvalidAddress("its host is a number in disguise; write an IPv4 address as four of them")
+        raise InvalidAddress("its host is a number; write an IPv4 address as four numbers")
     return host
 
 

@@ -19,14 +19,16 @@ from typing import Any, TypeAlias
 import httpcore2
 from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 
-from holdfast.codec import clean_text
 from holdfast.errors import InvalidAddress
+from holdfast.texts import clean_text
 from holdfast.threads import Threads
 from holdfast.webhooks.addresses import Address, AddressRules, Target
 from holdfast.webhooks.answers import Answer, NotPosted
 
 CONNECT_SECONDS, TOTAL_SECONDS = 5.0, 15.0
 MOST_BYTES = 65_536
+RESOLVERS = 256
+"""How many names are looked up at once: up to twice as many as there are slots, for a look-up may outlast its post."""
 KEPT_CHARACTERS = 1_000
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
@@ -63,7 +65,7 @@ class Poster:
         self._make_tls = tls
         self._connect_seconds = connect_seconds
         self._total_seconds = total_seconds
-        self._threads = threads or Threads(32)
+        self._threads = threads or Threads(RESOLVERS)
         self._tls: ssl.SSLContext | None = None
 
     async def post(self, address: str, headers: Mapping[str, str], body: bytes) -> Answer:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from holdfast.errors import InvalidSignature
 from holdfast.runtime import wall_ms
-from holdfast.settings import SECRET_PREFIX, secret_key
+from holdfast.signing_keys import SECRET_PREFIX, secret_key
 
 SECRET_BYTES = 32
 VERSION = "v1"

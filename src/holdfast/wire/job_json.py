@@ -10,18 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel
 
 from holdfast.models import Event, Job, Phase
-
-
-def instant_text(instant: datetime | None) -> str | None:
-    """Write an instant, or None."""
-    return None if instant is None else instant.isoformat("T", "milliseconds").replace("+00:00", "Z")
+from holdfast.times import instant_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +26,15 @@ class Written:
     by: Callable[[Any], object]
 
 
-_from_json = json.JSONDecoder().decode  # json.loads, without the look at its arguments: half a µs for each job
+_decode = json.JSONDecoder().decode  # json.loads, without the look at its arguments: half a µs for each job
+
+
+def _from_json(text: str) -> object:
+    """Read a stored value; what is no JSON is written as the text that it is."""
+    try:
+        return _decode(text)
+    except ValueError:
+        return text
 
 
 def _phases(phases: Iterable[Phase]) -> list[dict[str, Any]]:
@@ -63,6 +66,7 @@ class JobObject(BaseModel):
     id: Text
     chain_id: Text
     chain_index: int
+    parent: MaybeText
     task: str
     queue: str
     lane: str | None
@@ -74,6 +78,7 @@ class JobObject(BaseModel):
     run_at: Instant
     attempt: int
     used: int
+    attempts: int | None
     crashes: int
     interrupted: int
     worker: str | None

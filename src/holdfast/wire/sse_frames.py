@@ -48,7 +48,7 @@ def _line(field: str, value: str | None) -> list[str]:
     if value is None:
         return []
     if FORGING.search(value):
-        raise InvalidInput("it may hold no line's end and no NUL, which would forge a message", field)
+        raise InvalidInput(f"{field} must have no line break and no NUL, which would forge a message", field)
     return [f"{field}: {value}"]
 
 

@@ -1,12 +1,14 @@
 """What a webhook says: the JSON text that is posted, made once and never changed, and its JSON Schema.
 
 The envelope is that of Standard Webhooks: `type`, `timestamp` and `data`. The job in it is written as SSE and the HTTP
-API write it, as it stood in the transaction in which the event happened.
+API write it. Its status, state, attempt, version and error are those of the event; the rest is as it stood when the
+delivery was made, a moment later.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +23,9 @@ MOST_BYTES = 65_536
 
 LEFT_OUT = ("input", "output")
 
+OMITTED_OF_DELETED = (*LEFT_OUT, "phases")
+"""What nobody knows any more of a job that was deleted before its delivery was made."""
+
 
 class WebhookData(BaseModel):
     """What happened, and to which job."""
@@ -32,7 +37,7 @@ class WebhookData(BaseModel):
     facts: dict[str, Any]
     """What the event itself says, such as the phase that was completed or the error of the attempt."""
     omitted: list[str]
-    """What was left out of the job, because the body would have been too long."""
+    """What was left out of the job: the body would have been too long, or the job was deleted before it was made."""
     job: JobObject
 
 
@@ -69,15 +74,19 @@ def body(
     attempt: int | None,
     version: int | None,
     facts: str | None = None,
+    omitted: Sequence[str] = (),
 ) -> str:
-    """Write what is posted for the event *name* of *job*, whose input and output are still JSON texts."""
+    """Write what is posted for the event *name* of *job*, whose input and output are still JSON texts.
+
+    *omitted* is what *job* itself lacks.
+    """
     data: dict[str, Any] = {
         "event": name,
         "status": status,
         "attempt": attempt,
         "version": version,
         "facts": json.loads(facts) if facts else {},
-        "omitted": [],
+        "omitted": list(omitted),
         "job": job_object(job),
     }
     whole = {"type": name, "timestamp": at, "data": data}

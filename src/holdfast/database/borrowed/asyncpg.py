@@ -95,8 +95,8 @@ class AsyncpgTx:
 def _refuse(connection: Any) -> None:
     if not _is_understood(getattr(type(connection), "_execute", None)):
         raise WrongConnection(
-            "this version of asyncpg is made otherwise than those that Holdfast knows; install an older one, or a "
-            "newer release of holdfast"
+            "Holdfast cannot use this version of asyncpg, because asyncpg has changed inside; install an older "
+            "asyncpg, or a newer Holdfast"
         )
     if connection.is_closed():
         raise is_closed()
@@ -105,7 +105,7 @@ def _refuse(connection: Any) -> None:
     if not connection.is_in_transaction():
         raise TransactionRequired(
             "no transaction is open on this connection; write `async with connection.transaction():` around your "
-            "statements and this one"
+            "statements and this call"
         )
 
 
@@ -142,8 +142,8 @@ def _translated() -> Iterator[None]:
     except InterfaceError as error:
         if "another operation" in str(error):
             raise WrongConnection(
-                "another statement is under way on this connection; roll the transaction back, and give each task a "
-                "connection of its own"
+                "another statement is running on this connection; roll back the transaction, and give each task its "
+                "own connection"
             ) from error
         if "closed" in str(error):
             raise failure(Trouble.LOST, str(error)) from error
@@ -158,7 +158,8 @@ async def _lend(proxy: Any) -> DriverConnection:
     """Give the connection that a pool has handed out."""
     if (connection := getattr(proxy, "_con", None)) is None:
         raise WrongConnection(
-            "this connection is closed: it was released to its pool; pass one that is acquired, and in a transaction"
+            "this connection is closed: its pool took it back; write `async with pool.acquire() as connection, "
+            "connection.transaction():` around your statements and this call"
         )
     return DriverConnection(connection)
 

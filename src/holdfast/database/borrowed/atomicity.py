@@ -22,7 +22,7 @@ from holdfast.database.sqlite.tx import SqliteTx
 from holdfast.database.tx import Execute, Row, Tx
 from holdfast.errors import HoldfastError, WrongConnection
 
-SPOIL = "SELECT CAST('an operation of Holdfast broke off half-way' AS bigint)"
+SPOIL = "SELECT CAST('Holdfast was interrupted in the middle of an operation' AS bigint)"
 SPOIL_SECONDS = 5.0  # a server that cannot be reached commits nothing either
 
 SAVE, UNDO, RELEASE = "SAVEPOINT holdfast_whole", "ROLLBACK TO holdfast_whole", "RELEASE holdfast_whole"
@@ -93,8 +93,9 @@ def _state(error: BaseException) -> str | None:
 
 def _is_read_only() -> WrongConnection:
     return WrongConnection(
-        "the transaction on this connection is read-only, or its server is; roll it back, and begin one that may write "
-        "(`SET TRANSACTION READ WRITE` as its first statement, or without read_only), on the primary server"
+        "this connection has a read-only transaction or a read-only server; roll back, connect to the primary "
+        "server, and begin a transaction that can write (without read_only, or with `SET TRANSACTION READ WRITE` as "
+        "its first statement)"
     )
 
 

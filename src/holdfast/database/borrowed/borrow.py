@@ -189,9 +189,9 @@ class Borrower:
         found = await borrowed.ask(migrations.identity, self._store.database)
         if found is None:  # we may not make our tables now: the caller may hold SQLite's only write lock
             raise WrongConnection(
-                "this connection leads to another database, or to one without our tables, or may not read them; if it "
-                "is the right one, open hf before the transaction begins (`async with hf:`, `with hf.sync:`), or run "
-                "`holdfast migrate`"
+                "this connection leads to another database, or to one without the Holdfast tables, or may not read "
+                "them; if it is the right one, open hf before the transaction begins (`async with hf:`, `with "
+                "hf.sync:`), or run `holdfast migrate`"
             )
         if found != self._identity:  # ours may be unknown still, or a new file in the place of the one it was
             self._identity = await identity()
@@ -201,15 +201,16 @@ class Borrower:
 
 def _ended() -> TransactionRequired:
     return TransactionRequired(
-        "the transaction in which this block has taken the job is over, or has failed; end yours after the block, not "
-        "inside it: write `with hf.sync.completing(…)` (`async with hf.completing(…)`) again, in a transaction that "
-        "stays open around it"
+        "the transaction in which this block locked the job has ended or failed; end your transaction after the block, "
+        "not inside it: enter `with hf.sync.completing(…)` (`async with hf.completing(…)`) again, in a transaction "
+        "that stays open around it"
     )
 
 
 def _another_database() -> WrongConnection:
     return WrongConnection(
-        "this connection leads to another database than hf does; pass one to hf's own, or make a Holdfast for it"
+        "this connection leads to another database than hf; pass a connection to the database of hf, or create another "
+        "Holdfast for this one"
     )
 
 
@@ -221,18 +222,22 @@ def _find(connection: object) -> Driver | Library:
                 raise _no_connection(why_not)
             return found
     kind = type(connection)
-    raise _no_connection(f"a {kind.__module__}.{kind.__qualname__} is no connection that Holdfast knows")
+    raise _no_connection(f"got a {kind.__module__}.{kind.__qualname__}")
 
 
 def _no_connection(why: str) -> WrongConnection:
     names = ", ".join(sorted(name for name in KNOWN if name != "builtins.str"))
-    return WrongConnection(f"{why}; pass one of {names}, or an alias of Django's")
+    return WrongConnection(
+        f"connection= takes an open connection, but {why}; Holdfast knows {names}, and Django aliases"
+    )
 
 
 def _driver_of(connection: object) -> Driver:
     found = _find(connection)
     if isinstance(found, Library):
-        raise WrongConnection(f"behind this object is a {found.type_name}, and no connection of a driver")
+        raise WrongConnection(
+            f"this object wraps a {found.type_name}, not a connection of a driver; pass the connection itself"
+        )
     return found
 
 

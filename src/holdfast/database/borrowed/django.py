@@ -21,26 +21,29 @@ from holdfast.errors import TransactionRequired, Unavailable, UnknownOutcome, Wr
 IDLE, FAILED = 0, 3  # libpq's words for the state of a transaction
 
 IN_ASYNC_CODE = (
-    'this connection is blocking; write `hf.sync.start(…, connection="default")`, and in an async view '
-    '`await sync_to_async(hf.sync.start)(…, connection="default")`'
+    'this connection is blocking; write `hf.sync.start(…, connection="default")`, or in an async view `await '
+    'sync_to_async(hf.sync.start)(…, connection="default")`'
 )
 
 
 def why_no_alias(text: str) -> str | None:
     """Say why *text* is no alias; Django is not imported to find out that it is not in use."""
     if "django" not in sys.modules:
-        return "a text is a connection only if Django is in use, as an alias of its DATABASES"
+        return 'got a text: open a connection, e.g. psycopg.connect(…); only a Django alias such as "default" is a text'
     from django.core.exceptions import ImproperlyConfigured
     from django.db import connections
 
     try:
         aliases = list(connections)
     except ImproperlyConfigured:
-        return "a text is a connection only as an alias of Django's DATABASES, and Django is not configured yet"
+        return (
+            "got a text, and Django is not configured yet, so it cannot be an alias in DATABASES: call "
+            "`django.setup()` first"
+        )
     if text in aliases:
         return None
     # what was given is not quoted: it may be an address with a password
-    return f"this text is no alias of Django's DATABASES, which has {', '.join(map(repr, aliases))}"
+    return f"this text is not an alias in Django's DATABASES, which has {', '.join(map(repr, aliases))}"
 
 
 async def _lend_alias(alias: str) -> DriverConnection:
@@ -67,8 +70,8 @@ def _lend(wrapper: Any) -> DriverConnection:
         return DriverConnection(driver, opens=partial(_opened, wrapper))
     if wrapper.vendor == "sqlite":  # it would begin with some of our statements, and not with others
         raise TransactionRequired(
-            "no transaction is open on this connection, though autocommit is off; write `with transaction.atomic():` "
-            "around your statements and this one"
+            "no transaction is open on this connection, and autocommit is off; write `with transaction.atomic():` "
+            "around your statements and this call"
         )
     # Django has opened it, and the driver begins it with our first statement
     return DriverConnection(driver, opens=_already, watches=partial(_watched, wrapper))
@@ -79,17 +82,18 @@ def _refuse_wrapper(wrapper: Any) -> None:
 
     if wrapper.alias not in connections.settings or connections[wrapper.alias] is not wrapper:
         raise WrongConnection(
-            "this connection belongs to another thread, or is a copy that `atomic()` does not know; pass its alias: "
-            '`connection="default"`'
+            "this connection belongs to another thread, or `atomic()` does not know this copy of it; pass the alias "
+            'instead: `connection="default"`'
         )
     if wrapper.vendor not in ("postgresql", "sqlite"):
         raise WrongConnection(
-            f"this connection leads to another database than hf does: {wrapper.display_name}; pass hf's own alias"
+            f"this connection leads to another database than hf: {wrapper.display_name}; pass the alias of the "
+            "database of hf"
         )
     if wrapper.in_atomic_block and wrapper.needs_rollback:
         raise TransactionRequired(
-            "the transaction on this connection has failed; roll it back by leaving the `atomic()` block in which it "
-            "failed, and start the job anew"
+            "the transaction on this connection has failed; roll it back: leave the `atomic()` block in which it "
+            "failed, and start the job again"
         )
 
 
@@ -170,7 +174,10 @@ def _is_unanswered(error: BaseException | None) -> bool:
 
 
 def _unknown(error: Exception) -> UnknownOutcome:
-    return UnknownOutcome(f"the connection was lost with COMMIT ({_first_line(error)}); look whether the job is there")
+    return UnknownOutcome(
+        f"the connection was lost during COMMIT ({_first_line(error)}); the job may be saved or not: read it before "
+        "you start it again"
+    )
 
 
 def ours(error: Exception) -> Exception:

@@ -29,13 +29,13 @@ TURN_SECONDS = 5.0
 
 def is_closed() -> WrongConnection:
     """Say that a connection is closed."""
-    return WrongConnection("this connection is closed; pass one that is open and in a transaction")
+    return WrongConnection("this connection is closed; pass an open connection that is in a transaction")
 
 
 def is_of_another_encoding() -> WrongConnection:
     """Say that a connection cannot carry every text: part of a start would be done by the time that shows."""
     return WrongConnection(
-        'this connection\'s encoding does not know every character; connect with client_encoding="utf8"'
+        'the encoding of this connection does not have every character; connect with client_encoding="utf8"'
     )
 
 
@@ -47,15 +47,16 @@ def knows_every_character(encoding: str | None) -> bool:
 def has_failed() -> TransactionRequired:
     """Say that a transaction will commit nothing."""
     return TransactionRequired(
-        "the transaction on this connection has failed; roll it back, or to a savepoint, and start the job anew"
+        "the transaction on this connection has failed; roll it back, or roll back to a savepoint, and start the "
+        "job again"
     )
 
 
 def is_in_use() -> WrongConnection:
     """Say that a connection is in the middle of something that we would wait for in vain."""
     return WrongConnection(
-        "a stream(), a COPY or another statement is under way on this connection; end it first, or do it on a "
-        "connection of its own"
+        "a stream(), a COPY or another statement is running on this connection; end it first, or run it on another "
+        "connection"
     )
 
 
@@ -69,8 +70,8 @@ def _refuse_psycopg(connection: Any) -> None:
         raise has_failed()
     if status in (IDLE, UNKNOWN):
         raise TransactionRequired(
-            "no transaction is open on this connection; write `with connection.transaction():` around your statements "
-            "and this one (`async with` for an async connection)"
+            "no transaction is open on this connection; write `with connection.transaction():` around your "
+            "statements and this call (`async with` for an async connection)"
         )
 
 
@@ -83,7 +84,7 @@ def _refuse_sqlite(connection: Any) -> None:
     if not is_open:
         raise TransactionRequired(
             'no transaction is open on this connection; write `connection.execute("BEGIN IMMEDIATE")` before your '
-            "statements and this one"
+            "statements and this call"
         )
 
 
@@ -150,7 +151,8 @@ def _cursor(connection: Any) -> sqlite3.Cursor:
         cursor = sqlite3.Cursor(connection)  # `connection.cursor` may be a subclass's own, and take no class
     except sqlite3.ProgrammingError as error:
         raise WrongConnection(
-            "this connection belongs to another thread; start the job there, or connect with check_same_thread=False"
+            "this connection belongs to another thread; start the job in that thread, or connect with "
+            "check_same_thread=False"
         ) from error
     cursor.row_factory = None
     return cursor
@@ -172,8 +174,8 @@ def _sqlite_leads_to(connection: Any, dialect: Dialect, identity: str) -> bool:
 def _refuse_aiosqlite(connection: Any) -> None:
     if not all(hasattr(connection, name) for name in ("_execute", "_connection", "_running")):
         raise WrongConnection(
-            "this version of aiosqlite is made otherwise than those that Holdfast knows; install an older one, or a "
-            "newer release of holdfast"
+            "Holdfast cannot use this version of aiosqlite, because aiosqlite has changed inside; install an older "
+            "aiosqlite, or a newer Holdfast"
         )
     _refuse_sqlite(_inner(connection))
 

@@ -118,9 +118,10 @@ async def mark(tx: Tx, name: str, lease_seconds: float) -> None:
     [row] = await tx.fetch_all(OPEN_POSTGRES, name=name, milliseconds=str(max(10, int(lease_seconds * 1000))))
     if row[-1] in SNAPSHOTS:
         raise WrongConnection(
-            f"this transaction is in {row[-1].upper()}, and could not complete a job whose lease is renewed meanwhile: "
-            "the server would refuse it each time; give the block an engine in READ COMMITTED, such as "
-            '`engine.execution_options(isolation_level="READ COMMITTED")`, and leave out the level in Django\'s OPTIONS'
+            f"this transaction has the isolation level {row[-1].upper()}, and PostgreSQL would refuse to complete the "
+            "job in it when the worker renews the lease; use READ COMMITTED: with SQLAlchemy write "
+            '`engine.execution_options(isolation_level="READ COMMITTED")`, with Django leave out isolation_level in '
+            "OPTIONS"
         )
 
 
@@ -231,7 +232,7 @@ class OrmTransaction:
             with self._lock:
                 self.refuse_unusable()
                 if self._busy:
-                    raise TransactionBroken("a statement of this block is still under way; await it in the block")
+                    raise TransactionBroken("a statement of this block is still running; await it inside the block")
                 self._over, self._is_ending = _ended, True
         except BaseException:
             await self.roll_back()
@@ -265,7 +266,8 @@ class OrmTransaction:
             await self._transaction.roll_back()
             if self._is_in_doubt(error):
                 raise UnknownOutcome(
-                    "COMMIT was sent and its answer was lost: all of the block has happened, or nothing"
+                    "COMMIT was sent and its answer was lost: either the whole block is committed or nothing is; "
+                    "read the job before you run the block again"
                 ) from error
             if (lost := self._lost(error)) is not None:
                 raise lost from error
@@ -281,7 +283,7 @@ class OrmTransaction:
         try:
             return await self._step(work, mends=mends)
         except asyncio.CancelledError:
-            self._course.spoil("it was cancelled, so that nobody knows whether it was done")
+            self._course.spoil("it was cancelled, and may or may not have run")
             raise
         except Exception as error:
             lost = self._lost(error)
@@ -338,14 +340,17 @@ class OrmTransaction:
             return ended_by_user()
         if sqlstate_of(error) == SAT_TOO_LONG:
             return TransactionTimeout(
-                "this block did nothing for as long as its lease lasts, so the server rolled it back; do the long work "
-                "before it"
+                "this block sent no statement for as long as its lease lasts, so the server rolled it back; do the "
+                "long work before the block"
             )
         if self._is_broken_off:
             return _broken_off()
         is_closed = isinstance(error, WrongConnection) and self._is_closed()  # or another statement is under way
         if is_closed or (not isinstance(error, HoldfastError) and self._transaction.is_lost(error)):
-            return Unavailable("the connection of this block was lost, and all that was done in it is undone")
+            return Unavailable(
+                "the connection of this block was lost, so everything in the block is rolled back; let the error "
+                "leave the block, and try again"
+            )
         return None
 
     def _is_closed(self) -> bool:
@@ -372,7 +377,10 @@ class OrmTransaction:
 
     def _refuse_child(self) -> None:
         if self._process != os.getpid():
-            raise Misuse("this block was opened before the process was forked; it belongs to the parent")
+            raise Misuse(
+                "this block was opened before the process was forked, and belongs to the parent process; use it "
+                "only there"
+            )
 
 
 class AsyncOrmTransaction(OrmTransaction):
@@ -488,18 +496,18 @@ async def apart(work: Coroutine[Any, Any, R]) -> R:
 def ended_by_user() -> HoldfastError:
     """Make the error for a transaction that the user's code has ended itself."""
     return TransactionBroken(
-        "this block's transaction was ended inside it, by commit(), rollback() or close() on its session; that is "
-        "Holdfast's to do: leave the block to commit, raise to roll back, and write `tx.savepoint()` for a part that "
-        "may fail"
+        "commit(), rollback() or close() on the session ended the transaction of this block, but only Holdfast may "
+        "end it: leave the block to commit, raise to roll back, and write `tx.savepoint()` around a part that may "
+        "fail"
     )
 
 
 def _ended() -> HoldfastError:
-    return Misuse("this block has ended; its transaction cannot be used any more")
+    return Misuse("this block has ended, so its transaction cannot be used any more; use it only inside the block")
 
 
 def _broken_off() -> HoldfastError:
     return TransactionBroken(
-        "this block was broken off in the middle of a statement, by a cancellation or because its job was stopped; all "
-        "that was done in it is undone"
+        "this block was interrupted during a statement, because its task was cancelled or its job was stopped; "
+        "everything in the block is rolled back: let the error leave the block"
     )

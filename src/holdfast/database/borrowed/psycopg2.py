@@ -71,7 +71,9 @@ def _refuse(connection: Any) -> None:
     if connection.closed:
         raise is_closed()
     if connection.async_:
-        raise WrongConnection("this connection was made with async_=1, and answers later; pass a blocking one")
+        raise WrongConnection(
+            "this connection was made with async_=1, which Holdfast cannot use; pass a blocking connection"
+        )
     if not knows_every_character(connection.encoding):
         raise is_of_another_encoding()
     status = connection.get_transaction_status()
@@ -79,8 +81,8 @@ def _refuse(connection: Any) -> None:
         raise has_failed()
     if status in (IDLE, UNKNOWN):
         raise TransactionRequired(
-            "no transaction is open on this connection; write `with connection:` around your statements and this one, "
-            'yours first; with autocommit, `cursor.execute("BEGIN")`'
+            "no transaction is open on this connection; write `with connection:` around your statements and this "
+            'call, with your statements first (with autocommit, run `cursor.execute("BEGIN")` first)'
         )
 
 

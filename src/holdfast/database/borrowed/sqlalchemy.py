@@ -81,8 +81,8 @@ async def _lend_connection(connection: Any) -> DriverConnection:
 async def _lend_async_connection(connection: Any) -> DriverConnection:
     if connection.sync_connection is None:
         raise WrongConnection(
-            "this AsyncConnection is not connected yet; write `async with engine.begin() as connection:` around your "
-            "statements and this one"
+            "this AsyncConnection is not connected yet; write `async with engine.begin() as connection:` around "
+            "your statements and this call"
         )
     lent: DriverConnection = await connection.run_sync(_connection_lends, is_async=True)
     return lent
@@ -113,7 +113,8 @@ def _refuse_connection(connection: Any) -> None:
         raise _no_transaction("connection")
     if connection.invalidated:
         raise TransactionRequired(
-            "this connection was lost, and its transaction with it; call `rollback()`, and begin and start the job anew"
+            "this connection was lost, so its transaction is rolled back; call `rollback()`, begin a new "
+            "transaction, and start the job again"
         )
     if not transaction.is_active or not (savepoint is None or savepoint.is_active):
         raise _failed("connection")
@@ -124,8 +125,8 @@ def _refuse_connection(connection: Any) -> None:
 def _refuse_colour(bind: Any, is_async: bool) -> None:
     if bind.dialect.is_async and not is_async:
         raise WrongConnection(
-            "this is the blocking side of an async driver, as `run_sync` gives it; write `await hf.start(…, "
-            "connection=session)` outside, with the AsyncSession or AsyncConnection"
+            "this is the blocking side of an async driver, which `run_sync` passes; write `await hf.start(…, "
+            "connection=session)` outside `run_sync`, with the AsyncSession or AsyncConnection"
         )
 
 
@@ -173,7 +174,7 @@ def _explained() -> Iterator[None]:
         yield
     except exc.UnboundExecutionError as error:
         raise WrongConnection(
-            "this session has several databases, or none; pass the connection to hf's own: "
+            "this session is bound to several databases, or to none; pass the connection to the database of hf: "
             '`connection=session.connection(bind_arguments={"mapper": Order})`, or `{"bind": engine}`'
         ) from error
     except exc.PendingRollbackError as error:
@@ -183,7 +184,9 @@ def _explained() -> Iterator[None]:
     except exc.InvalidRequestError as error:
         raise _in_use(error) from error
     except exc.TimeoutError as error:
-        raise Busy("the engine's pool had no connection to give in time; make it larger, or try again") from error
+        raise Busy(
+            "the connection pool of the engine gave no connection in time; make the pool larger, or try again"
+        ) from error
     except exc.DBAPIError as error:
         _raise_ours(error)
     except sqlite3.ProgrammingError as error:  # of the driver, asked by us and not by SQLAlchemy
@@ -210,7 +213,7 @@ def _raise_ours(error: Any) -> None:
 
 def _elsewhere(error: sqlite3.ProgrammingError) -> WrongConnection:
     return WrongConnection(
-        f"this connection is closed, or belongs to another thread ({error}); start the job where it was made"
+        f"this connection is closed, or belongs to another thread ({error}); start the job in the thread that opened it"
     )
 
 
@@ -221,41 +224,42 @@ def _unreachable(error: BaseException) -> Unavailable:
 
 def _in_use(error: BaseException) -> WrongConnection:
     return WrongConnection(
-        f"SQLAlchemy cannot use this now ({error}); end what is under way, and use it in one task or thread at a time"
+        f"SQLAlchemy cannot use this session or connection now ({error}); end the running statement, and use it "
+        "in one task or thread at a time"
     )
 
 
 def _no_transaction(what: str) -> TransactionRequired:
     return TransactionRequired(
-        f"no transaction is open on this {what}; write `with {what}.begin():` around your statements and this one "
+        f"no transaction is open on this {what}; write `with {what}.begin():` around your statements and this call "
         "(`async with` for an async one)"
     )
 
 
 def _failed(what: str) -> TransactionRequired:
     return TransactionRequired(
-        f"the transaction on this {what} has failed, is being committed, or is in another task's hands; roll it back "
-        f"with `{what}.rollback()`, or leave the `begin_nested()` block in which it failed, and start the job anew"
+        f"the transaction on this {what} has failed, is being committed, or is used by another task; call "
+        f"`{what}.rollback()`, or leave the `begin_nested()` block in which it failed, and start the job again"
     )
 
 
 def _autocommit() -> TransactionRequired:
     return TransactionRequired(
-        "no transaction is open in the database, though SQLAlchemy speaks of one: this engine or connection commits "
-        'each statement alone; leave out `isolation_level="AUTOCOMMIT"`, and write `with session.begin():` around your '
-        "statements and this one"
+        "no transaction is open in the database, although SQLAlchemy reports one: this engine or connection commits "
+        'each statement by itself; remove `isolation_level="AUTOCOMMIT"`, and write `with session.begin():` around '
+        "your statements and this call"
     )
 
 
 def _two_phases() -> WrongConnection:
     return WrongConnection(
-        "this transaction commits in two phases, and PostgreSQL prepares none in which a worker is woken; write "
-        "`with session.begin():` on a session without `twophase=True`"
+        "this transaction uses two-phase commit, and PostgreSQL cannot prepare a transaction that notifies workers; "
+        "write `with session.begin():` on a session without `twophase=True`"
     )
 
 
 def _closed() -> WrongConnection:
-    return WrongConnection("this connection is closed; pass one that is open and in a transaction")
+    return WrongConnection("this connection is closed; pass an open connection that is in a transaction")
 
 
 SESSION = Library("sqlalchemy.orm.session.Session", False, _lend_session)

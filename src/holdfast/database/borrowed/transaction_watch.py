@@ -57,16 +57,16 @@ class TransactionWatch:
         """Raise `TransactionTimeout` if it has kept SQLite's other writers waiting for too long."""
         if self.database == "sqlite" and self._monotonic() >= self._until:
             raise TransactionTimeout(
-                f"this block was open for {self._seconds:g} s, the longest that one may keep SQLite's other writers "
-                f"waiting; it is rolled back: do the long work before it, or raise transaction_seconds"
+                f"this block was open for {self._seconds:g} s, the longest time that a block may make other SQLite "
+                "writers wait, so it is rolled back; do the long work before the block, or raise transaction_seconds"
             )
 
     def refuse_broken(self) -> None:
         """Raise `TransactionBroken` if a statement has failed and no savepoint has undone it."""
         if self._broken is not None:
             raise TransactionBroken(
-                f"a statement of this block has failed ({self._broken[1]}), and what it broke cannot be committed; let "
-                f"its error out of the block, or write `tx.savepoint()` around what may fail"
+                f"a statement of this block has failed ({self._broken[1]}), so the block cannot be committed; let "
+                "the error leave the block, or write `tx.savepoint()` around a statement that may fail"
             )
 
     def _kept(self, depth: int) -> None:

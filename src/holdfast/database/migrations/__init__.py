@@ -13,16 +13,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 from holdfast.database.dialect import TABLES, Dialect
 from holdfast.database.tx import Database, SchemaVersion, Tx
 from holdfast.errors import NotMigrated, WrongConnection
 
 __all__ = [
-    "SchemaVersion", "check", "code_number", "drop", "identity", "judge", "pending_sql", "sql_of", "standing", "step",
-    "steps",
+    "LOCK_MILLISECONDS", "SchemaVersion", "check", "code_number", "drop", "identity", "judge", "pending_sql", "sql_of",
+    "standing", "step", "steps",
 ]  # fmt: skip
+
+LOCK_MILLISECONDS = 1500
+"""How long a step waits for a table, with everybody who comes later behind it: less than the deadline of these (5 s).
+
+More than the second after which a server has its own autovacuum give way.
+"""
+GIVE_WAY = {"sqlite": (), "postgres": (f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}",)}
 
 HEADER = re.compile(r"-- oldest_code: (\d+)\n")
 
@@ -40,6 +46,8 @@ class MigrationStep:
 @cache
 def steps(database: Database) -> Sequence[MigrationStep]:
     """Read the steps for *database*, in order."""
+    from importlib.resources import files  # it imports much, and is needed once
+
     folder = files("holdfast.database.migrations") / database
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     return [_read_step(name, (folder / name).read_text(encoding="utf-8")) for name in names]
@@ -53,7 +61,9 @@ def code_number(database: Database) -> int:
 def pending_sql(database: Database, dialect: Dialect, schema: int) -> str:
     """Write out what a database that stands at *schema* still needs, as a script to read or to run by hand."""
     statements = [text for each in steps(database) if each.number > schema for text in sql_of(each, dialect)]
-    return "\n".join(["BEGIN;", *(f"{each};" for each in statements), "COMMIT;"]) if statements else ""
+    if not statements:
+        return ""
+    return "\n".join(f"{each};" for each in ("BEGIN", *GIVE_WAY[database], *statements, "COMMIT"))
 
 
 def sql_of(step: MigrationStep, dialect: Dialect) -> list[str]:
@@ -138,7 +148,7 @@ IDENTITY = {
     SELECT holdfast_meta.value || '', holdfast_meta.value, declared.seq, declared.job
     FROM holdfast_meta, (SELECT 1 AS seq, 2 AS job UNION ALL SELECT seq, job FROM holdfast_event WHERE 0) AS declared
     WHERE holdfast_meta.key = 'identity'""",
-    "postgres": "SELECT value FROM holdfast_meta WHERE key = 'identity'",
+    "postgres": "SELECT value, current_setting('array_nulls') FROM holdfast_meta WHERE key = 'identity'",
 }
 
 
@@ -150,7 +160,12 @@ async def identity(tx: Tx, database: Database) -> str | None:
     if not await tx.fetch_all(FIND_READABLE_META[database]):
         return None
     rows = await tx.fetch_all(IDENTITY[database])
-    if rows and rows[0][1:] not in ((), (rows[0][0], 1, 2)):
+    if rows and rows[0][1:] == ("off",):
+        raise WrongConnection(
+            "this connection has array_nulls off, so a missing value in our lists would become the text NULL; connect "
+            'with options="-c array_nulls=on", or write `SET array_nulls = on` before the transaction'
+        )
+    if rows and rows[0][1:] not in (("on",), (rows[0][0], 1, 2)):
         raise WrongConnection(
             "this connection turns the values of our columns into others: it has detect_types, and a converter is "
             "registered for text, integer or bigint; pass a connection without detect_types"

@@ -17,12 +17,12 @@ Read it in this order:
     listener          hints by LISTEN
 """
 
-from holdfast.errors import InvalidSettings
+from importlib.util import find_spec
 
-try:
-    import psycopg  # noqa: F401
-except ImportError as missing:
-    raise InvalidSettings("PostgreSQL needs its driver: pip install 'holdfast[postgres]'") from missing
+from holdfast.errors import MissingLibrary
+
+if find_spec("psycopg") is None:
+    raise MissingLibrary("PostgreSQL", "psycopg", ".[postgres]")
 
 from holdfast.database.postgres.errors import translated
 from holdfast.database.postgres.store import PostgresStore

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import conninfo
 
+from holdfast.database.migrations import LOCK_MILLISECONDS
 from holdfast.errors import InvalidSettings
 from holdfast.settings import Settings
 
@@ -36,6 +37,8 @@ VIEW = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 ALONE = ""  # no BEGIN: a statement is its own transaction; a single start took 360 µs instead of 650
 
 PLANS = {"plan_cache_mode": "force_custom_plan"}  # plans made while a table was tiny: 772 ms instead of 2.7
+
+READS_NULLS = {"array_nulls": "on"}  # off, a NULL in our lists would be the text "NULL"
 
 # A block's statements are few, small and always the same: to plan each anew was a fifth of the server's time for a job.
 # There the server keeps plans as it does for everybody, but not for long, for the tables may have grown since; to plan
@@ -97,8 +100,8 @@ class Address:
 
     @classmethod
     def for_blocks(cls, settings: Settings) -> Address:
-        """Do the same for blocks, where users' own statements run: no setting of ours is for these."""
-        address = cls._with(settings, {})
+        """Do the same for blocks, where users' own statements run: no other setting of ours is for these."""
+        address = cls._with(settings, READS_NULLS)
         if not settings.transaction_pooler:
             return address
         return replace(address, write=Plan(f"{address.write.begin}; {SEE_WHO_IS_GONE}"))
@@ -112,7 +115,8 @@ class Address:
         if not settings.transaction_pooler:
             write, alone, view, threshold = WRITE, ALONE, VIEW, 5
             parameters["options"] = f"{options(ours)} {given.get('options', '')}".strip()
-        migration = Plan(with_settings(WRITE, server_settings(MIGRATION_SECONDS)), CREATED_TWICE)
+        gives_way = {"lock_timeout": str(LOCK_MILLISECONDS)}
+        migration = Plan(with_settings(WRITE, server_settings(MIGRATION_SECONDS) | gives_way), CREATED_TWICE)
         patient = Plan(with_settings(WRITE, server_settings(PATIENT_SECONDS)))
         plans = Plan(write), Plan(alone), Plan(view, writes=False), migration, patient
         return cls(parameters, given.get("password", ""), threshold, *plans)
@@ -143,6 +147,7 @@ def server_settings(seconds: float) -> dict[str, str]:
         "idle_in_transaction_session_timeout": str(milliseconds * 2),  # a stopped process lets go
         "default_transaction_isolation": "read committed",  # for who says no BEGIN; a role's default may be another
         **PLANS,
+        **READS_NULLS,
     }
 
 
@@ -179,7 +184,7 @@ def parse(address: str) -> dict[str, str]:
         found = conninfo.conninfo_to_dict(address)
     except psycopg.ProgrammingError:
         raise InvalidSettings(
-            "the database address cannot be read; write postgresql://user:password@host:port/name, with special "
-            "characters of the password percent-encoded"
+            "the address of the database cannot be parsed; write postgresql://user:password@host:port/name, and "
+            "percent-encode special characters of the password"
         ) from None
     return {name: str(value) for name, value in found.items() if value is not None}

@@ -129,13 +129,16 @@ class PostgresTransaction:
                 if mends:
                     return
                 raise TransactionBroken(
-                    "a statement of this block has failed, and what it broke cannot be committed; let its error out of "
-                    "the block, or write `tx.savepoint()` around what may fail"
+                    "a statement of this block has failed, so the block cannot be committed; let the error leave "
+                    "the block, or write `tx.savepoint()` around a statement that may fail"
                 )
             case TransactionStatus.IDLE:
                 raise _ended_by_user()
             case _:
-                raise Unavailable("the connection of this block was lost, and all that was done in it is undone")
+                raise Unavailable(
+                    "the connection of this block was lost, so everything in the block is rolled back; let the "
+                    "error leave the block, and try again"
+                )
 
     async def commit(self, last: Last | None = None, begin_commit: Callable[[], None] = nothing) -> None:
         """Run *last*, commit, and give the connection back; a caller who is cancelled waits for the outcome."""
@@ -217,7 +220,7 @@ class PostgresTransaction:
         with self._lock:
             self.refuse_unusable()
             if self._busy > own:
-                raise TransactionBroken("a statement of this block is still under way; await it in the block")
+                raise TransactionBroken("a statement of this block is still running; await it inside the block")
             self._over, self._is_ending = _ended, True
 
     async def _commit_with_last(self, last: Last, begin_commit: Callable[[], None]) -> bool:
@@ -321,8 +324,8 @@ class PostgresTransaction:
         """Say why the connection is gone, if it is."""
         if error.sqlstate == SAT_TOO_LONG:
             return TransactionTimeout(
-                "this block did nothing for as long as its lease lasts, so the server rolled it back; do the long work "
-                "before it"
+                "this block sent no statement for as long as its lease lasts, so the server rolled it back; do the "
+                "long work before the block"
             )
         if self._is_broken_off:
             return _broken_off()
@@ -333,7 +336,10 @@ class PostgresTransaction:
 
     def _refuse_child(self) -> None:
         if self._process != os.getpid():
-            raise Misuse("this block was opened before the process was forked; it belongs to the parent")
+            raise Misuse(
+                "this block was opened before the process was forked, and belongs to the parent process; use it "
+                "only there"
+            )
 
 
 class PostgresBlockTx:
@@ -398,18 +404,18 @@ def has_spoken(pgconn: PGconn) -> bool:
 
 
 def _ended() -> HoldfastError:
-    return Misuse("this block has ended; its transaction cannot be used any more")
+    return Misuse("this block has ended, so its transaction cannot be used any more; use it only inside the block")
 
 
 def _broken_off() -> HoldfastError:
     return TransactionBroken(
-        "this block was broken off in the middle of a statement, by a cancellation or because its job was stopped; all "
-        "that was done in it is undone"
+        "this block was interrupted during a statement, because its task was cancelled or its job was stopped; "
+        "everything in the block is rolled back: let the error leave the block"
     )
 
 
 def _ended_by_user() -> HoldfastError:
     return TransactionBroken(
-        "this block's transaction was ended on tx.connection; that is Holdfast's to do: leave the block to commit, "
-        "raise to roll back"
+        "a statement on tx.connection ended the transaction of this block, but only Holdfast may end it: leave the "
+        "block to commit, raise to roll back"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -21,11 +21,20 @@ from psycopg.pq.abc import PGconn
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.postgres.address import Address
-from holdfast.database.postgres.deadline import Alarm, AlarmThread, CancellingAlarm, Cancels, Deadline, LoopAlarms
+from holdfast.database.postgres.deadline import (
+    Alarm,
+    AlarmThread,
+    CancellingAlarm,
+    Cancels,
+    Deadline,
+    LoopAlarms,
+    Reminder,
+)
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup
 from holdfast.database.postgres.pool import AsyncConnector, BlockingConnector, ConnectionPool, Connector
 from holdfast.database.tx import R, drive
 from holdfast.errors import StoreError
+from holdfast.logging import reason_of, say
 from holdfast.models import R_co
 from holdfast.runtime import Runtime
 
@@ -53,13 +62,13 @@ class Outage:
         """Note that a call failed because the database is not there."""
         if self._since is None:
             self._since = self._monotonic()
-            logger.warning("database_unavailable", extra={"reason": str(error)})
+            say(logger, "database_unavailable", reason=reason_of(error))
 
     def ends(self) -> None:
         """Note that a call succeeded."""
         if self._since is not None:
             seconds, self._since = self._monotonic() - self._since, None
-            logger.warning("database_available", extra={"seconds": round(seconds, 1)})
+            say(logger, "database_available", seconds=round(seconds, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +81,6 @@ class Resources:
     size: int
     runtime: Runtime
     cancels: Cancels
-    blocking_pools: Callable[[], Iterable[ConnectionPool]]
-    """Those of the blocking side, if there is one by now."""
 
 
 class Side:
@@ -91,12 +98,12 @@ class Side:
         size, dialect = resources.size, resources.dialect
         for_blocks = make_connector(resources.block_address, dialect, size, self.monotonic)
         for_others = make_connector(resources.address, dialect, size, self.monotonic)
-        self.blocks = ConnectionPool(for_blocks, size, self.monotonic)
-        self.pool = ConnectionPool(for_others, size, self.monotonic, self.seldom_used)
+        self.blocks = ConnectionPool(for_blocks, size, self.monotonic, self.call_later)
+        self.pool = ConnectionPool(for_others, size, self.monotonic, self.call_later)
 
-    def seldom_used(self) -> Iterable[ConnectionPool]:
-        """Give the pools that may have idle connections and nobody who looks after them."""
-        return (self.blocks,)
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], object]:
+        """Have *function* called in *seconds*; give what takes that back."""
+        raise NotImplementedError
 
     def arm(self, pgconn: PGconn, deadline: Deadline) -> Alarm:
         """Have the connection's socket shut when *deadline* passes."""
@@ -143,11 +150,10 @@ class AsyncSide(Side):
         self._alarms = LoopAlarms(self._loop)
         self._sleep = resources.runtime.sleep
         self._under_way: set[asyncio.Future[Any]] = set()
-        self._blocking_pools = resources.blocking_pools
 
-    def seldom_used(self) -> Iterable[ConnectionPool]:
-        """Give also those of the blocking side: a worker's plain handlers may not come back to theirs."""
-        return (self.blocks, *self._blocking_pools())
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], object]:
+        """Have *function* called by the loop."""
+        return self._loop.call_later(seconds, function).cancel
 
     async def finish(self, execution: Runs[R]) -> R:
         """Run *execution*."""
@@ -211,6 +217,12 @@ class BlockingSide(Side):
         self.groups: dict[Callable[..., Any], BlockingGroup[Any, Any]] = {}
         self._sleep = resources.runtime.sleep_blocking
         self._watch = AlarmThread(resources.runtime)
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], object]:
+        """Have *function* called by the thread of the deadlines."""
+        reminder = Reminder(function)
+        self._watch.arm(reminder, seconds)
+        return reminder.disarm
 
     def finish(self, execution: Runs[R]) -> R:
         """Run *execution*."""

@@ -89,6 +89,16 @@ class Alarm:
                 line.shutdown(socket.SHUT_RDWR)
 
 
+class Reminder:
+    """Calls *function* when it rings."""
+
+    __slots__ = ("disarm", "ring")
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.ring = function
+        self.disarm: Callable[[], object] = lambda: None
+
+
 class LoopAlarms:
     """Rings the alarms of one event *loop*, by one timer; like `AlarmThread`, it does not look when one is disarmed."""
 
@@ -131,11 +141,11 @@ class AlarmThread:
         self._make_shell = runtime.stepper
         self._shell: Stepper | None = None
         self._changed = threading.Condition()
-        self._armed: dict[Alarm, float] = {}
+        self._armed: dict[Alarm | Reminder, float] = {}
         self._looks_at: float | None = None
         self._is_closed = False
 
-    def arm(self, alarm: Alarm, seconds: float) -> None:
+    def arm(self, alarm: Alarm | Reminder, seconds: float) -> None:
         """Have *alarm* ring in *seconds*, unless it is disarmed before."""
         at = self._monotonic() + seconds
         with self._changed:
@@ -163,7 +173,7 @@ class AlarmThread:
         if shell is not None:
             shell.stop()
 
-    def _disarm(self, alarm: Alarm) -> None:
+    def _disarm(self, alarm: Alarm | Reminder) -> None:
         with self._changed:  # so that no alarm rings, on a descriptor that was given away, after this
             self._armed.pop(alarm, None)
             if self._is_closed:

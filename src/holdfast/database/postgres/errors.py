@@ -79,8 +79,8 @@ def diagnose_state(state: str) -> Trouble:
 def no_answer(seconds: float) -> Unavailable:
     """Tell the caller that the deadline was missed, and nothing else is known."""
     return Unavailable(
-        f"the database did not answer within {seconds:g} s: it is busy or away, or this was too much for the network "
-        "in that time; try again"
+        f"the database did not answer within {seconds:g} s: it is busy or away, or the network is too slow for this "
+        "much data; try again"
     )
 
 
@@ -88,22 +88,30 @@ def failure(trouble: Trouble, text: str) -> StoreError:
     """Tell the caller of *trouble*, in whose words *text* is."""
     match trouble:
         case Trouble.LOCKED:
-            return Busy(f"somebody else holds what this needs ({text}); try again")
+            return Busy(f"another transaction holds a lock that this needs ({text}); try again")
         case Trouble.COLLISION:
-            return Busy(f"this collided with others each time it was tried ({text}); try again")
+            return Busy(f"other transactions collided with this one at each try ({text}); try again")
         case Trouble.LOST:
-            return Unavailable(f"the database cannot be reached ({text}); try again when it is back")
-        case Trouble.REFUSED:
             return Unavailable(
-                f"the database refuses the connection ({text}); check address and rights, and set "
-                "transaction_pooler=True behind a pooler"
+                f"the database cannot be reached ({text}); try again when it is back, or check the host and port in "
+                "the address"
             )
+        case Trouble.REFUSED:
+            return Unavailable(f"the database refuses the connection ({text}); {_advice(text)}")
         case Trouble.EXHAUSTED:
-            return Unavailable(f"the database could not do it in time, or is full ({text}); try again")
+            return Unavailable(f"the database ran out of time, disk or memory ({text}); try again")
         case Trouble.FORBIDDEN:
-            return StoreError(f"the database's user has not the right ({text}); grant it, or use another user")
+            return StoreError(f"the user of the database lacks a right ({text}); grant it, or use another user")
         case _:
             return StoreError(f"the database refused a statement ({text})")
+
+
+def _advice(refusal: str) -> str:
+    if "password" in refusal:
+        return "check the user and the password in the address, or in HOLDFAST_DATABASE"
+    if re.search("database .* does not exist", refusal):
+        return "create it, for example with `createdb`, or correct its name in the address"
+    return "check the address and the rights of the user; behind a pooler set transaction_pooler=True"
 
 
 @contextmanager

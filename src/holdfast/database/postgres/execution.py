@@ -7,6 +7,10 @@ What is known after a failure decides:
     COMMIT sent, answer lost    in doubt: again if the operation is repeatable (its rows are named by the caller,
                                 so the second run finds what the first one did), else `UnknownOutcome`
 
+The second run may find what the first one did, and write nothing. A COMMIT that writes nothing waits for no standby: it
+would vouch for what a synchronous standby has not got. So the second run writes a message into the server's log, which
+nobody reads, and its COMMIT waits for all that stands before it there.
+
 The deadline covers all of it: the wait for a connection, connecting, every statement of every attempt, COMMIT.
 Written once for both colours, like an operation: over the blocking side its awaits never suspend.
 """
@@ -21,7 +25,7 @@ from typing import Any, Generic
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from holdfast.database.postgres.address import FORGET_PLANS, PLANS_SECONDS, Plan
+from holdfast.database.postgres.address import FORGET_PLANS, PLANS_SECONDS, WRITE, Plan
 from holdfast.database.postgres.colours import Side
 from holdfast.database.postgres.deadline import Alarm, Deadline
 from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_line, no_answer
@@ -34,6 +38,8 @@ from holdfast.fault_points import after_commit, before_commit, begin
 MOST_COLLISIONS = 5
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 CANCELLED_SECONDS = 1.0  # who is cancelled is to know what became of its COMMIT, but not to wait for a silent server
+
+WRITE_TO_STANDBY = "SELECT pg_logical_emit_message(true, 'holdfast', '')"
 
 IN_DOUBT = (
     "COMMIT was sent and its answer was lost: it happened wholly or not at all; read what is there before you try again"
@@ -111,11 +117,13 @@ class Execution(Generic[R]):
             self._side.pool.give_back(lent, is_clean=is_clean and not alarm.has_rung)
 
     async def _transact(self, lent: PooledConnection) -> R:
-        if not self._plan.begin:
+        if not self._plan.begin and not self._is_in_doubt:
             return await self._do_alone(lent)
         begin(lent.tx)
-        await lent.tx.begin(self._plan.begin)
+        await lent.tx.begin(self._plan.begin or WRITE)
         result = await self._work(lent.tx)
+        if self._is_in_doubt:
+            await lent.tx.execute(WRITE_TO_STANDBY)
         if lent.pgconn.transaction_status != TransactionStatus.INTRANS:
             raise RuntimeError("a store operation may not go on after an error of its transaction")
         before_commit(lent.tx)

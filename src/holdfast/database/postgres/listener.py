@@ -30,6 +30,7 @@ from holdfast.database.postgres.address import Address
 from holdfast.database.postgres.deadline import Deadline, wait
 from holdfast.database.postgres.errors import first_line
 from holdfast.database.postgres.pool import connect
+from holdfast.logging import say
 from holdfast.runtime import Runtime, Stepper
 
 CONNECT_SECONDS = 5.0
@@ -189,7 +190,9 @@ class HintSource:
             self._listen(self._line, bell)
             return None
         except Deaf:
-            return self._after_failure("it does not hear itself; is there a pooler? see listen_url", DEAF_PAUSE)
+            return self._after_failure(
+                "it does not receive its own notification; if there is a pooler, set listen_url", DEAF_PAUSE
+            )
         except (psycopg.Error, OSError) as error:
             reason = first_line(error) if isinstance(error, psycopg.Error) else str(error)
             return self._after_failure(self._address.scrub(reason), LONGEST_PAUSE)
@@ -210,7 +213,7 @@ class HintSource:
 
     def _note_success(self) -> None:
         if self._failures:
-            logger.warning("hints_again", extra={"failures": self._failures})
+            say(logger, "hints_again", failures=self._failures)
         self._failures = 0
 
     def _after_failure(self, reason: str, longest: float) -> float:
@@ -218,7 +221,7 @@ class HintSource:
         self._hang_up()
         self._failures += 1
         if self._failures == 1:
-            logger.warning("hints_lost", extra={"reason": reason, "mode": "polling"})
+            say(logger, "hints_lost", reason=reason)
         if was_listening:
             self._notify()  # those who sleep long, by a line that is gone, shall look at their watches
         pause = longest if longest == DEAF_PAUSE else min(longest, SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))
@@ -240,7 +243,7 @@ class NoListener:
         """Say so, once."""
         if not self._has_said:
             self._has_said = True
-            logger.warning("hints_lost", extra={"reason": "there is a pooler and no listen_url", "mode": "polling"})
+            say(logger, "hints_lost", reason="there is a pooler and no listen_url")
 
     def stop(self) -> None:
         """Do nothing."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import psycopg
 from psycopg import pq
@@ -61,22 +61,23 @@ class Connector(Protocol):
         """Make a connection."""
 
 
-class ConnectionPool:
-    """The connections of one side of a store; *beside* gives other pools, which may be used seldom."""
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], Callable[[], object]]
+"""Has something called in so many seconds, where the pool may be used; gives what takes that back."""
 
-    def __init__(
-        self,
-        connector: Connector,
-        size: int,
-        monotonic: Callable[[], float],
-        beside: Callable[[], Iterable[ConnectionPool]] = tuple,
-    ) -> None:
+
+class ConnectionPool:
+    """The connections of one side of a store; by *call_later* it closes those that nobody has used for a while."""
+
+    def __init__(self, connector: Connector, size: int, monotonic: Callable[[], float], call_later: CallLater) -> None:
         self._connector = connector
         self._size = size
         self._monotonic = monotonic
-        self._beside = beside
+        self._call_later = call_later
         self._all: set[PooledConnection] = set()
         self._idle: deque[PooledConnection] = deque()
+        self._planning = threading.Lock()
+        self._will_look = False
+        self._look_no_more: Callable[[], object] = lambda: None
         self._is_closed = False
 
     async def take(self, deadline: Deadline) -> PooledConnection:
@@ -96,7 +97,7 @@ class ConnectionPool:
         """Lend a connection to who has a place; give it back in every case."""
         try:
             if self._is_closed:
-                raise Unavailable("the store was closed while this was under way; try again")
+                raise Unavailable("hf was closed while this ran; try again")
             with suppress(IndexError):
                 return self._idle.pop()
             lent = await self._connector.connect(deadline)
@@ -113,21 +114,35 @@ class ConnectionPool:
             self._idle.append(lent)
         else:
             self._finish(lent)
-        self._drop_old(now)
-        for pool in self._beside():
-            pool._drop_old(now)
         if self._is_closed:
             self.drop_idle()
+        else:
+            self._plan_look(IDLE_SECONDS)
         self._connector.release()
 
-    def _drop_old(self, now: float) -> None:
-        """Close what nobody has used for a while: the ones that were given back first.
+    def _plan_look(self, seconds: float) -> None:
+        with self._planning:
+            if self._will_look:
+                return
+            self._will_look = True
+        try:
+            self._look_no_more = self._call_later(seconds, self._look)
+        except RuntimeError:  # no thread can be made, or the loop is closed: whoever gives one back next tries again
+            self._will_look = False
+        if self._is_closed:  # meanwhile, by another thread
+            self._look_no_more()
+
+    def _look(self) -> None:
+        """Close what nobody has used for a while, those that were given back first; look again when others are as old.
 
         If another thread takes one meanwhile, a newer one may be closed in its place, which is as good.
         """
+        self._will_look = False
+        now = self._monotonic()
         with suppress(IndexError):
-            while now - self._idle[0].used > IDLE_SECONDS:
+            while (left := self._idle[0].used + IDLE_SECONDS - now) <= 0:
                 self._finish(self._idle.popleft())
+            self._plan_look(left)
 
     def drop_idle(self) -> None:
         """Throw away what nobody uses: where one connection was lost, the others probably are."""
@@ -138,6 +153,7 @@ class ConnectionPool:
     def close(self) -> None:
         """Throw away what is idle now, and later what is still lent."""
         self._is_closed = True
+        self._look_no_more()
         self.drop_idle()
 
     def abandon(self) -> set[PooledConnection]:
@@ -219,7 +235,7 @@ def _checked(lent: PooledConnection) -> PooledConnection:
     encoding = (lent.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()  # a pooler may not know it
     if encoding not in ANY_TEXT:
         lent.pgconn.finish()
-        raise StoreError(f"the database's encoding is {encoding}, which has not every character; make one with UTF8")
+        raise StoreError(f"the database has the encoding {encoding}, which lacks characters; create one with UTF8")
     return lent
 
 

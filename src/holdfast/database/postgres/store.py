@@ -12,14 +12,14 @@ from typing import Any
 from holdfast.database import migrations
 from holdfast.database.dialect import Dialect, PostgresDialect, channel
 from holdfast.database.hints import HintListener, Hints, Notify, OnHint
-from holdfast.database.postgres.address import MIGRATION_SECONDS, PATIENT_SECONDS, Address, block_plan
+from holdfast.database.postgres.address import PATIENT_SECONDS, Address, block_plan
 from holdfast.database.postgres.block import PostgresTransaction
 from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Resources, Side, abandon
 from holdfast.database.postgres.deadline import Cancels, Deadline
 from holdfast.database.postgres.execution import Execution, Opening, Reading
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup, Run
 from holdfast.database.postgres.listener import HintSource, NoListener
-from holdfast.database.postgres.pool import ConnectionPool
+from holdfast.database.postgres.migrating import TakingStep
 from holdfast.database.single_statement import MultiStatementReads
 from holdfast.database.tx import (
     Database,
@@ -159,7 +159,7 @@ class PostgresStore:
         side = self._async_side()
         await side.finish(self._standing(side))  # by the usual deadline: a step may take long, to connect may not
         taken = []
-        while (name := await side.finish(self._migration(side))) is not None:
+        while (name := await side.finish(TakingStep(side, self._address))) is not None:
             taken.append(name)
         return taken
 
@@ -168,7 +168,7 @@ class PostgresStore:
         side = self._blocking_side()
         side.finish(self._standing(side))
         taken = []
-        while (name := side.finish(self._migration(side))) is not None:
+        while (name := side.finish(TakingStep(side, self._address))) is not None:
             taken.append(name)
         return taken
 
@@ -218,11 +218,6 @@ class PostgresStore:
     def _standing(self, side: AsyncSide | BlockingSide) -> Execution[migrations.SchemaVersion]:
         return self._reading(side, migrations.standing, lambda tx: migrations.standing(tx, self.database))
 
-    def _migration(self, side: Side) -> Execution[str | None]:
-        deadline = Deadline(self._runtime.monotonic, MIGRATION_SECONDS)
-        step = bound(migrations.step, self.database)
-        return Execution(side, step, self._address.migration, deadline, is_repeatable=True)
-
     async def _check_schema(self, tx: Tx) -> None:
         await migrations.check(tx, self.database)
 
@@ -270,12 +265,7 @@ class PostgresStore:
             size,
             self._runtime,
             self._cancels,
-            self._blocking_pools,
         )
-
-    def _blocking_pools(self) -> tuple[ConnectionPool, ...]:
-        side = self._blocking
-        return () if side is None else (side.pool, side.blocks)
 
     def _drop_sides_of_stopped_loops(self) -> None:
         for loop in [loop for loop in self._async_sides if not loop.is_running()]:

@@ -153,13 +153,13 @@ class SqliteTransaction:
             raise self._late()
         if self._broken_by is not None:
             raise TransactionBroken(
-                f"a statement of this block has failed ({self._broken_by}), and what it broke cannot be committed; let "
-                f"its error out of the block, or write `tx.savepoint()` around what may fail"
+                f"a statement of this block has failed ({self._broken_by}), so the block cannot be committed; let "
+                "the error leave the block, or write `tx.savepoint()` around a statement that may fail"
             )
         if not self._is_in_transaction():
             raise TransactionBroken(
-                "this block's transaction has been ended, by an error of the disk or by a statement with ON CONFLICT "
-                "ROLLBACK; let the error out of the block"
+                "a disk error or a statement with ON CONFLICT ROLLBACK ended the transaction of this block; let the "
+                "error leave the block"
             )
 
     def commit(self, last: Last | None = None) -> None:
@@ -222,7 +222,10 @@ class SqliteTransaction:
     def refuse_child(self) -> None:
         """Raise in a process that was forked: there the lock may be held by nobody, and the connection is not ours."""
         if self._process != os.getpid():
-            raise Misuse("this block was opened before the process was forked; it belongs to the parent")
+            raise Misuse(
+                "this block was opened before the process was forked, and belongs to the parent process; use it "
+                "only there"
+            )
 
     def _query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         rows = self._cursor.execute(text, values).fetchall()
@@ -281,13 +284,13 @@ class SqliteTransaction:
         if self._is_unwanted:
             return _ended()
         return TransactionTimeout(
-            f"this block was open for {self._seconds:g} s, the longest that one may keep SQLite's other writers "
-            f"waiting; it was rolled back: do the long work before it, or raise transaction_seconds"
+            f"this block was open for {self._seconds:g} s, the longest time that a block may make other SQLite "
+            "writers wait, so it was rolled back; do the long work before the block, or raise transaction_seconds"
         )
 
 
 def _ended() -> HoldfastError:
-    return Misuse("this block has ended; its transaction cannot be used any more")
+    return Misuse("this block has ended, so its transaction cannot be used any more; use it only inside the block")
 
 
 def is_from_database(error: BaseException) -> bool:
@@ -441,5 +444,5 @@ class AsyncSqliteTransaction(BlockingSqliteTransaction):
         try:
             return await self._threads.call(work)
         except asyncio.CancelledError:
-            self._block.spoil("it was cancelled, so that nobody knows whether it was done")
+            self._block.spoil("it was cancelled, and may or may not have run")
             raise

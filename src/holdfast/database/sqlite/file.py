@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from holdfast.database.sqlite.guarded import GuardedConnection
 from holdfast.errors import InvalidSettings, Unavailable
+from holdfast.settings import address_complaint
 
 OLDEST_SQLITE = (3, 35)  # the first with RETURNING
 BESIDE = ("-wal", "-shm")  # SQLite's own, there while anybody has the database open
@@ -38,13 +39,8 @@ class DatabaseFile:
     """A SQLite file at *path*; *clock* replaces the database's own where a simulation has one."""
 
     def __init__(self, path: str, synchronous: Literal["full", "normal"], clock: Callable[[], int] | None) -> None:
-        if "://" in path or re.search(r"\b(host|dbname|user|password)=", path):  # not shown: it may hold a password
-            raise InvalidSettings(
-                "the database is an address of a kind that Holdfast does not know; give the path of a file, or "
-                "postgresql://user:password@host:port/name"
-            )
-        if path.startswith(("file:", ":memory:")):
-            raise InvalidSettings(f"{path!r} is no path; threads and processes share a file, so give one")
+        if (complaint := address_complaint(path)) is not None:
+            raise InvalidSettings(complaint)
         self.path = os.path.realpath(path)  # two names of one file share one lock
         self._synchronous = synchronous
         self._clock = clock
@@ -64,7 +60,9 @@ class DatabaseFile:
     def check(self) -> None:
         """Raise if the file is no longer the one that was opened: what is written to that goes nowhere."""
         if self._identity is not None and identity(self.path) != self._identity:
-            raise Unavailable(f"{self.path} was removed or replaced while in use; put it back, or reopen the store")
+            raise Unavailable(
+                f"{self.path} was removed or replaced while in use; put it back, or close and open hf again"
+            )
 
     def check_beside(self) -> None:
         """Raise if SQLite's own files are no longer those that the connection has open: who comes next sees others.
@@ -76,8 +74,8 @@ class DatabaseFile:
         self._is_torn = bool(changed)
         if changed:
             raise Unavailable(
-                f"{' and '.join(changed)} was removed or replaced while in use, so that what is written now would be "
-                f"lost; put it back, or end every process that uses {self.path} and start again"
+                f"{' and '.join(changed)} was removed or replaced while in use, so new writes would be lost; put "
+                f"it back, or end every process that uses {self.path} and start again"
             )
 
     def check_newcomer(self) -> None:
@@ -159,21 +157,26 @@ def require_sqlite(version: tuple[int, ...]) -> None:
     """Raise unless SQLite has what our statements use."""
     if version < OLDEST_SQLITE:
         found, needed = (".".join(map(str, each)) for each in (version, OLDEST_SQLITE))
-        raise Unavailable(f"SQLite {found} is too old, {needed} is needed; use a Python built with a newer one")
+        raise Unavailable(f"SQLite {found} is too old; use a Python that was built with SQLite {needed} or newer")
     try:
         with closing(sqlite3.connect(":memory:")) as connection:
             connection.execute("SELECT json_array()")
     except sqlite3.OperationalError as error:
-        raise Unavailable("this SQLite has no JSON functions; use a Python built with a newer one") from error
+        raise Unavailable(
+            "this SQLite has no JSON functions; use a Python that was built with a newer SQLite"
+        ) from error
 
 
 def require_place(path: str) -> None:
     """Raise unless a database can live at the absolute *path*."""
     directory = Path(path).parent
     if not directory.is_dir():
-        raise InvalidSettings(f"the directory {directory} does not exist; create it, or set another path")
+        raise InvalidSettings(
+            f"cannot create {path}: the directory {directory} does not exist; run `mkdir -p {directory}`, or give "
+            "another path"
+        )
     if Path(path).is_dir():
-        raise InvalidSettings(f"{path} is a directory; set the path of a file")
+        raise InvalidSettings(f"{path} is a directory; give the path of a file")
     if (kind := network_file_system(path)) is not None:
         raise InvalidSettings(
             f"{path} is on a network file system ({kind}), where SQLite's locks do not hold; "
@@ -184,7 +187,7 @@ def require_place(path: str) -> None:
 def require_rights(path: str) -> None:
     """Raise if the file is there and this user may not read and write it."""
     if os.access(path, os.F_OK) and not os.access(path, os.R_OK | os.W_OK):
-        raise Unavailable(f"{path} may not be written by this user; change its permissions or owner")
+        raise Unavailable(f"this user may not write to {path}; change its permissions or owner")
 
 
 def identity(path: str) -> tuple[int, int] | None:
@@ -195,7 +198,7 @@ def identity(path: str) -> tuple[int, int] | None:
         return None
     except OSError as error:
         raise Unavailable(
-            f"{path} cannot be looked at ({error.strerror}); let this user reach its directory"
+            f"this user cannot reach {path} ({error.strerror}); change the permissions of its directory"
         ) from error
     return found.st_dev, found.st_ino
 
@@ -210,7 +213,7 @@ def _create(path: str) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise Unavailable(f"{path} cannot be created ({error.strerror}); let this user write its directory") from error
+        raise Unavailable(f"cannot create {path} ({error.strerror}); let this user write to its directory") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast import current_block
 from holdfast.database import migrations
@@ -26,9 +27,12 @@ from holdfast.database.sqlite.write_queue import ListWork
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import Database, First, ListOperation, OpenTx, Operation, P, R, T, Tx, bound
 from holdfast.errors import Busy, Misuse, NotMigrated
+from holdfast.logging import say
 from holdfast.runtime import Runtime
-from holdfast.settings import Settings
 from holdfast.threads import in_slices
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,10 @@ class SqliteStore:
         runtime: Runtime | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        settings = settings or Settings()
+        if settings is None:
+            from holdfast.settings import Settings
+
+            settings = Settings()
         self.dialect = SqliteDialect() if clock is None else SqliteDialect(now="holdfast_now()")
         self._file = DatabaseFile(os.fspath(path), settings.synchronous, clock)
         self._runtime = runtime or Runtime()
@@ -125,7 +132,7 @@ class SqliteStore:
             self._file.prepare()
             taken = self._bring_up_to_date(state)
             state.is_open = True
-            logger.info("sqlite_opened", extra={"version": sqlite3.sqlite_version})
+            say(logger, "sqlite_opened", path=self._file.path, version=sqlite3.sqlite_version)
             return taken
         finally:
             state.opening.release()
@@ -204,8 +211,8 @@ class SqliteStore:
             self.after_fork_in_child()
         if self._state.is_spoilt:
             raise Misuse(
-                "the database was in use when this process was forked, which SQLite cannot bear; "
-                "close the store before you fork, or start the process by spawn"
+                "the database was in use when this process was forked, and SQLite does not allow that; "
+                "close hf before you fork, or start the process with spawn"
             )
         return self._state
 

@@ -74,7 +74,7 @@ def ours_for(error: sqlite3.Error) -> StoreError | None:
     if extended is None or extended in LOUD:
         return None
     if extended == sqlite3.SQLITE_BUSY_SNAPSHOT:
-        return Busy("somebody wrote after this transaction had begun to read; begin it with BEGIN IMMEDIATE")
+        return Busy("another connection wrote after this transaction began to read; begin it with BEGIN IMMEDIATE")
     if is_busy(error):
         return Busy("another program keeps the database locked; end its transaction, or try again")
     if (advice := ADVICE.get(extended & 0xFF)) is not None:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.database.hints import OnHint
+from holdfast.logging import say
 from holdfast.runtime import Runtime, Stepper
 
 LOOK_SECONDS = 0.02
@@ -201,12 +202,11 @@ class LogLength:
             self._tried_at = None
             if self._is_too_long:
                 self._is_too_long = False
-                logger.warning("sqlite_log_short_again", extra={"path": str(self._path)})
+                say(logger, "sqlite_log_short_again", path=str(self._path))
             return
         if length >= TOO_LONG_BYTES and self._tried_at is not None and not self._is_too_long:
             self._is_too_long = True
-            reason = "somebody reads in a transaction that stays open; end it, or the file grows until the disk is full"
-            logger.warning("sqlite_log_too_long", extra={"path": str(self._path), "bytes": length, "reason": reason})
+            say(logger, "sqlite_log_too_long", path=str(self._path), bytes=length)
         now = self._monotonic()
         if self._tried_at is None or now - self._tried_at >= AGAIN_SECONDS:
             self._tried_at = now

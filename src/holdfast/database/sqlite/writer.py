@@ -41,6 +41,7 @@ from holdfast.database.sqlite.write_queue import (
 )
 from holdfast.database.tx import First, Last, R, Tx
 from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
+from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime, Stepper
 from holdfast.threads import NO_THREAD, in_slices
 
@@ -245,8 +246,8 @@ class Writer:
         try:
             with self._file_lock, self._connection:
                 self._connection.empty_log()
-        except Exception:  # whoever writes next finds out for himself
-            logger.debug("sqlite_log_not_emptied", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - whoever writes next finds out for himself
+            say(logger, "sqlite_log_not_emptied", trace=error, reason=reason_of(error))
         finally:
             self._release_thread_lock()
 
@@ -461,15 +462,15 @@ class Writer:
 
     def _busy(self) -> Busy:
         return Busy(
-            f"the right to write was not free within {self._seconds:g} s; process "
-            f"{self._file_lock.last_holder()} had it last (this is {os.getpid()}); "
-            f"try again, or see what that one, or a program beside it, does"
+            f"the write lock was not free within {self._seconds:g} s; process {self._file_lock.last_holder()} had it "
+            f"last (this process is {os.getpid()}); try again, or check what that process, or another program that "
+            "uses the file, is doing"
         )
 
     def _unknown_outcome(self) -> UnknownOutcome:
         return UnknownOutcome(
-            f"the write had begun and was not done {GRACE_SECONDS:g} s after its deadline; "
-            f"it may still happen: read before you do it again"
+            f"the write began, but did not end within {GRACE_SECONDS:g} s after its deadline; it may still be "
+            "committed: check that before you write again"
         )
 
 

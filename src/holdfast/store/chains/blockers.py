@@ -143,6 +143,8 @@ class Moved:
     open_blockers: int
     status: Status
     reason: str | None = None
+    chains: Sequence[str] = ()
+    """What its event names: those that it still waits for, that have let it go, or that it failed by."""
 
 
 LINKS = """SELECT job, position, chain_id FROM holdfast_blocker WHERE job $any(jobs: bigint)"""
@@ -185,8 +187,8 @@ async def arm(tx: Tx, waiting: Mapping[int, str], waited_for: Mapping[int, str])
             marks += [(seq, position, "released") for position, _ in each]
             moved.append(Moved(seq, 0, Status.FAILED, CYCLE))
             continue
-        ends = [locked[chain_id][0] if chain_id in locked else Status.CANCELLED for _, chain_id in each]
-        states = [link_state(end, waiting[seq]) for end in ends]
+        ends = [(chain_id, locked[chain_id][0] if chain_id in locked else Status.CANCELLED) for _, chain_id in each]
+        states = [link_state(end, waiting[seq]) for _, end in ends]
         marks += [(seq, position, state) for (position, _), state in zip(each, states, strict=True)]
         watch |= {chain_id for (_, chain_id), state in zip(each, states, strict=True) if state in ("armed", "failed")}
         moved.append(_count(seq, ends, waiting[seq]))
@@ -215,20 +217,27 @@ def link_state(end: str | None, policy: str) -> str:
     return {"fail": "failed", "wait": "armed", "ignore": "released"}[policy]
 
 
-def _count(seq: int, ends: Sequence[str | None], policy: str) -> Moved:
-    """Judge a blocked job by how its blockers stand."""
-    unhappy = next((end for end in ends if end not in (None, Status.COMPLETED)), None)
-    if unhappy is not None and policy == "fail":
-        return Moved(seq, 0, Status.FAILED, f"blocker {unhappy}")
-    closed = [end for end in ends if end == Status.COMPLETED or (end is not None and policy == "ignore")]
-    left = len(ends) - len(closed)
-    return Moved(seq, left, Status.BLOCKED if left else Status.PENDING)
+def _count(seq: int, ends: Sequence[tuple[str, str | None]], policy: str) -> Moved:
+    """Judge a blocked job by how its blockers, each with its end, stand."""
+    unhappy = [(chain_id, end) for chain_id, end in ends if end not in (None, Status.COMPLETED)]
+    if unhappy and policy == "fail":
+        return _failed(seq, 0, unhappy)
+    left = [
+        chain_id for chain_id, end in ends if end != Status.COMPLETED and not (end is not None and policy == "ignore")
+    ]
+    named = left or [chain_id for chain_id, _ in ends]
+    return Moved(seq, len(left), Status.BLOCKED if left else Status.PENDING, chains=named)
+
+
+def _failed(seq: int, open_blockers: int, unhappy: Sequence[tuple[str, str | None]]) -> Moved:
+    reason = f"blocker {unhappy[0][1]}"
+    return Moved(seq, open_blockers, Status.FAILED, reason, [chain_id for chain_id, _ in unhappy])
 
 
 MOST_DEPENDENTS = 500
 DEPENDENTS = """
     SELECT link.job, link.position, link.chain_id, link.state
-    FROM holdfast_blocker AS link JOIN holdfast_job ON holdfast_job.seq = link.job
+    FROM holdfast_blocker AS link JOIN holdfast_job ON holdfast_job.seq $is(link.job)
     WHERE link.chain_id $any(ids: text)
         AND CASE link.state WHEN 'armed' THEN
                 holdfast_job.on_blocker_failure <> 'wait' OR link.chain_id $any(completed: text)
@@ -262,10 +271,10 @@ async def release(tx: Tx, closed: Mapping[str, str]) -> tuple[list[Moved], set[s
     rows = await tx.fetch_all(LOCK_DEPENDENTS, seqs=sorted({job for job, _, _ in links}))
     mine = {seq: (status, open_blockers, policy) for seq, status, open_blockers, policy, _ in rows}
     uncounted = {seq for seq, _, _, _, gate in rows if gate == Gate.ARRIVAL}
-    ended: dict[int, list[str]] = defaultdict(list)
+    ended: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for job, _, chain_id in links:
         if job in mine:
-            ended[job].append(closed[chain_id])
+            ended[job].append((chain_id, closed[chain_id]))
     waiting = {seq: mine[seq][1:] for seq in ended if mine[seq][0] == Status.BLOCKED}
     states = {job: waiting[job][1] if job in waiting else "ignore" for job in mine}
     if marks := [(job, at, link_state(closed[chain_id], states[job])) for job, at, chain_id in links if job in mine]:
@@ -276,12 +285,12 @@ async def release(tx: Tx, closed: Mapping[str, str]) -> tuple[list[Moved], set[s
     return moved, set(closed) if len(found) == MOST_DEPENDENTS else skipped
 
 
-def _one_less(seq: int, open_blockers: int, policy: str, ends: Sequence[str]) -> Moved:
-    unhappy = next((end for end in ends if end != Status.COMPLETED), None)
-    if unhappy is not None and policy == "fail":
-        return Moved(seq, open_blockers, Status.FAILED, f"blocker {unhappy}")
+def _one_less(seq: int, open_blockers: int, policy: str, ends: Sequence[tuple[str, str]]) -> Moved:
+    unhappy = [(chain_id, end) for chain_id, end in ends if end != Status.COMPLETED]
+    if unhappy and policy == "fail":
+        return _failed(seq, open_blockers, unhappy)
     left = open_blockers - len(ends)
-    return Moved(seq, left, Status.BLOCKED if left else Status.PENDING)
+    return Moved(seq, left, Status.BLOCKED if left else Status.PENDING, chains=[chain_id for chain_id, _ in ends])
 
 
 # a job that still waits for some of its blockers stays blocked, under the guard of being unblocked
@@ -319,17 +328,19 @@ async def move(tx: Tx, moved: Sequence[Moved], *, announce_blocked: bool) -> Non
     failed = [row for row in rows if row[6] == Status.FAILED]
     ends = [chain_ends.ChainEnd(row[0], row[2], row[3], row[4], row[5], row[10], Status.FAILED) for row in failed]
     await chain_ends.leave_dependents_to_admission(tx, await chain_ends.close(tx, ends))
+    chains = {each.seq: each.chains for each in moved}
     facts = [
-        events.NewEvent(row[0], NAMES[row[6]], status=row[6], version=row[7], attempt=row[8], facts=reason_fact(row[9]))
+        events.NewEvent(row[0], NAMES[row[6]], row[6], row[7], row[8], _facts(row[9], chains[row[0]]))
         for row in rows
         if announce_blocked or row[6] != Status.BLOCKED
     ]
     await events.append(tx, facts)
 
 
-def reason_fact(reason: str | None) -> str | None:
-    """Write a reason as the facts of an event."""
-    return None if reason is None else json.dumps({"reason": reason})
+def _facts(reason: str | None, chains: Sequence[str]) -> str | None:
+    said = {"reason": reason, "blockers": events.named(chains)}
+    known = {key: value for key, value in said.items() if value}
+    return json.dumps(known) if known else None
 
 
 FAILED_BY = """

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from holdfast.database.tx import Tx
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, IdTaken
 from holdfast.models import Continuation
 from holdfast.states import Gate, Status
 from holdfast.store.chains import blockers
 from holdfast.store.log import events
-from holdfast.store.rows import PRIORITY_MS, LockedJob, first_gate, first_status
+from holdfast.store.rows import PRIORITY_MS, Inserted, LockedJob, first_gate, first_status, instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +55,45 @@ def step_of(job: LockedJob, successor: Continuation) -> ChainStep:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was found of the blockers that continuations name: their chains, and which jobs cannot go on so."""
+    """What was found of the blockers and ids that continuations name: chains, and which jobs cannot go on so."""
 
     chains: Mapping[UUID, UUID] = field(default_factory=dict)
     mistakes: Mapping[int, HoldfastError] = field(default_factory=dict)
-    """By the seq of the job that was to be continued: a blocker is not there, or the chain would wait for itself."""
+    """By the seq of the job that was to be continued: a blocker is not there, the chain would wait for itself, or the
+    id is another job's."""
 
 
 async def judge(tx: Tx, steps: Sequence[ChainStep]) -> Judged:
     """Look at what is to be waited for, before anything is written that would have to be undone."""
     starts = [(each, each.next.start.blockers) for each in steps]
     waiting = [blockers.Waiting(each.seq, each.chain_id, named) for each, named in starts if named]
-    return Judged(*await blockers.judge(tx, waiting)) if waiting else Judged()
+    chains, mistakes = await blockers.judge(tx, waiting)
+    return Judged(chains, mistakes | await _taken(tx, [each for each in steps if each.next.start.named]))
+
+
+TAKEN = """SELECT id FROM holdfast_job WHERE id $any(ids: text)"""
+
+
+async def _taken(tx: Tx, steps: Sequence[ChainStep]) -> dict[int, HoldfastError]:
+    """Tell which of *steps*, whose successors have ids that somebody chose, would make a second job of an id.
+
+    One that is inserted between this look and our own insert breaks that, by the unique index; then we look again.
+    """
+    if not steps:
+        return {}
+    taken = {id_ for (id_,) in await tx.fetch_all(TAKEN, ids=sorted({str(each.next.start.id) for each in steps}))}
+    mistakes: dict[int, HoldfastError] = {}
+    for each in steps:
+        if (id_ := str(each.next.start.id)) in taken:
+            mistakes[each.seq] = IdTaken(each.next.start.id)
+        taken.add(id_)
+    return mistakes
 
 
 INSERT = f"""
     INSERT INTO holdfast_job (id, chain_id, chain_index, task, queue, lane, priority, tags, status, gate, place, head,
-        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, history, created_at)
+        run_at, wake_at, sort_key, input, webhook, trace, on_blocker_failure, history, attempts, parent,
+        created_at)
     SELECT given.id, before.chain_id, before.chain_index + 1, given.task, coalesce(given.queue, before.queue),
         given.lane, coalesce(given.priority, before.priority),
         CASE given.keeps_tags WHEN 1 THEN before.tags ELSE given.tags END, given.status, given.gate, given.place,
@@ -82,14 +104,14 @@ INSERT = f"""
         CASE WHEN given.gate = 'ready' OR given.place IS NOT NULL
             THEN $now - {PRIORITY_MS} * coalesce(given.priority, before.priority) END,
         given.input, CASE given.keeps_webhook WHEN 1 THEN before.webhook ELSE given.webhook END, given.trace,
-        given.on_blocker_failure, given.history, $now
+        given.on_blocker_failure, given.history, given.attempts, before.parent, $now
     FROM $list(given: predecessor bigint, id text, task text, queue text, lane text, priority bigint, keeps_tags bigint,
             tags text, status text, gate text, place bigint, head bigint, run_at bigint, delay bigint, input text,
-            keeps_webhook bigint, webhook text, trace text, on_blocker_failure text, history bigint)
+            keeps_webhook bigint, webhook text, trace text, on_blocker_failure text, history bigint, attempts bigint)
         JOIN holdfast_job AS before ON before.seq = given.predecessor
     WHERE true
     ORDER BY given.nr
-    RETURNING seq, id, status"""
+    RETURNING seq, id, status, created_at"""
 
 
 async def insert(
@@ -104,11 +126,9 @@ async def insert(
         return []
     starts = {str(each.next.start.id): each.next.start for each in steps}
     rows = await tx.fetch_all(INSERT, given=[_values(each, running) for each in steps])
-    await blockers.link(tx, [(seq, starts[id_]) for seq, id_, _ in rows], chains)
-    return [
-        events.NewEvent(seq, "job:enqueued", status=Status(status), version=1, attempt=0, facts=starts[id_].facts)
-        for seq, id_, status in rows
-    ]
+    new = [(Inserted(seq, starts[id_].id, Status(status), instant(at)), starts[id_]) for seq, id_, status, at in rows]
+    await blockers.link(tx, [(each.seq, start) for each, start in new], chains)
+    return [events.enqueued(each, start, chains) for each, start in new]
 
 
 def _values(step: ChainStep, running: Mapping[str, bool]) -> tuple[object, ...]:
@@ -137,6 +157,7 @@ def _values(step: ChainStep, running: Mapping[str, bool]) -> tuple[object, ...]:
         start.trace,
         start.on_blocker_failure,
         int(start.history),
+        start.attempts,
     )
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -75,12 +75,25 @@ async def start(tx: Tx, starts: Sequence[Start], from_chain: UUID | None = None)
     if blocking:
         await blockers.link(tx, [(each.seq, asked[each.id]) for each in made.inserted.values()], blocking)
     if not made.have_events:
-        enqueued = [
-            events.NewEvent(each.seq, "job:enqueued", each.status, version=1, attempt=0, facts=asked[each.id].facts)
-            for each in made.inserted.values()
-        ]
-        await events.append(tx, enqueued)
+        new = [(each, asked[each.id]) for each in made.inserted.values()]
+        hint = None if any(_wants_worker(*each) for each in new) else events.TO_READERS
+        await events.append(tx, [events.enqueued(each, start, blocking) for each, start in new], hint=hint)
     return _answers(starts, made)
+
+
+FAR = timedelta(minutes=10)
+"""A worker that sleeps looks every 30 s, so it finds in time what is due later than that, also if the caller's
+transaction, which sends the hint, goes on for minutes."""
+
+
+def _wants_worker(new: Inserted, start: Start) -> bool:
+    """Tell whether a sleeping worker is to be woken: the job can run soon, or has blockers, which may have closed."""
+    match new.status:
+        case Status.PAUSED:
+            return False
+        case Status.BLOCKED:
+            return True
+    return events.due_at(new, start) < new.created_at + FAR
 
 
 def chain_of(start: Start, started: Started) -> StoredChain[Any]:
@@ -142,7 +155,7 @@ async def _read_the_rest(tx: Tx, new: Sequence[Start], made: _Made) -> None:
 
 async def _insert(tx: Tx, new: Sequence[Start], made: _Made) -> None:
     """Insert *new*; the usual ones together with their events, in one statement where the database has one."""
-    made.have_events = all(each.only_inserts and each.facts is None for each in new)
+    made.have_events = all(each.only_inserts for each in new)
     if made.have_events:
         given = rows.insert_values(new)
         found = await events.move(tx, rows.INSERT, {"given": given}, ENQUEUED)
@@ -295,14 +308,14 @@ def _new_chain(start: Start, own: Inserted) -> StoredChain[Any]:
 
 FIRSTS = """
     SELECT asked.id, first.id, first.task, first.input, first.queue, first.lane, first.priority, first.tags,
-        first.webhook, first.history, first.unique_key, first.closed_as
-    FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id = asked.chain_id
+        first.webhook, first.history, first.attempts, first.parent, first.unique_key, first.closed_as
+    FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id $is(asked.chain_id)
     WHERE asked.id $any(ids: text)"""
 # how the chain's own key is held, if it still is; a chain that has ended holds one of scope "any"
 OWN_KEYS = """
     SELECT first.id, held.scope, held.until - first.created_at
     FROM holdfast_job AS first JOIN holdfast_unique AS held
-        ON held.task = first.task AND held.key = first.unique_key AND held.chain_id = first.id
+        ON held.task $is(first.task) AND held.key $is(first.unique_key) AND held.chain_id = first.id
     WHERE first.id $any(ids: text) AND (held.until IS NULL OR held.until > $now)"""
 
 
@@ -310,8 +323,9 @@ OWN_KEYS = """
 async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mapping[str, str]) -> list[StoredChain[Any]]:
     """Start the chains of (job, id of the new chain) anew, in order; raise `JobNotFound` for one that is not there.
 
-    The new chain begins as the old one did: task, input, queue, lane, priority, tags, webhook and unique key. It waits
-    neither for a time nor for blockers. A key that the old chain still holds although it has ended is handed over.
+    The new chain begins as the old one did: task, input, queue, lane, priority, tags, webhook, parent and unique key.
+    It waits neither for a time nor for blockers. A key that the old chain still holds although it has ended is handed
+    over.
     """
     rows = await tx.fetch_all(FIRSTS, ids=[str(each) for each, _ in wanted])
     found = {UUID(asked): first for asked, *first in rows}
@@ -319,7 +333,7 @@ async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mappin
     if missing is not None:
         raise JobNotFound(missing)
     if any(queue == INTERNAL_QUEUE for _, _, _, queue, *_ in found.values()):
-        raise InvalidInput("it is a delivery of a webhook, which is posted again by hf.webhooks.redeliver()", "job")
+        raise InvalidInput("this job is the delivery of a webhook; hf.webhooks.redeliver() sends it again", "job")
     keyed = [id_ for id_, *_, unique_key, closed_as in found.values() if unique_key and closed_as]
     keys = {id_: held for id_, *held in await tx.fetch_all(OWN_KEYS, ids=keyed)} if keyed else {}
     starts = [_anew(found[each], new_id, facts, keys) for each, new_id in wanted]
@@ -327,7 +341,7 @@ async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mappin
 
 
 def _anew(first: Sequence[Any], new_id: UUID, facts: Mapping[str, str], keys: Mapping[str, Sequence[Any]]) -> Start:
-    id_, task, input_, queue, lane, priority, tags, webhook, history, unique_key, _ = first
+    id_, task, input_, queue, lane, priority, tags, webhook, history, attempts, parent, unique_key, _ = first
     scope, within_ms = keys.get(id_, ("open", None))
     return Start(
         id=new_id,
@@ -339,6 +353,8 @@ def _anew(first: Sequence[Any], new_id: UUID, facts: Mapping[str, str], keys: Ma
         tags=tuple(json.loads(tags)) if tags else (),
         webhook=webhook,
         history=bool(history),
+        attempts=attempts,
+        parent=None if parent is None else UUID(parent),
         unique=Unique(unique_key, scope, within_ms and within_ms / 1000) if unique_key else None,
         from_chain=UUID(id_) if id_ in keys else None,
         facts=json.dumps({"again": id_, **facts}),

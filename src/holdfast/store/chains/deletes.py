@@ -40,8 +40,8 @@ LOCK = f"""
 async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUID]:
     """Delete the chains of *ids*, with *cascade* also all they wait for; answer those that were there.
 
-    Unknown ids are passed over. Raises `StillReferenced`, having changed nothing, while an open job of another chain
-    waits for one of them.
+    Unknown ids are passed over. Raises `StillReferenced`, having changed nothing, while a job of another chain needs
+    one of them (`NEEDS_BLOCKER`).
     """
     locked = await _lock(tx, ids, cascade)
     if locked:
@@ -78,30 +78,38 @@ WAITED_FOR = """SELECT DISTINCT chain_id FROM holdfast_blocker WHERE job $any(jo
 
 async def _chains(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[str]:
     """Find the chains of *ids*; with *cascade*, what any of their steps waits for, and so on, each once."""
-    found = [chain_id for (chain_id,) in await tx.fetch_all(CHAINS, ids=[str(each) for each in ids])]
-    newest = found
+    newest = [chain_id for (chain_id,) in await tx.fetch_all(CHAINS, ids=[str(each) for each in ids])]
+    found = dict.fromkeys(newest)
     while cascade and newest:
         waited_for = await tx.fetch_all(WAITED_FOR, jobs=await _jobs(tx, newest))
         newest = [chain_id for (chain_id,) in waited_for if chain_id not in found]
-        found = found + newest
-    return found
+        found |= dict.fromkeys(newest)
+    return list(found)
 
 
 async def _jobs(tx: Tx, chains: Sequence[str]) -> list[int]:
     return [seq for (seq,) in await tx.fetch_all(JOBS, chains=chains)]
 
 
+WAITS = "coalesce(waiting.status, '') IN ({})".format(", ".join(f"'{status}'" for status in OPEN))
+"""Says of a job that it waits, or runs and may read what its blockers gave."""
+NEEDS_BLOCKER = f"({WAITS} OR (waiting.stale_at IS NULL AND coalesce(waiting.status, '') <> 'completed'))"
+"""Says of a job that it needs the chains it waited for: it is open, or may be retried, which a stale one no longer is.
+
+Without them its retry would fail: a blocker that is not there counts as cancelled.
+"""
+# coalesce: plainly written it goes by the index of what is open, or has failed
 REFERENCES = f"""
-    SELECT holdfast_blocker.chain_id, holdfast_job.id, holdfast_job.chain_id
-    FROM holdfast_blocker JOIN holdfast_job ON holdfast_job.seq = holdfast_blocker.job
-    WHERE holdfast_blocker.chain_id $any(chains: text)
-        AND holdfast_job.status IN ({", ".join(f"'{status}'" for status in OPEN)})
-    ORDER BY holdfast_job.seq"""
+    SELECT holdfast_blocker.chain_id, waiting.id, waiting.chain_id
+    FROM holdfast_blocker JOIN holdfast_job AS waiting ON waiting.seq $is(holdfast_blocker.job)
+    WHERE holdfast_blocker.chain_id $any(chains: text) AND {NEEDS_BLOCKER}
+    ORDER BY holdfast_blocker.job"""  # by the other side of the join it would go through all jobs in their order
 
 
 async def _refuse_referenced(tx: Tx, chains: Sequence[str]) -> None:
     rows = await tx.fetch_all(REFERENCES, chains=chains)
-    outside = [(UUID(chain_id), UUID(job)) for chain_id, job, chain_of_job in rows if chain_of_job not in chains]
+    own = set(chains)
+    outside = [(UUID(chain_id), UUID(job)) for chain_id, job, chain_of_job in rows if chain_of_job not in own]
     if outside:
         raise StillReferenced(outside)
 
@@ -141,8 +149,11 @@ async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
     logged = [each for each in locked if each.history and each.queue != INTERNAL_QUEUE]
     freed = [lanes.resumed(each.halts, each.id, {}) for each in locked if each.halts is not None]
     is_running = any(each.status == Status.RUNNING for each in locked)
-    await events.append(tx, [_deleted(each.id, each.seq) for each in logged] + freed, to_all=is_running)
+    await events.append(tx, [_deleted(each) for each in logged] + freed, hint=events.TO_ALL if is_running else None)
 
 
-def _deleted(job_id: str, seq: int) -> events.NewEvent:
-    return events.NewEvent(events.NO_JOB, "job:deleted", facts=json.dumps({"id": job_id, "seq": seq}))
+def _deleted(job: LockedJob) -> events.NewEvent:
+    """Say that a job is gone, and what the filters of readers must know of it: its row can no longer be asked."""
+    facts: dict[str, object] = {"id": job.id, "seq": job.seq, "chain_id": job.chain_id, "task": job.task}
+    facts |= {name: value for name, value in (("lane", job.lane), ("parent", job.parent)) if value is not None}
+    return events.NewEvent(events.NO_JOB, "job:deleted", facts=json.dumps(facts))

@@ -30,11 +30,11 @@ class Failed:
 
 # coalesce: plainly written it goes by the index of what has failed
 FAILED_BY = """
-    SELECT DISTINCT link.chain_id, waiting.seq, first.id, first.task, first.unique_key
-    FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
-    JOIN holdfast_job AS first ON first.id = waiting.chain_id
+    SELECT DISTINCT link.chain_id, link.job, first.id, first.task, first.unique_key
+    FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq $is(link.job)
+    JOIN holdfast_job AS first ON first.id $is(waiting.chain_id)
     WHERE link.chain_id $any(ids: text) AND link.state = 'failed' AND coalesce(waiting.status, '') = 'failed'
-    ORDER BY waiting.seq"""
+    ORDER BY link.job"""
 
 
 async def failed_by(tx: Tx, chain_ids: Iterable[str]) -> dict[str, list[Failed]]:
@@ -81,8 +81,8 @@ def keys_put_back(
 # who failed by several chains is still wanted back by one that is open, or has completed, and has not put it back yet
 WANTED_BACK = """
     SELECT waiting.chain_id, link.chain_id
-    FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq = link.job
-    JOIN holdfast_job AS blocker ON blocker.id = link.chain_id
+    FROM holdfast_blocker AS link JOIN holdfast_job AS waiting ON waiting.seq $is(link.job)
+    JOIN holdfast_job AS blocker ON blocker.id $is(link.chain_id)
     WHERE link.job $any(seqs: bigint) AND link.state = 'failed'
         AND coalesce(blocker.closed_as, 'completed') = 'completed'"""
 

@@ -19,11 +19,13 @@ from holdfast.database.tx import Row, Tx, one_write, repeatable
 from holdfast.models import RUN_PHASE, BlockerEnd, EventName
 from holdfast.outcomes import MOST_CRASHES
 from holdfast.states import Change, Status, guard
-from holdfast.store import admission, phase_rows, reads
+from holdfast.store import admission, delivery_backlog, phase_rows, reads
 from holdfast.store.chains import blockers
 from holdfast.store.chains.deletes import TOMBSTONE
 from holdfast.store.log import events
 from holdfast.store.rows import LockedJob
+from holdfast.unreadable import readable
+from holdfast.webhooks.receivers import ReceiverTrouble
 
 Place: TypeAlias = tuple[int, int]
 """A place in the order in which ready jobs are claimed: (sort_key, seq)."""
@@ -76,6 +78,12 @@ class Claimed(NamedTuple):
     crashes: int
     sort_key: int
     current_phase: str | None = None
+    attempts: int | None = None
+    """Its own budget of attempts; None leaves it to its task."""
+    error: str | None = None
+    """The last error of an earlier attempt, a JSON text."""
+    last_attempt_at: int | None = None
+    """When the attempt before this one began."""
     is_begun: bool = True
     """Whether its row says that its handler has begun; else a worker that dies has not died of it."""
     blockers: tuple[BlockerEnd, ...] = ()
@@ -123,12 +131,15 @@ TAKEN = {
 CLAIMED_COLUMNS = """holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt,
         holdfast_job.history, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
         holdfast_job.queue, holdfast_job.lane, holdfast_job.input, holdfast_job.used, holdfast_job.crashes,
-        holdfast_job.sort_key, holdfast_job.current_phase, holdfast_job.started_at IS NOT NULL AS is_begun"""
+        holdfast_job.sort_key, holdfast_job.current_phase, holdfast_job.attempts, holdfast_job.error,
+        holdfast_job.last_attempt_at, holdfast_job.started_at IS NOT NULL AS is_begun"""
 CLAIM = {
     database: f"""
     UPDATE holdfast_job
     SET status = 'running', gate = NULL, attempt = attempt + 1, used = used + 1, nonce = :nonce, worker = :worker,
+        reason = NULL,
         started_at = CASE WHEN crashes < {MOST_CRASHES - 1} THEN $now END,  -- a suspect's begins later
+        last_attempt_at = coalesce(started_at, last_attempt_at),
         lease_ms = lease.ms, lease_until = $now + lease.ms, version = version + 1
     FROM $list(lease: task text, ms bigint)
     WHERE holdfast_job.seq $in{taken}
@@ -137,7 +148,8 @@ CLAIM = {
     for database, taken in TAKEN.items()
 }
 # of the next ones the first :free begin; the others wait, if they may: who is passed over here is next in any case
-MAY_WAIT = "ready.used < {below} AND ready.interrupted = 0 AND ready.crashes = 0"
+MAY_WAIT = """ready.used < {below} AND ready.used < coalesce(ready.attempts - 1, {below})
+                AND ready.interrupted = 0 AND ready.crashes = 0"""
 NUMBERED = {
     "postgres": f"""
         SELECT next.seq, next.may_wait, row_number() OVER (ORDER BY next.sort_key, next.seq) AS number
@@ -161,8 +173,10 @@ CLAIM_AHEAD = {
     WITH numbered AS MATERIALIZED ({numbered})
     UPDATE holdfast_job
     SET status = 'running', gate = NULL, attempt = attempt + 1, used = used + 1, nonce = :nonce, worker = :worker,
+        reason = NULL,
         started_at = CASE WHEN crashes < {MOST_CRASHES - 1}
             AND holdfast_job.seq $in(SELECT seq FROM numbered WHERE number <= :free) THEN $now END,
+        last_attempt_at = coalesce(started_at, last_attempt_at),
         lease_ms = lease.ms, lease_until = $now + lease.ms, version = version + 1
     FROM $list(lease: task text, ms bigint)
     WHERE holdfast_job.seq $in(SELECT seq FROM numbered WHERE number <= :free OR may_wait)
@@ -248,10 +262,10 @@ async def _with_blockers(tx: Tx, rows: Sequence[Row], nonce: str) -> list[Claime
     links = sorted(await tx.fetch_all(blockers.LINKS, jobs=moved))
     if not links:
         return claimed
-    chains = await reads.chains_by_id(tx, [UUID(chain_id) for chain_id in {chain_id for _, _, chain_id in links}])
+    rows = await tx.fetch_all(reads.CHAINS_BY_ID, ids=list({chain_id for _, _, chain_id in links}))
     ends = {
         str(each.id): BlockerEnd(each.id, each.last_task, None if each.is_open else each.status, each.output)
-        for each in chains
+        for each in readable(rows, reads.to_chain)  # one that cannot be read counts as one that is gone
     }
     waited_for: dict[int, list[BlockerEnd]] = defaultdict(list)
     for seq, _, chain_id in links:
@@ -270,6 +284,8 @@ class Claims:
     """Whether more may have arrived than was admitted."""
     admitted: int = 0
     """How many arrivals were taken up, also of tasks that were not asked for: admission goes by queue."""
+    put_off: Sequence[tuple[int, str]] = ()
+    """The deliveries that were put off, and their receivers."""
 
 
 NEXT_ARRIVAL = """
@@ -289,15 +305,17 @@ async def admit_and_claim(
     ahead: int = 0,
     *,
     is_crowded: bool = False,
+    troubles: Sequence[ReceiverTrouble] = (),
 ) -> Claims:
     """Admit what has arrived in the queues of *wants*, then claim from those that are not paused.
 
     If enough is ready behind the *floor*, it is claimed and nothing admitted: who arrives comes behind that, save what
     is urgent, which is found when a claim begins without a floor, as whatever else sorts below it. But where the last
-    admission has left some (*is_crowded*), the next ones go on with it.
+    admission has left some (*is_crowded*), the next ones go on with it. Where receivers of webhooks are in trouble,
+    deliveries that are for them are put off before anything is claimed.
     """
     claimed: list[Claimed] = []
-    if floor != LOWEST and not is_crowded:
+    if floor != LOWEST and not is_crowded and not troubles:
         claimed = await claim(tx, wants, most, worker, nonce, floor, ahead)
         if len(claimed) == most + ahead:
             return Claims(claimed, more=True)
@@ -306,15 +324,17 @@ async def admit_and_claim(
     queues = sorted({each.queue for each in wants})
     admitted = [await admission.admit(tx, queue) for queue in queues]
     count, is_crowded = sum(admitted), max(admitted, default=0) == admission.MOST_ARRIVALS
+    put_off = await delivery_backlog.put_off(tx, troubles) if troubles else ()
     if wants and most + ahead > 0:
         found = await claim(tx, wants, most, worker, nonce, floor, ahead)
         claimed += found
         most, ahead = _left(found, most, ahead)
     if most + ahead == 0 or is_crowded or floor != LOWEST:  # below the floor there may be some
-        return Claims(claimed, more=True, is_crowded=is_crowded, admitted=count)
+        return Claims(claimed, more=True, is_crowded=is_crowded, admitted=count, put_off=put_off)
     rows = await tx.fetch_all(NEXT_ARRIVAL, given=[(queue,) for queue in queues])
     waits = [wait for (wait,) in rows if wait is not None]
-    return Claims(claimed, more=False, next_ms=max(min(waits), 0) if waits else None, admitted=count)
+    next_ms = max(min(waits), 0) if waits else None
+    return Claims(claimed, more=False, next_ms=next_ms, admitted=count, put_off=put_off)
 
 
 def _left(claimed: Sequence[Claimed], most: int, ahead: int) -> tuple[int, int]:

@@ -98,7 +98,7 @@ async def finish(tx: Tx, given: Current, output: str | None, successor: Continua
     ((version,),) = rows
     delivered = await steering.end_deliveries(tx, [job], Status.COMPLETED, asked)
     completed = [*_events(job, version, successor, asked), *enqueued, *delivered]
-    await events.append(tx, completed, to_all=job.status is Status.RUNNING)
+    await events.append(tx, completed, hint=events.TO_ALL if job.status is Status.RUNNING else None)
 
 
 def _refuse(job: LockedJob) -> None:

@@ -18,35 +18,55 @@ crashes back.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import NamedTuple
 
 from holdfast.database.tx import Row, Tx
 from holdfast.models import RESERVED
 from holdfast.outcomes import LOST, Facts, Kind, Outcome, lost
+from holdfast.store import task_rows
 from holdfast.store.jobs.claiming import IN_CHILD, Token, token_of
 from holdfast.store.jobs.settling import LOCK_RUNNING, Settlement, decide, lock_other_rows, write_ends
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
 from holdfast.store.workers import Machine, ended_by_restart
+from holdfast.times import EPOCH
+from holdfast.unreadable import object_of
 
 MOST_REAPED = 50
 
 
+class TakenBack(NamedTuple):
+    """A job that was taken back, the number of the attempt that was lost, and what it came to."""
+
+    seq: int
+    id: str
+    task: str
+    chain_id: str
+    attempt: int
+    outcome: Outcome
+
+
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """How many jobs were taken back, and the leases, in ms, of those that were expired but locked by somebody.
+    """Which jobs were taken back, and the leases, in ms, of those that were expired but locked by somebody.
 
     *now_ms* is the database's time. *is_late*: nothing was even looked at, for it was not the time that was expected.
     *has_arrivals*: a queue may have some; False only if it was seen that none has.
     """
 
     now_ms: int
-    count: int = 0
+    taken: Sequence[TakenBack] = ()
     locked: dict[int, int] = field(default_factory=dict)
     more: bool = False
     is_late: bool = False
     has_arrivals: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many were taken back."""
+        return len(self.taken)
 
 
 LATE_MS = 5_000
@@ -109,9 +129,9 @@ async def reap(
         return Reaped(now_ms)
     ripe = [seq for seq, lease_ms in found.items() if late_ms <= lease_ms / MARGIN_SHARE]
     rows = await tx.fetch_all(EXPIRED, seqs=ripe) if ripe else []
-    taken = await _take_back(tx, rows, machine)
-    locked = {seq: lease_ms for seq, lease_ms in found.items() if seq not in taken}
-    return Reaped(now_ms, len(taken), locked=locked, more=len(found) == most)
+    taken = await _take_back(tx, rows, machine, _lease_ended)
+    locked = found.keys() - {each.seq for each in taken}
+    return Reaped(now_ms, taken, {seq: found[seq] for seq in sorted(locked)}, more=len(found) == most)
 
 
 STILL_EXPIRED = """SELECT seq FROM holdfast_job WHERE seq $any(seqs: bigint) AND lease_until < $now"""
@@ -130,11 +150,13 @@ OF_DEAD = f"""
     ORDER BY lease_until LIMIT :most $skip_locked"""
 
 
-async def reap_dead(tx: Tx, workers: Sequence[str], most: int = MOST_REAPED, machine: Machine | None = None) -> int:
-    """Take back jobs of *workers* that are proved dead, lease or not; answer how many."""
+async def reap_dead(
+    tx: Tx, workers: Sequence[str], most: int = MOST_REAPED, machine: Machine | None = None
+) -> list[TakenBack]:
+    """Take back jobs of *workers* that are proved dead, lease or not; answer which."""
     names = [name for each in workers for name in (each, each + IN_CHILD)]
     rows = await tx.fetch_all(OF_DEAD, workers=names, most=most)
-    return len(await _take_back(tx, rows, machine))
+    return await _take_back(tx, rows, machine, lambda _: "the worker was gone; its process has ended")
 
 
 async def give_back_unwritten(tx: Tx, tokens: Sequence[Token]) -> int:
@@ -145,7 +167,7 @@ async def give_back_unwritten(tx: Tx, tokens: Sequence[Token]) -> int:
     """
     held = [to_locked(row) for row in await tx.fetch_all(LOCK_RUNNING, seqs=[each.seq for each in tokens])]
     jobs = await lock_other_rows(tx, [job for job in held if token_of(job) in tokens])
-    policies = await _policies(tx, jobs)
+    policies = await task_rows.policies_of(tx, {job.task for job in jobs})
     outcome = Outcome(Kind.GIVE_BACK, reason="its end could not be written")
     given_back = [
         (job, decide(job, Settlement(token_of(job), outcome, policies[job.task].get("halts_lane", True))))
@@ -171,7 +193,7 @@ async def absolve(tx: Tx, tokens: Sequence[Token], worker: str) -> int:
     The error on the row tells that a crash was counted for that very attempt, and from then on that it was none.
     """
     attempts = {each.seq: each.attempt for each in tokens}
-    found = [(seq, json.loads(error or "{}")) for seq, error in await tx.fetch_all(ACCUSED, seqs=sorted(attempts))]
+    found = [(seq, object_of(error)) for seq, error in await tx.fetch_all(ACCUSED, seqs=sorted(attempts))]
     ours = [
         (seq, json.dumps(error | {"type": "LeaseLost", "message": "the worker lives; its lease was over"}))
         for seq, error in found
@@ -182,35 +204,32 @@ async def absolve(tx: Tx, tokens: Sequence[Token], worker: str) -> int:
     return len(ours)
 
 
-POLICIES = """SELECT name, policy FROM holdfast_task WHERE name $any(names: text)"""
+def _lease_ended(job: LockedJob) -> str:
+    ended_at = EPOCH + timedelta(milliseconds=job.lease_until or 0)
+    return f"the worker was gone; its lease ended at {ended_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-async def _policies(tx: Tx, jobs: Sequence[LockedJob]) -> dict[str, dict[str, Any]]:
-    """Read what the tasks of *jobs* say, for those who do not have the code."""
-    names = sorted({job.task for job in jobs})
-    found = await tx.fetch_all(POLICIES, names=names) if names else []
-    return {name: {} for name in names} | {name: json.loads(policy) for name, policy in found}
-
-
-async def _take_back(tx: Tx, rows: Sequence[Row], machine: Machine | None) -> set[int]:
+async def _take_back(
+    tx: Tx, rows: Sequence[Row], machine: Machine | None, message: Callable[[LockedJob], str]
+) -> list[TakenBack]:
     """Take back what we have locked, with the other rows where their end is written; answer which jobs."""
     if not rows:
-        return set()
+        return []
     held = [(to_locked(row[:-1]), row[-1]) for row in rows]
     workers = {job.seq: worker for job, worker in held}
     jobs = await lock_other_rows(tx, [job for job, _ in held])
-    policies = await _policies(tx, jobs)
+    policies = await task_rows.policies_of(tx, {job.task for job in jobs})
     restarted = await ended_by_restart(tx, sorted(set(workers.values())), machine) if machine else set()
     ending = []
     for job in jobs:
         policy = policies[job.task]
-        attempts = policy.get("attempts")
+        attempts = policy.get("attempts") if job.attempts is None else job.attempts
         has_attempts = attempts is None or job.used < attempts
         worker = workers[job.seq]
         outcome = lost(
             job.crashes,
             policy.get("on_lost", "retry"),
-            f"the worker was gone; the lease ended at {job.lease_until}",
+            message(job),
             Facts(job.attempt, job.used, worker),
             has_attempts=has_attempts,
             is_blamed=not (worker.endswith(IN_CHILD) or worker in restarted),
@@ -222,4 +241,4 @@ async def _take_back(tx: Tx, rows: Sequence[Row], machine: Machine | None) -> se
         settlement = Settlement(token_of(job), outcome, policy.get("halts_lane", True))
         ending.append((job, decide(job, settlement)))
     await write_ends(tx, ending)
-    return {job.seq for job in jobs}
+    return [TakenBack(job.seq, job.id, job.task, job.chain_id, job.attempt, each.outcome) for job, each in ending]

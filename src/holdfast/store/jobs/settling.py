@@ -18,14 +18,15 @@ from uuid import UUID
 from holdfast.database.tx import Tx
 from holdfast.errors import HoldfastError
 from holdfast.models import DELIVER, EventName, PhaseStatus
-from holdfast.outcomes import POISON, Kind, Outcome
+from holdfast.outcomes import POISON, Kind, Outcome, why_it_halts
 from holdfast.states import MOVES, TERMINAL, Change, Gate, Status, guard, guard_by
 from holdfast.store import lanes, phase_rows
 from holdfast.store.chains import blockers, chain_ends, continuations
 from holdfast.store.chains.continuations import continued
 from holdfast.store.jobs.claiming import FENCE, ClaimState, Token, claim_states, token_of
 from holdfast.store.log import events, fan_out
-from holdfast.store.rows import AGAIN_MS, LOCKED, LockedJob, leave_to_admission, to_locked
+from holdfast.store.rows import AGAIN_MS, LOCKED, LockedJob, instant, leave_to_admission, to_locked
+from holdfast.times import instant_text
 
 NO_CHAINS: Mapping[UUID, UUID] = MappingProxyType({})
 
@@ -185,25 +186,25 @@ def decide(job: LockedJob, settlement: Settlement) -> Settlement:
 
 def as_requested(job: LockedJob, outcome: Outcome) -> Outcome:
     """Put a requested cancel, or pause, before what the attempt came to; its end by itself beats only a pause."""
-    why = job.reason or outcome.reason  # what was said with a request, if one was made
-    if job.cancel_requested_at is not None:
-        return replace(outcome, kind=Kind.CANCEL, output=None, reason=why, successor=None)
+    if job.cancel_requested_at is not None:  # however the handler then ended, it was cancelled for what was said
+        return replace(outcome, kind=Kind.CANCEL, output=None, reason=job.reason, successor=None)
     if job.pause_requested_at is None:
         return outcome
     is_crash = outcome.is_crash and outcome.reason != POISON
     pauses = outcome.kind is Kind.PAUSE or leads_to(outcome.kind) is Status.PENDING or is_crash
-    return replace(outcome, kind=Kind.PAUSE, reason=why) if pauses else outcome
+    return replace(outcome, kind=Kind.PAUSE, reason=job.reason or outcome.reason) if pauses else outcome
 
 
+DUE = "coalesce(CASE WHEN given.run_at > $now THEN given.run_at END, $now + given.delay)"
+"""When a job runs again: at its time, if that is not past, else after its delay, which is 0 if it has a time."""
 WRITE_ENDS = f"""
     UPDATE holdfast_job
     SET status = given.status, gate = given.gate, head = given.head,
         place = CASE given.head WHEN 1 THEN place END,
         output = given.output, reason = given.reason,
         error = CASE given.status WHEN 'completed' THEN NULL ELSE coalesce(given.error, holdfast_job.error) END,
-        run_at = CASE given.status WHEN 'pending' THEN coalesce(given.run_at, $now + given.delay)
-            ELSE holdfast_job.run_at END,
-        wake_at = CASE given.gate WHEN 'arrival' THEN coalesce(given.run_at, $now + given.delay) END,
+        run_at = CASE given.status WHEN 'pending' THEN {DUE} ELSE holdfast_job.run_at END,
+        wake_at = CASE given.gate WHEN 'arrival' THEN {DUE} END,
         used = used - given.given_back, interrupted = holdfast_job.interrupted + given.interrupted,
         crashes = crashes + given.crashed, worker = NULL, lease_until = NULL,
         started_at = CASE given.begun WHEN 1 THEN coalesce(started_at, $now) ELSE started_at END,
@@ -216,7 +217,7 @@ WRITE_ENDS = f"""
         crashed bigint, closed_as text, finished bigint, begun bigint)
     WHERE {FENCE}
         AND {guard_by("given.change", {change: change for change, _ in CHANGES.values()})}
-    RETURNING holdfast_job.seq, holdfast_job.version"""
+    RETURNING holdfast_job.seq, holdfast_job.version, holdfast_job.run_at"""
 
 
 async def write_ends(
@@ -232,7 +233,8 @@ async def write_ends(
     handing_on = {each.lane for each in steps if each.hands_on_its_place and each.lane is not None}
     passing = {job.lane for job, each in decided if job.lane is not None and not _keeps_lane(job, each)}
     mine = await lanes.lock(tx, passing)
-    versions: dict[int, int] = dict(await tx.fetch_all(WRITE_ENDS, given=[_values(job, each) for job, each in decided]))
+    rows = await tx.fetch_all(WRITE_ENDS, given=[_values(job, each) for job, each in decided])
+    written = {seq: (version, run_at) for seq, version, run_at in rows}
     await phase_rows.end(tx, [end for job, each in decided if (end := _end_of_phases(job, each)) is not None])
     ends = [chain_ends.end_of(job, leads_to(each.outcome.kind)) for job, each in decided if _closes(each)]
     closed = await chain_ends.close(tx, ends)
@@ -242,7 +244,7 @@ async def write_ends(
     left = {job.seq for job, each in decided if job.lane in stuck and not _keeps_lane(job, each)}
     left |= {each.first for each in closed if each.chain_id in unfinished}
     await leave_to_admission(tx, sorted(left), AGAIN_MS)
-    ended = [event for job, each in decided for event in _events(job, each, versions[job.seq])]
+    ended = [event for job, each in decided for event in _events(job, each, *written[job.seq])]
     delivered = await fan_out.mark_targets(tx, _delivery_ends(decided))
     await events.append(tx, ended + enqueued + delivered)
     await blockers.move(tx, moved, announce_blocked=False)
@@ -315,19 +317,24 @@ def _values(job: LockedJob, settlement: Settlement) -> tuple[object, ...]:
     )
 
 
-def _events(job: LockedJob, settlement: Settlement, version: int) -> Iterator[events.NewEvent]:
+def _events(job: LockedJob, settlement: Settlement, version: int, run_at: int) -> Iterator[events.NewEvent]:
     """Say what became of the job, and of its chain and its lane."""
     outcome = settlement.outcome
     _, name = CHANGES[outcome.kind]
     status = leads_to(outcome.kind)
-    said = {"reason": outcome.reason, "error": json.loads(outcome.error) if outcome.error else None}
+    error = json.loads(outcome.error) if outcome.error else None
+    said = {"reason": outcome.reason, "error": error}
+    if outcome.kind in (Kind.RETRY, Kind.RESCHEDULE):
+        said["run_at"] = instant_text(instant(run_at))
+    if outcome.kind is Kind.LOST and error is not None:
+        said["worker"] = error.get("worker")
     facts = {key: value for key, value in said.items() if value is not None} | continued(outcome.successor)
     seq, attempt = job.seq, job.attempt
     yield events.NewEvent(seq, name, status, version, attempt, json.dumps(facts) if facts else None)
     if status is Status.COMPLETED and outcome.successor is None:
         yield events.NewEvent(seq, "chain:completed", status, version, attempt)
     if job.lane is not None and job.head and status in HALTING and _keeps_lane(job, settlement):
-        yield lanes.halted(job.lane, job.id, outcome.reason)
+        yield lanes.halted(job.lane, job.id, why_it_halts(outcome.reason, error))
 
 
 HALTING = (Status.FAILED, Status.PAUSED)

@@ -10,7 +10,6 @@ running job until it ends, and then as the reason of its end if it ends by that.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
@@ -20,11 +19,12 @@ from holdfast.database.tx import Operation, Tx
 from holdfast.errors import Busy, JobNotFound, StatusConflict, UniqueConflict
 from holdfast.models import DELIVER, Asked, CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
-from holdfast.store import admission, lanes, phase_rows, reads, unique
+from holdfast.store import admission, lanes, phase_rows, reads, task_rows, unique
 from holdfast.store.chains import chain_ends, dependents
 from holdfast.store.chains.deletes import TOMBSTONE
 from holdfast.store.log import events, fan_out
-from holdfast.store.rows import LOCKED, LockedJob, to_locked
+from holdfast.store.rows import LOCKED, LockedJob, instant, to_locked
+from holdfast.times import instant_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,11 +58,11 @@ class CurrentJob:
 CURRENT = """
     SELECT asked.id, last.id, last.seq,
         (SELECT first.seq FROM holdfast_job AS first WHERE first.id = asked.chain_id)
-    FROM holdfast_job AS asked JOIN holdfast_job AS last ON last.seq = coalesce(
+    FROM holdfast_job AS asked JOIN holdfast_job AS last ON last.seq $is(coalesce(
         (SELECT later.seq FROM holdfast_job AS later
             WHERE later.chain_id = asked.chain_id AND later.chain_index > 0
             ORDER BY later.chain_index DESC LIMIT 1),
-        asked.seq)
+        asked.seq))
     WHERE asked.id $any(ids: text)"""
 
 
@@ -136,7 +136,6 @@ REQUEST_PAUSE = f"""
         version = version + 1
     WHERE seq $any(seqs: bigint) AND pause_requested_at IS NULL AND {guard(Change.REQUEST)}
     RETURNING seq, version"""
-PAUSING_TASKS = """SELECT name, policy FROM holdfast_task WHERE name $any(names: text)"""
 
 
 async def cancel(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[CancelAnswer]:
@@ -166,7 +165,7 @@ async def _cancel_now(tx: Tx, jobs: Sequence[LockedJob], asked: Asked) -> None:
     closed = await chain_ends.close(tx, [chain_ends.end_of(job, Status.CANCELLED) for job in jobs])
     await chain_ends.unmark(tx, [job.chain_id for job in jobs if job.stale_at is not None])
     await chain_ends.leave_dependents_to_admission(tx, closed)
-    await _announce(tx, jobs, versions, "job:cancelled", Status.CANCELLED, asked)
+    await _announce(tx, jobs, versions, "job:cancelled", Status.CANCELLED, asked.facts())
     await events.append(tx, _resumed_lanes(jobs, asked) + await end_deliveries(tx, jobs, Status.CANCELLED, asked))
 
 
@@ -192,22 +191,19 @@ def _resumed_lanes(jobs: Iterable[LockedJob], asked: Asked) -> list[events.NewEv
 
 async def _paused_instead(tx: Tx, running: Sequence[LockedJob]) -> set[str]:
     """Name the tasks whose running jobs are paused when they are to be cancelled."""
-    if not running:
-        return set()
-    rows = await tx.fetch_all(PAUSING_TASKS, names=sorted({job.task for job in running}))
-    return {name for name, policy in rows if json.loads(policy).get("cancel_running") == "pause"}
+    policies = await task_rows.policies_of(tx, {job.task for job in running})
+    return {name for name, policy in policies.items() if policy.get("cancel_running") == "pause"}
 
 
 async def _request(tx: Tx, jobs: Sequence[LockedJob], sql: str, name: EventName, asked: Asked) -> None:
     if jobs:
         rows = await tx.fetch_all(sql, seqs=[job.seq for job in jobs], reason=asked.why)
-        await _announce(tx, jobs, dict(rows), name, Status.RUNNING, asked)
+        await _announce(tx, jobs, dict(rows), name, Status.RUNNING, asked.facts())
 
 
 async def _announce(
-    tx: Tx, jobs: Sequence[LockedJob], versions: dict[int, int], name: EventName, status: Status, asked: Asked
+    tx: Tx, jobs: Sequence[LockedJob], versions: dict[int, int], name: EventName, status: Status, facts: str | None
 ) -> None:
-    facts = asked.facts()
     done = [job for job in jobs if job.seq in versions]
     await events.append(tx, [events.NewEvent(j.seq, name, status, versions[j.seq], j.attempt, facts) for j in done])
 
@@ -232,18 +228,19 @@ async def pause(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[PauseAnswer]:
     _refuse(waiting, Change.PAUSE)
     if waiting:
         versions: dict[int, int] = dict(await tx.fetch_all(PAUSE, seqs=[job.seq for job in waiting], reason=asked.why))
-        await _announce(tx, waiting, versions, "job:paused", Status.PAUSED, asked)
+        await _announce(tx, waiting, versions, "job:paused", Status.PAUSED, asked.facts())
         halting = [(job.lane, job.id) for job in waiting if job.lane is not None and job.head]
         await events.append(tx, [lanes.halted(lane, id_, asked.why) for lane, id_ in halting])
     await _request(tx, running, REQUEST_PAUSE, "job:pausing", asked)
-    answers = {job.seq: PauseAnswer.REQUESTED if job in running else PauseAnswer.PAUSED for job in jobs}
+    answers = dict.fromkeys((job.seq for job in waiting), PauseAnswer.PAUSED)
+    answers |= dict.fromkeys((job.seq for job in running), PauseAnswer.REQUESTED)
     return await _in_order(tx, ids, answers)
 
 
 # what has blockers is counted anew: which of them have closed meanwhile nobody has written down; but what has a place
 # in its lane was released before it got it, and keeps it
 WAITS_FOR_NOBODY = """(place IS NOT NULL OR (SELECT 1 FROM holdfast_blocker
-            WHERE holdfast_blocker.job = holdfast_job.seq AND holdfast_blocker.position = 0) IS NULL)"""
+            WHERE holdfast_blocker.job = holdfast_job.seq ORDER BY holdfast_blocker.position LIMIT 1) IS NULL)"""
 AGAIN = f"""
     status = CASE WHEN {WAITS_FOR_NOBODY} THEN 'pending' ELSE 'blocked' END,
         gate = CASE gate WHEN 'lane' THEN 'lane' ELSE 'arrival' END,
@@ -268,7 +265,7 @@ RETRY = f"""
 async def resume(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
     """Let paused jobs go on, in their place and with the attempts they have used."""
     jobs = await lock(tx, ids)
-    _refuse(jobs, Change.RESUME, "retry() runs what has failed or was cancelled again")
+    _refuse(jobs, Change.RESUME, "hf.retry(job) runs failed and cancelled jobs again")
     await _open_again(tx, jobs, RESUME, asked)
     return await _read(tx, ids)
 
@@ -276,7 +273,7 @@ async def resume(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
 async def retry(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
     """Run failed or cancelled jobs again, with a new budget of attempts; their unique keys must be free."""
     jobs = await lock(tx, ids)
-    _refuse(jobs, Change.RETRY, "start_again() runs a completed one anew")
+    _refuse(jobs, Change.RETRY, "hf.start_again(job) starts a new chain with the same input")
     await take_keys(tx, sorted({job.chain_id for job in jobs}))
     await _open_again(tx, jobs, RETRY, asked)
     return await _read(tx, ids)
@@ -328,7 +325,7 @@ RESCHEDULE = f"""
             ELSE $now + :delay END,
         gate = CASE gate WHEN 'lane' THEN 'lane' ELSE 'arrival' END, version = version + 1
     WHERE seq $any(seqs: bigint) AND {guard(Change.RESCHEDULE)}
-    RETURNING seq, version"""
+    RETURNING seq, version, run_at"""
 
 
 async def reschedule(tx: Tx, ids: Sequence[UUID], run_at_ms: int, delay_ms: int, asked: Asked) -> list[Job]:
@@ -337,7 +334,9 @@ async def reschedule(tx: Tx, ids: Sequence[UUID], run_at_ms: int, delay_ms: int,
     _refuse(jobs, Change.RESCHEDULE)
     seqs = [job.seq for job in jobs]
     rows = await tx.fetch_all(RESCHEDULE, seqs=seqs, run_at=run_at_ms, delay=delay_ms)
-    await _announce(tx, jobs, dict(rows), "job:rescheduled", Status.PENDING, asked)
+    due_at = rows[0][2]  # one statement, one time
+    facts = asked.facts(run_at=instant_text(instant(due_at)))
+    await _announce(tx, jobs, {seq: version for seq, version, _ in rows}, "job:rescheduled", Status.PENDING, facts)
     return await _read(tx, ids)
 
 

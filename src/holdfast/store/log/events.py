@@ -10,22 +10,29 @@ to say the same twice. `reading` makes two events of it.
 
 Every state move comes by here, so it is here that hints are sent, in the statement that appends: to whoever sleeps, if
 something may have grown; in any case if something is asked of a running handler; because a job was claimed or comes
-along, only to who follows the log. And here webhooks are made of what happens, whether or not it is kept.
+along, only to who follows the log. And here what somebody may want a webhook of is put into the outbox, whether or not
+it is kept.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import cache
+from uuid import UUID
 
 from holdfast.database.tx import Row, Tx, commit_with
-from holdfast.models import TRIGGERS, EventName
+from holdfast.models import TRIGGERS, EventName, Start
 from holdfast.store.log import fan_out
+from holdfast.store.rows import Inserted, instant
 from holdfast.store.rows import NewEvent as NewEvent  # noqa: PLC0414 - who appends something finds it here
+from holdfast.times import instant_text
 
 NO_JOB = 0
 
+TO_ALL, TO_SLEEPERS, TO_READERS = "$hint", "$hint_sleepers", "$hint_readers"
+"""Whom a hint goes to: also to running handlers, to workers and readers that sleep, or only to sleeping readers."""
 APPEND = {
     hint: f"""
     INSERT INTO holdfast_event (job, name, at, status, version, attempt, facts)
@@ -34,7 +41,7 @@ APPEND = {
     WHERE {hint}  -- SQLite reads `FROM … ORDER` after a list only with a WHERE between
         AND coalesce((SELECT told.history FROM holdfast_job AS told WHERE told.seq = given.job), 1) = 1
     $in_order(given)"""
-    for hint in ("$hint", "$hint_sleepers", "$hint_readers")
+    for hint in (TO_ALL, TO_SLEEPERS, TO_READERS)
 }
 CLOSES = "closes"
 """The fact by which a `job:completed` says that it has completed its chain, too."""
@@ -44,12 +51,35 @@ COMPLETED: tuple[EventName, ...] = ("job:completed", "chain:completed")
 QUIET = frozenset(("job:started", "job:progress", "job:blocked"))
 
 
-async def append(tx: Tx, facts: Sequence[NewEvent], *, to_all: bool = False) -> None:
-    """Append *facts* in their order; *to_all*: a running handler is concerned by what does not say so itself."""
+MOST_NAMED = 100
+"""How many of its blockers an event of a job names: it may wait for thousands."""
+
+
+def named(chains: Iterable[object]) -> list[str]:
+    """Name the blockers of a job as its events do, each once."""
+    return [str(each) for each in dict.fromkeys(chains)][:MOST_NAMED]
+
+
+def due_at(new: Inserted, start: Start) -> datetime:
+    """Say when a job that was inserted may run."""
+    return instant(start.run_at_ms) if start.run_at_ms else new.created_at + timedelta(milliseconds=start.delay_ms)
+
+
+def enqueued(new: Inserted, start: Start, chains: Mapping[UUID, UUID]) -> NewEvent:
+    """Say that a job was inserted, when it is due if that is later, and which of *chains* it waits for."""
+    said: dict[str, object] = json.loads(start.facts) if start.facts else {}
+    if (due := due_at(new, start)) > new.created_at:
+        said["run_at"] = instant_text(due)
+    if start.blockers:
+        said["blockers"] = named(chains[each] for each in start.blockers)
+    return NewEvent(new.seq, "job:enqueued", new.status, version=1, attempt=0, facts=json.dumps(said) if said else None)
+
+
+async def append(tx: Tx, facts: Sequence[NewEvent], *, hint: str | None = None) -> None:
+    """Append *facts* in their order, with *hint* if others are concerned than their names say."""
     if facts:
-        hint = "$hint" if to_all else _hint({each.name for each in facts})
-        await tx.execute(APPEND[hint], given=in_few_rows(facts))
-        await _deliver(tx, [each for each in facts if each.name in TRIGGERS])
+        await tx.execute(APPEND[hint or _hint({each.name for each in facts})], given=in_few_rows(facts))
+        await fan_out.want(tx, [each for each in facts if each.name in TRIGGERS])
 
 
 def in_few_rows(facts: Sequence[NewEvent]) -> list[NewEvent]:
@@ -62,14 +92,6 @@ def in_few_rows(facts: Sequence[NewEvent]) -> list[NewEvent]:
         else:
             rows.append(each)
     return rows
-
-
-async def _deliver(tx: Tx, facts: Sequence[NewEvent]) -> None:
-    """Make the webhooks that *facts*, which are triggers, ask for."""
-    made = await fan_out.fan_out(tx, facts) if facts else []
-    if made:
-        enqueued = [NewEvent(each.seq, "job:enqueued", each.status, version=1, attempt=0) for each in made]
-        await tx.execute(APPEND["$hint_sleepers"], given=enqueued)
 
 
 # what a row of `moved` says, once for each name; SQLite reads it from the rows themselves
@@ -100,7 +122,8 @@ async def move(
         await tx.execute(_events_of_jobs(tuple(written)), facts=said, jobs=[row[0] for row in moved])
     triggers = [name for name in names if name in TRIGGERS]
     wanted = [row for row in moved if row[-1]] if triggers else []
-    await _deliver(tx, [NewEvent(row[0], name, row[1], row[2], row[3], facts) for row in wanted for name in triggers])
+    told = [(row, name) for row in wanted for name in triggers]
+    await fan_out.want(tx, [NewEvent(row[0], name, row[1], row[2], row[3], facts) for row, name in told])
     return moved
 
 
@@ -144,5 +167,5 @@ def _names_table(names: tuple[EventName, ...]) -> str:
 
 def _hint(names: set[EventName]) -> str:
     if names & REQUESTS:
-        return "$hint"
-    return "$hint_readers" if names <= QUIET else "$hint_sleepers"
+        return TO_ALL
+    return TO_READERS if names <= QUIET else TO_SLEEPERS

@@ -1,10 +1,11 @@
-"""Webhooks in the store: which events want one, the deliveries made for them, and what the end of one leaves behind.
+"""Webhooks in the store: which events want one, what a delivery is, and what the end of one leaves behind.
 
-A delivery is a job like any other, of the engine's own task, on the internal queue, with its body fixed. It is inserted
-in the transaction in which its event happens, so it exists if and only if the event does; `events` comes by here. Who
-wants no webhook pays nothing for it: a move says by itself whether one may be wanted (`MAY_WANT`), the rest asks once.
+An event that somebody may want puts one row into the outbox, in its own transaction, so the row exists if and only if
+the event does; `events` comes by here. `outbox` makes the deliveries of it afterwards. Who wants no webhook pays
+nothing for it: a move says by itself whether one may be wanted (`MAY_WANT`), the rest asks once.
 
-A job's own address takes the place of the subscriptions. What the engine does for itself makes no deliveries.
+A delivery is a job like any other, of the engine's own task, on the internal queue, with its body fixed. A job's own
+address takes the place of the subscriptions. What the engine does for itself makes no deliveries.
 
 *Order.* The deliveries of one job to one receiver stand in a lane of their own, which they never halt; two receivers
 have two, for one that does not answer shall not hold up the other. A lane keeps the order in which jobs join it, and
@@ -23,38 +24,63 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import Row, Tx
-from holdfast.ids import id_that_follows
-from holdfast.models import DEFAULT_TRIGGERS, DELIVER, GONE, INTERNAL_QUEUE, EventName, Job, Start
+from holdfast.models import DEFAULT_TRIGGERS, DELIVER, GONE, INTERNAL_QUEUE, EventName, Start
 from holdfast.states import Status
-from holdfast.store import rows
-from holdfast.store.rows import COLUMNS, FACTS, SILENT, Inserted, NewEvent, instant, to_job
-from holdfast.wire.job_json import instant_text
-from holdfast.wire.webhook_body import body
+from holdfast.store.rows import SILENT, NewEvent
+from holdfast.webhooks.addresses import receiver_of
 
 LANE = "holdfast.webhook."
 """What the lanes of deliveries begin with; the id of the job, and that of the subscription, come after it."""
 
-# coarse: who wants other events that end alike is sorted out by whoever makes the deliveries
+
+def _in_sql(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+# coarse: who wants other events that end alike is sorted out when the row is written
 MAY_WANT = """(coalesce(holdfast_job.webhook, '') <> '' OR (holdfast_job.webhook IS NULL AND EXISTS (
         SELECT 1 FROM holdfast_subscription AS asking
         WHERE asking.disabled_at IS NULL AND asking.events LIKE '%:completed"%')))"""
 """Whether a job that completes may want a webhook; of subscriptions it is asked once for a whole statement."""
 
-WANTED = f"""
-    SELECT given.nr_of_fact, $now, holdfast_job.task, holdfast_job.webhook, asking.id, asking.url, asking.events,
-        asking.tasks, asking.secrets
-    FROM $list(given: nr_of_fact bigint, job bigint, name text)
-        JOIN holdfast_job ON holdfast_job.seq = given.job
-        LEFT JOIN holdfast_subscription AS asking ON holdfast_job.webhook IS NULL AND asking.disabled_at IS NULL
-            AND asking.events LIKE '%"' || given.name || '"%'
-    WHERE holdfast_job.queue <> '{INTERNAL_QUEUE}'
-        AND (coalesce(holdfast_job.webhook, '') <> '' OR asking.id IS NOT NULL)
-    ORDER BY given.nr_of_fact, asking.created_at, asking.id"""
-JOBS = f"""SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE seq $any(seqs: bigint)"""
+# `replace` finds a name with whatever is in it; LIKE takes an underscore for any letter
+_WANT = f"""
+    INSERT INTO holdfast_outbox (job, event, at, status, version, attempt, facts, error, id, chain_id, chain_index,
+        task, queue, tags, webhook, created_at, subscribed)
+    SELECT given.job, given.name, $now, given.status, given.version, given.attempt, given.facts, told.error, told.id,
+        told.chain_id, told.chain_index, told.task, told.queue, told.tags, told.webhook, told.created_at,
+        (SELECT max(coalesce(latest.active_since, latest.created_at)) FROM holdfast_subscription AS latest)
+    FROM $list(given: job bigint, name text, status text, version bigint, attempt bigint, facts text)
+        JOIN TOLD
+    WHERE told.queue <> '{INTERNAL_QUEUE}'
+        AND ((coalesce(told.webhook, '') <> '' AND given.name IN ({_in_sql(DEFAULT_TRIGGERS)}))
+            OR (told.webhook IS NULL AND EXISTS (SELECT 1 FROM holdfast_subscription AS asking
+                WHERE asking.disabled_at IS NULL AND asking.events LIKE '%"' || given.name || '"%'
+                    AND (asking.tasks IS NULL OR replace(asking.tasks, '"' || told.task || '"', '') <> asking.tasks))))
+    $in_order(given)"""
+# joined plainly, PostgreSQL compares each event with every job if the table was analysed when it was empty: a million
+# comparisons for a thousand events; what has an OFFSET is looked up for each
+WANT = {
+    "postgres": _WANT.replace(
+        "TOLD", "LATERAL (SELECT * FROM holdfast_job WHERE holdfast_job.seq = given.job OFFSET 0) AS told ON true"
+    ),
+    "sqlite": _WANT.replace("TOLD", "holdfast_job AS told ON told.seq = given.job"),
+}
+
+
+async def want(tx: Tx, facts: Sequence[NewEvent]) -> None:
+    """Put *facts*, all of them triggers, into the outbox as far as somebody may want a webhook of them: one statement.
+
+    It only inserts, and locks nothing, for it may stand in a caller's transaction.
+    """
+    if facts:
+        await tx.execute(WANT[tx.database], given=facts)
+
+
 RECORD = """
-    INSERT INTO holdfast_delivery (job, target, event, subscription)
-    SELECT given.job, given.target, given.event, given.subscription
-    FROM $list(given: job bigint, target bigint, event text, subscription text)
+    INSERT INTO holdfast_delivery (job, target, event, subscription, receiver)
+    SELECT given.job, given.target, given.event, given.subscription, given.receiver
+    FROM $list(given: job bigint, target bigint, event text, subscription text, receiver text)
     WHERE true"""
 
 
@@ -89,61 +115,20 @@ class DeliveryInput:
         )
 
 
-class WebhookTarget(NamedTuple):
-    """A receiver that is to be told of a fact."""
+class DeliveryRecord(NamedTuple):
+    """What is written down of a delivery: its seq, that of the job that it is about, and where it goes."""
 
-    fact: NewEvent
-    at_ms: int
-    url: str
+    job: int
+    target: int
+    event: str
     subscription: str | None
-    secrets: Sequence[str]
+    url: str
 
 
-async def fan_out(tx: Tx, facts: Sequence[NewEvent]) -> list[Inserted]:
-    """Insert a delivery for everybody who is to be told of *facts*, all of them triggers; give the new jobs."""
-    asked = [(nr, fact.job, fact.name) for nr, fact in enumerate(facts)]
-    found = await tx.fetch_all(WANTED, given=asked) if asked else []
-    receivers = [receiver for row in found if (receiver := _receiver(facts[row[0]], row)) is not None]
-    if not receivers:
-        return []
-    seqs = sorted({receiver.fact.job for receiver in receivers})
-    targets = {job.seq: job for job in map(to_job, await tx.fetch_all(JOBS, seqs=seqs))}
-    starts = {
-        each.id: (each, receiver) for receiver in receivers for each in [_start(receiver, targets[receiver.fact.job])]
-    }
-    inserted = await rows.insert(tx, [start for start, _ in starts.values()])
-    made = [(each.seq, starts[each.id][1]) for each in inserted]
-    await record(tx, [(seq, receiver.fact.job, receiver.fact.name, receiver.subscription) for seq, receiver in made])
-    return inserted
-
-
-async def record(tx: Tx, given: Sequence[tuple[int, int, str, str | None]]) -> None:
-    """Write down of deliveries which job they are about, by its seq, and its event and subscription."""
-    if given:
-        await tx.execute(RECORD, given=given)
-
-
-def _receiver(fact: NewEvent, row: Row) -> WebhookTarget | None:
-    """Read a row of WANTED; None if it is not wanted after all."""
-    _, now, task, own, subscription, url, events, tasks, secrets = row
-    if own is not None:
-        return WebhookTarget(fact, now, own, None, ()) if fact.name in DEFAULT_TRIGGERS else None
-    if fact.name not in json.loads(events) or (tasks is not None and task not in json.loads(tasks)):
-        return None
-    return WebhookTarget(fact, now, url, subscription, json.loads(secrets) if secrets else ())
-
-
-def _start(receiver: WebhookTarget, job: Job) -> Start:
-    fact = receiver.fact
-    at = instant_text(instant(receiver.at_ms)) or ""
-    posted = body(fact.name, at, job, status=fact.status, attempt=fact.attempt, version=fact.version, facts=fact.facts)
-    delivery = DeliveryInput(
-        receiver.url, posted, fact.name, str(job.id), receiver.subscription, receiver.secrets, receiver.at_ms
-    )
-    new_id = id_that_follows(
-        receiver.at_ms, fact.job, str(job.id), fact.version, fact.name, fact.facts, receiver.subscription
-    )
-    return delivery.start(new_id)
+async def record(tx: Tx, made: Sequence[DeliveryRecord]) -> None:
+    """Write down of deliveries what they are about, and whom they are for."""
+    if made:
+        await tx.execute(RECORD, given=[(*each[:-1], receiver_of(each.url)) for each in made])
 
 
 TARGETS = """SELECT job, target, event, subscription FROM holdfast_delivery WHERE job $any(jobs: bigint)"""

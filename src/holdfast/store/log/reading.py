@@ -17,20 +17,22 @@ import json
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 from uuid import UUID
 
 from holdfast.database.hints import Horizon
 from holdfast.database.tx import Row, Tx
-from holdfast.errors import CursorExpired, UsageError
-from holdfast.models import INTERNAL_QUEUE, RESERVED, Event, EventName, Job, JobEvent, JobEventName, Page
+from holdfast.errors import CursorExpired, Unreadable, UsageError
+from holdfast.models import INTERNAL_QUEUE, RESERVED, Event, EventFacts, EventName, Job, JobEvent, JobEventName, Page
 from holdfast.store.log.events import CLOSES, CLOSING, NO_JOB
 from holdfast.store.log.pruning import SO_FAR, TRIMMED, TRIMMED_BY
 from holdfast.store.reads import get_job, read_cursor, write_cursor
 from holdfast.store.rows import COLUMNS, FACTS, SEQ_AT, STATUSES, Decode, instant, to_job
+from holdfast.unreadable import CANNOT_READ, object_of, readable
 from holdfast.wire.cursors import Cursor, Position, SeqCursor, Snapshot, SnapshotCursor, behind_row, last_row
 
 NO_END = 2**63 - 1
+EVENT_NAMES = frozenset(get_args(EventName))
 KEPT_JOBS = 1_000  # for the next lines: a job is often started and completed within a few hundred events
 
 HEADS = {
@@ -125,8 +127,9 @@ def in_halves(row: LogRow) -> list[LogRow]:
     """Give the events that *row* stands for: that of a job, and that of its chain if it has completed it."""
     if row.name != "job:completed" or row.facts is None or f'"{CLOSES}"' not in row.facts:
         return [row]
-    facts = {} if row.facts == CLOSING else json.loads(row.facts)
-    facts.pop(CLOSES, None)
+    facts = {CLOSES: ""} if row.facts == CLOSING else object_of(row.facts)
+    if facts.pop(CLOSES, None) is None:
+        return [row]
     seq, xid, job, name, at, status, version, attempt, *_ = row
     return [
         LogRow(seq, xid, job, name, at, status, version, attempt, json.dumps(facts) if facts else None, True),
@@ -326,14 +329,9 @@ class LoggedEvent:
         return None if self.stored is None else self.stored.job
 
     @property
-    def deleted_job_id(self) -> UUID | None:
-        """The job that is no more."""
-        return self.event.deleted_job_id
-
-    @property
-    def lane(self) -> str | None:
-        """The lane that it is about, if it is not about a job."""
-        return self.event.lane
+    def facts(self) -> EventFacts:
+        """What it says itself."""
+        return self.event.facts
 
     def about(self, job: Job | None) -> Event:
         """Make the event with its job as somebody has read it."""
@@ -355,7 +353,7 @@ async def to_events(tx: Tx, found: LogRows) -> list[LoggedEvent]:
     """Make events of what was *found*, each with its job as it stands now."""
     jobs = await _jobs(tx, found)
     at = found.page.at
-    told = [(line, jobs.get(line.job)) for line in found.lines]
+    told = [(line, jobs.get(line.job)) for line in readable(found.lines, _known)]
     events = [LoggedEvent(line, job, at(line.place)) for line, job in told if job is not None or _is_of_no_job(line)]
     if events and events[-1].line is found.lines[-1]:
         events[-1].cursor = found.cursor
@@ -379,13 +377,27 @@ def _is_of_no_job(line: LogRow) -> bool:
     """Tell whether *line* is about no job, and not about what is the engine's own."""
     if line.job != NO_JOB:
         return False
-    facts = json.loads(line.facts or "{}")
-    return not any(facts.get(key, "").startswith(RESERVED) for key in ("lane", "queue"))
+    facts = object_of(line.facts)
+    return not any(str(facts.get(key, "")).startswith(RESERVED) for key in ("lane", "queue"))
+
+
+def _known(line: LogRow) -> LogRow:
+    """Give *line* if this release knows its name; else raise `Unreadable`."""
+    if line.name not in EVENT_NAMES:
+        raise Unreadable("holdfast_event", line.seq, f"unknown event {line.name!r}")
+    return line
 
 
 def _event(line: LogRow, job: Job | None, cursor: str) -> Event:
-    """Make the event of *line*, which is about *job* or about none."""
-    facts = json.loads(line.facts) if line.facts else {}
+    """Make the event of *line*, which is about *job* or about none; or raise `Unreadable`."""
+    try:
+        return _to_event(line, job, cursor)
+    except CANNOT_READ as error:
+        raise Unreadable("holdfast_event", line.seq, repr(error)) from error
+
+
+def _to_event(line: LogRow, job: Job | None, cursor: str) -> Event:
+    facts: EventFacts = json.loads(line.facts) if line.facts else EventFacts()
     at = instant(line.at)
     if job is not None:
         return JobEvent(
@@ -398,13 +410,14 @@ def _event(line: LogRow, job: Job | None, cursor: str) -> Event:
             facts=facts,
             cursor=cursor,
         )
+    is_deleted = line.name == "job:deleted"
     return Event(
         name=cast("EventName", line.name),
         at=at,
         facts=facts,
         cursor=cursor,
-        deleted_job_id=UUID(facts["id"]) if line.name == "job:deleted" else None,
-        lane=facts.get("lane"),
+        deleted_job_id=UUID(facts["id"]) if is_deleted else None,
+        lane=None if is_deleted else facts.get("lane"),
         queue=facts.get("queue"),
     )
 
@@ -432,8 +445,8 @@ async def timeline(tx: Tx, job_id: UUID, most: int, cursor: str | None) -> Page[
     place = 0 if cursor is None else _timeline_place(cursor)
     rows = await tx.fetch_all(TIMELINE[tx.database], job=job.seq, after=last_row(place), most=most + 1)
     lines = [half for row in rows for half in in_halves(LogRow(*row)) if half.place > place]
-    events = tuple(_event(line, job, "") for line in lines[:most])
-    return Page(events, write_cursor("timeline2", lines[most - 1].place) if len(lines) > most else None)
+    events = readable(lines[:most], lambda line: _event(_known(line), job, ""))
+    return Page(tuple(events), write_cursor("timeline2", lines[most - 1].place) if len(lines) > most else None)
 
 
 def _timeline_place(cursor: str) -> int:

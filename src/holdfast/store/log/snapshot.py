@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE, EventFilter, Job, JobEvent, JobFilter
 from holdfast.store import reads
 from holdfast.store.log import reading
 from holdfast.store.reads import Paging
+from holdfast.store.rows import to_job
+from holdfast.unreadable import readable
 from holdfast.wire.cursors import Cursor
 
 
@@ -19,8 +20,8 @@ async def read(tx: Tx, wanted: EventFilter, most: int) -> tuple[list[Job], Curso
     It is right only over one consistent view, as `Runner.read` gives it.
     """
     cursor = await reading.now(tx)
-    if wanted.jobs or wanted.chains:
-        found = await reads.jobs_by_id(tx, await _named(tx, wanted, most))
+    if wanted.jobs or wanted.chains or wanted.parents:
+        found = readable(await tx.fetch_all(reads.JOBS, ids=await _named(tx, wanted, most)), to_job)
     else:
         asked = JobFilter(tasks=tuple(wanted.tasks), lanes=tuple(wanted.lanes))
         found = list(await reads.list_jobs(tx, asked, Paging(limit=most)))
@@ -28,21 +29,28 @@ async def read(tx: Tx, wanted: EventFilter, most: int) -> tuple[list[Job], Curso
     return sorted(jobs, key=lambda job: job.seq, reverse=True), cursor
 
 
-# a chain's first job has its id, and the others have an index; a deleted job may be there for a while, hidden
+# a chain's first job has its id, and the others have an index; a deleted job may be there for a while, hidden; a parent
+# may have any number of children, so of each only the newest are looked at
 NAMED = """
     SELECT id FROM (
         SELECT seq, id, closed_as FROM holdfast_job WHERE id $any(jobs: text)
         UNION
         SELECT seq, id, closed_as FROM holdfast_job WHERE id $any(chains: text) AND chain_index = 0
         UNION
-        SELECT seq, id, closed_as FROM holdfast_job WHERE chain_id $any(chains: text) AND chain_index > 0) AS found
+        SELECT seq, id, closed_as FROM holdfast_job WHERE chain_id $any(chains: text) AND chain_index > 0
+        UNION
+        SELECT child.seq, child.id, child.closed_as
+        FROM $list(given: parent text) JOIN holdfast_job AS child ON child.seq $in(
+            SELECT newest.seq FROM holdfast_job AS newest
+            WHERE newest.parent = given.parent ORDER BY newest.seq DESC LIMIT :most)) AS found
     WHERE coalesce(found.closed_as, '') <> 'deleted'
     ORDER BY found.seq DESC LIMIT :most"""
 
 
-async def _named(tx: Tx, wanted: EventFilter, most: int) -> list[UUID]:
-    named = {"jobs": [str(each) for each in wanted.jobs], "chains": [str(each) for each in wanted.chains]}
-    return [UUID(job_id) for (job_id,) in await tx.fetch_all(NAMED, **named, most=most)]
+async def _named(tx: Tx, wanted: EventFilter, most: int) -> list[str]:
+    named = {name: [str(each) for each in getattr(wanted, name)] for name in ("jobs", "chains")}
+    parents = [(str(each),) for each in wanted.parents]
+    return [job_id for (job_id,) in await tx.fetch_all(NAMED, **named, given=parents, most=most)]
 
 
 def _is_wanted(job: Job, wanted: EventFilter) -> bool:

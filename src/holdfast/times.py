@@ -1,0 +1,36 @@
+"""Instants as people give them, read as the store keeps them: milliseconds since 1970."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from holdfast.errors import InvalidInput, got
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+"""The first instant that is refused: a time beyond it is a mistake, or means never, which `paused=True` says."""
+
+
+def milliseconds_of(value: object, name: str, instead: str = "use datetime.now(UTC)") -> int:
+    """Read a timezone-aware datetime before the year 2200; raise `InvalidInput` for anything else.
+
+    *instead* is what to write if the time zone is missing. The zone of this process is never taken for it: whoever
+    reads the time next may be in another.
+    """
+    option = name.rpartition(".")[2]
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidInput(
+            f"{option} must be a timezone-aware datetime, {got(value)}; add a tzinfo, or {instead}", name
+        )
+    if value >= LATEST:
+        raise InvalidInput(
+            f"{option} must be before the year {LATEST.year}, got {value}; to hold a job back until somebody resumes "
+            "it, use paused=True or pause it",
+            name,
+        )
+    return (value - EPOCH) // timedelta(milliseconds=1)
+
+
+def instant_text(instant: datetime | None) -> str | None:
+    """Write an instant, or None."""
+    return None if instant is None else instant.isoformat("T", "milliseconds").replace("+00:00", "Z")
