@@ -26,7 +26,8 @@ LAG_SECONDS = 60.0
 UNASKED_SECONDS = 90.0
 """For how long an idle worker may not ask for work; it asks every thirty seconds, or at its poll."""
 
-MOST_STUBBORN, MOST_CHARACTERS = 20, 500
+MOST_STUBBORN, MOST_RECEIVERS = 20, 3
+MOST_CHARACTERS, MOST_OF_NAME = 500, 100
 CHILDREN = ("idle", "busy", "starting")
 
 ProcessState: TypeAlias = Literal["starting", "working", "draining", "down", "ended"]
@@ -74,7 +75,10 @@ def instant(wall_ms: int) -> datetime:
 def facts_of(health: Health) -> dict[str, Any]:
     """Make of *health* what JSON has, and so short that a pipe takes it whole or not at all."""
     trouble = None if health.trouble is None else health.trouble[:MOST_CHARACTERS].encode(errors="replace").decode()
-    short = replace(health, stubborn=health.stubborn[:MOST_STUBBORN], trouble=trouble)
+    receivers = tuple(
+        replace(each, receiver=each.receiver[:MOST_OF_NAME]) for each in health.receivers[:MOST_RECEIVERS]
+    )
+    short = replace(health, stubborn=health.stubborn[:MOST_STUBBORN], trouble=trouble, receivers=receivers)
     facts: dict[str, Any] = to_jsonable_python(short)
     return facts
 
@@ -167,6 +171,9 @@ def _health_words(health: dict[str, Any], now: datetime) -> Iterator[str]:
         yield f"{children.get('busy', 0)} of {sum(children.get(each, 0) for each in CHILDREN)} children busy"
     if health.get("stubborn"):
         yield f"{len(health['stubborn'])} that do not stop"
+    for each in health.get("receivers") or ():
+        since, how = _age(_instant(each.get("since")), now), "silent" if each.get("is_silent") else "slow"
+        yield f"webhook receiver {each.get('receiver')} {how} for {since or 0:.0f} s ({each.get('put_off', 0)} put off)"
 
 
 def _instant(text: str | None) -> datetime | None:

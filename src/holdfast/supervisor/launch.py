@@ -6,9 +6,11 @@ The options are plain data: each command translates them for its own command-lin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.logging import FORMATS, LEVELS
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOption:
-    """One option: a switch if *kind* is bool; *least* and *most* bound a number; *unset* says what None stands for."""
+    """One option: a switch if *kind* is bool; *least* and *most* bound a number, and a text is one of *choices*.
+
+    *unset* says what None stands for.
+    """
 
     name: str
     kind: type[bool] | type[int] | type[float] | type[str] | type[Path]
@@ -28,6 +33,7 @@ class WorkerOption:
     least: float | None = None
     most: float | None = None
     unset: str | None = None
+    choices: tuple[str, ...] = ()
 
     @property
     def flag(self) -> str:
@@ -78,31 +84,61 @@ OPTIONS = (
         "processes", int, "Start this many worker processes; if more than one, under a supervisor.", 1, 1, 256
     ),
     WorkerOption("health_file", Path, "Write the health to this file every two seconds, for `holdfast health`."),
+    WorkerOption("log_level", str, "Log from this level on.", unset="info", choices=LEVELS),
+    WorkerOption("log_format", str, "Log lines of text, or of JSON.", unset="text", choices=FORMATS),
 )
 
 
-def work(load: Callable[[], Holdfast], options: WorkerKeywords, *, processes: int, health_file: Path | None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """What the processes of a worker command are given beside the keywords of `hf.worker()`."""
+
+    processes: int = 1
+    health_file: Path | None = None
+    log_level: str | None = None
+    log_format: str | None = None
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> Self:
+        """Take out of *options* what is for the processes; the keywords of `hf.worker()` are left."""
+        return cls(**{each.name: options.pop(each.name) for each in fields(cls)})
+
+
+def work(load: Callable[[], Holdfast], options: WorkerKeywords, process: ProcessOptions) -> int:
     """Run the jobs of what *load* gives, in this process or as the supervisor of several; answer the exit code."""
     import os
 
+    from holdfast.logging import LogOptions, set_up_logging
     from holdfast.supervisor.reporting import Notifier, Reporting
     from holdfast.supervisor.run import serve
     from holdfast.supervisor.supervisor import supervise
     from holdfast.supervisor.worker_process import SupervisorPipe
 
     pipe = SupervisorPipe.from_environment(os.environ)
-    if pipe is not None:
-        return serve(load(), options, Reporting(None, None), pipe)
-    reporting = Reporting(health_file, Notifier.from_environment(os.environ))
-    if processes > 1:
-        return supervise(processes, options["grace"] or 0.0, reporting)
-    return serve(load(), options, reporting)
+    log = LogOptions(process.log_level, process.log_format, None if pipe is None else pipe.number)
+    reporting = Reporting(None, None)
+    if pipe is None:
+        reporting = Reporting(process.health_file, Notifier.from_environment(os.environ))
+        if process.processes > 1:
+            set_up_logging(log)
+            return supervise(process.processes, options["grace"] or 0.0, reporting)
+    hf = load()
+    set_up_logging(log)  # not before: if the application sets up logging when it is imported, that is left alone
+    return serve(hf, options, reporting, pipe)
 
 
 def keywords(names: str | None, **options: Unpack[WorkerKeywords]) -> WorkerKeywords:
     """Make the keywords of `hf.worker()` of the options of this command; *names* are the queues, with commas."""
     if names is not None:
-        options["queues"] = [each.strip() for each in names.split(",") if each.strip()]
+        from holdfast.errors import Misuse
+
+        queues = options["queues"] = [each.strip() for each in names.split(",") if each.strip()]
+        if any(len(each.split()) > 1 for each in queues):
+            meant = ",".join(names.replace(",", " ").split())
+            raise Misuse(
+                f"--queues {names!r} has blanks inside a name; if these are several, write commas: `--queues {meant}`; "
+                "a queue with a blank in its name is served by hf.worker(queues=[…])"
+            )
     return options
 
 
@@ -114,26 +150,49 @@ def import_app(path: str) -> Holdfast:
     from holdfast.errors import Misuse
 
     module_name, colon, attribute = path.partition(":")
+    if path.endswith(".py") or "/" in module_name:
+        meant = path.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".")
+        raise Misuse(f"{path!r} is a file, not an import path; write `holdfast worker {meant}:hf`")
     if not colon or not module_name or not attribute:
-        raise Misuse(f"{path!r} is no place of an object; write module:attribute, such as shop.jobs:hf")
+        raise Misuse(
+            f"{path!r} is not the import path of an object: write module, colon, name, e.g. "
+            f"`holdfast worker {_with_colon(module_name)}`"
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # it was found, and something that it imports was not
-        raise Misuse(f"there is no module {error.name!r} here; start in the directory that holds it") from None
+        raise Misuse(
+            f"there is no module {error.name!r} in {Path.cwd()}; run the command in the directory that contains it, or "
+            "correct the name before the colon"
+        ) from None
     found = module
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise Misuse(f"module {module_name!r} has no {attribute!r}{_known_apps(module)}")
+            raise Misuse(f"module {module_name!r} has no {attribute!r}{_known_apps(module, module_name)}")
         found = getattr(found, name)
     if not isinstance(found, Holdfast):
-        raise Misuse(f"{path} is of type {type(found).__name__}, not Holdfast{_known_apps(module)}")
+        raise Misuse(f"{path} is a {type(found).__name__}, not a Holdfast object{_known_apps(module, module_name)}")
     return found
 
 
-def _known_apps(module: object) -> str:
+def _with_colon(name: str) -> str:
+    """Give the import path that *name* was meant to be: a module without its object, or both with a dot between."""
+    from contextlib import suppress
+    from importlib.util import find_spec
+
+    before, dot, last = name.rpartition(".")
+    if before and dot and last:
+        with suppress(Exception):  # it imports what is before the dot, and that may raise anything
+            if find_spec(name) is not None:
+                return f"{name}:hf"
+        return f"{before}:{last}"
+    return f"{name or 'shop.jobs'}:hf"
+
+
+def _known_apps(module: object, name: str) -> str:
     from holdfast.app import Holdfast
 
-    there = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
-    return f"; there is {', '.join(there)}" if there else "; it has no Holdfast object at all"
+    there = [f"{name}:{each}" for each, value in vars(module).items() if isinstance(value, Holdfast)]
+    return f"; did you mean {' or '.join(there)}?" if there else "; the module has no Holdfast object"

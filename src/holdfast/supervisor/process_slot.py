@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
+from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime
 from holdfast.supervisor.health import ProcessReport, instant
 from holdfast.supervisor.worker_process import WorkerProcess, how_it_ended
@@ -63,11 +64,11 @@ class ProcessSlot:
         try:
             self._process = WorkerProcess(self._command, self.number)
         except OSError as error:  # no memory or no numbers left: later, perhaps
-            self._last_end = f"could not be started: {error.strerror}"
-            logger.error("process_not_started", extra={"place": self.number, "reason": error.strerror})
+            self._last_end = f"could not be started: {reason_of(error)}"
+            say(logger, "process_not_started", number=self.number, reason=reason_of(error))
             self.plan_restart()
             return
-        logger.info("process_started", extra={"place": self.number, "pid": self.pid})
+        say(logger, "process_started", number=self.number, pid=self.pid)
 
     def read_pipe(self) -> None:
         """Read what the process has written."""
@@ -94,7 +95,7 @@ class ProcessSlot:
         """End the process if its last seconds are over."""
         if self._process is None or self.kill_at is None or self._runtime.monotonic() < self.kill_at:
             return
-        logger.error("process_does_not_end", extra={"place": self.number, "pid": self.pid})
+        say(logger, "process_does_not_end", number=self.number, pid=self.pid)
         self.kill_at = self._runtime.monotonic() + self._exit_seconds
         self.kill()
 
@@ -108,7 +109,7 @@ class ProcessSlot:
         self._last_end = how_it_ended(code)
         is_as_told = self._was_retired and code in (0, -signal.SIGTERM)
         level = logging.INFO if is_as_told else logging.WARNING
-        logger.log(level, "process_ended", extra={"place": self.number, "pid": process.pid, "how": self._last_end})
+        say(logger, "process_ended", level=level, number=self.number, pid=process.pid, how=self._last_end)
         return process.has_worked
 
     def plan_restart(self) -> None:
@@ -116,7 +117,7 @@ class ProcessSlot:
         now = self._runtime.monotonic()
         self.due_at = self._backoff.soonest(now) if self._was_retired else self._backoff.after_end(now)
         seconds = round(self.due_at - now, 1)
-        logger.info("process_starts_again", extra={"place": self.number, "seconds": seconds})
+        say(logger, "process_starts_again", number=self.number, seconds=seconds)
 
     def report(self, is_over: bool) -> ProcessReport:
         """Report its health; if *is_over*, an empty slot stays empty."""

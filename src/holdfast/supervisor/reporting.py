@@ -13,6 +13,7 @@ from typing import Self
 from pydantic_core import to_json
 
 from holdfast.errors import Misuse
+from holdfast.logging import reason_of, say
 from holdfast.supervisor.health import BEAT_SECONDS, HealthReport, is_stuck, problems, summary
 
 SEND_SECONDS = 0.5
@@ -91,7 +92,10 @@ class HealthFile:
         try:
             self._replace(report)
         except OSError as error:
-            raise Misuse(f"cannot write the health file {self._path}: {error.strerror}") from None
+            raise Misuse(
+                f"cannot write the health file {self._path}: {error.strerror}; give --health-file a path that this "
+                "user can write"
+            ) from None
 
     def write(self, report: HealthReport) -> None:
         """Write the next one; if that cannot be done say so, once."""
@@ -99,7 +103,7 @@ class HealthFile:
             self._replace(report)
         except OSError as error:  # a worker that works is not stopped for it; whoever reads the file sees its age
             if not self._is_in_trouble:
-                logger.warning("health_file_not_written", extra={"path": self._path, "reason": error.strerror})
+                say(logger, "health_file_not_written", path=str(self._path), reason=reason_of(error))
             self._is_in_trouble = True
         else:
             self._is_in_trouble = False
@@ -110,10 +114,14 @@ class HealthFile:
             try:
                 each.unlink(missing_ok=True)
             except OSError as error:
-                logger.warning("health_file_not_removed", extra={"path": each, "reason": error.strerror})
+                say(logger, "health_file_not_removed", path=str(each), reason=reason_of(error))
 
     def _replace(self, report: HealthReport) -> None:
-        self._new.write_bytes(to_json(report, indent=1) + b"\n")
+        # the directory may be one that others write to: nothing is written through a link that one of them has left
+        self._new.unlink(missing_ok=True)
+        descriptor = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode=0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(to_json(report, indent=1) + b"\n")
         self._new.replace(self._path)
 
 

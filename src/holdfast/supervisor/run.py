@@ -24,16 +24,16 @@ from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, StoreError, UsageError
+from holdfast.logging import say
 from holdfast.runtime import Runtime
+from holdfast.supervisor.alarm import allow_alarm, set_alarm
 from holdfast.supervisor.health import BEAT_SECONDS, HealthReport, ProcessReport, described, facts_of, instant
-from holdfast.supervisor.process_setup import allow_alarm, log_to_stderr, set_alarm
 from holdfast.supervisor.reporting import Reporting
 from holdfast.supervisor.worker_process import SupervisorPipe
 from holdfast.worker.options import WorkerKeywords
-from holdfast.worker.shutdown import LAST_SECONDS
+from holdfast.worker.shutdown import CLEANUP_SECONDS, LAST_SECONDS
 from holdfast.worker.worker import Worker
 
-CLEANUP_SECONDS = 2.5
 SPARE_SECONDS = 0.8
 LEAVE_SECONDS = LAST_SECONDS + SPARE_SECONDS + 0.2
 """How long after the grace time a process has ended, whatever happens."""
@@ -47,14 +47,13 @@ logger = logging.getLogger(__name__)
 def serve(hf: Holdfast, options: WorkerKeywords, reporting: Reporting, pipe: SupervisorPipe | None = None) -> int:
     """Work until a signal comes; answer the exit code. *pipe* leads to the supervisor, if there is one."""
     allow_alarm()
-    log_to_stderr(**({} if pipe is None else {"place": pipe.number}))
     heartbeat = Heartbeat(options["poll"], reporting, pipe, Runtime())
     heartbeat.begin()
     try:
         code = asyncio.run(_Service(hf, options, heartbeat, has_supervisor=pipe is not None).run())
     finally:
         heartbeat.end()
-    logger.info("worker_ended", extra={"code": code})
+    say(logger, "worker_ended", pid=os.getpid(), code=code)
     if code:
         _leave(code)
     return code
@@ -83,7 +82,6 @@ class _Service:
         async with self._hf:
             worker = self._hf.worker(**self._options)
             async with worker:
-                logger.info("worker_started", extra={"worker": worker.id, "pid": os.getpid()})
                 self._log_health_on_signal(worker)
                 with self._heartbeat.of(worker):
                     stop = asyncio.ensure_future(self._stopping.wait())
@@ -105,12 +103,17 @@ class _Service:
         if self._signals > 1:
             if self._has_supervisor:  # which kills; others may only have sent both of us the same signal
                 return
-            _leave(128 + number)
+            self._leave_at_once(128 + number)
         set_alarm(self._grace + LAST_SECONDS + SPARE_SECONDS, lambda: _leave(NOT_WRITTEN))
         self._loop.call_soon_threadsafe(self._stopping.set)
 
+    def _leave_at_once(self, code: int) -> None:
+        """Say so and end; a log handler that hangs, maybe in what this signal has interrupted, keeps nobody."""
+        set_alarm(SPARE_SECONDS, lambda: os._exit(code))
+        say(logger, "worker_leaves", code=code)
+        _leave(code)
+
     async def _drain(self, worker: Worker) -> None:
-        logger.info("worker_drains", extra={"grace": self._grace})
         self._heartbeat.stop()
         worker.drain()
         if await worker.has_ended(self._grace):
@@ -122,7 +125,9 @@ class _Service:
             return
         is_written = await worker.abandon(LAST_SECONDS - CLEANUP_SECONDS)
         self._heartbeat.end()
-        _leave(0 if is_written else NOT_WRITTEN)  # a thread that does not stop would keep the interpreter
+        self._code = 0 if is_written else NOT_WRITTEN
+        say(logger, "worker_ended", pid=os.getpid(), code=self._code)
+        _leave(self._code)  # a thread that does not stop would keep the interpreter
 
 
 @contextmanager
@@ -191,7 +196,7 @@ class Heartbeat:
     def log(self, worker: Worker) -> None:
         """Write to the log how *worker* is."""
         report = self._report(worker)
-        logger.info("process_health", extra={"is": described(report.processes[0], report.at)})
+        say(logger, "process_health", health=described(report.processes[0], report.at))
 
     def _beat(self, worker: Worker) -> float:
         if self._pipe is None:
@@ -199,7 +204,7 @@ class Heartbeat:
             return self._reporting.seconds
         if not self._pipe.write(worker.health(), self._poll) and not self._is_alone:
             self._is_alone = True
-            logger.warning("supervisor_gone")
+            say(logger, "supervisor_gone")
             os.kill(os.getpid(), signal.SIGTERM)  # and so drain; only the main thread can begin that
         return BEAT_SECONDS
 

@@ -23,9 +23,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from holdfast.logging import say
 from holdfast.runtime import Runtime
 from holdfast.supervisor.health import HealthReport, ProcessState, described, instant
-from holdfast.supervisor.process_setup import log_to_stderr
 from holdfast.supervisor.process_slot import ProcessSlot
 from holdfast.supervisor.reporting import Reporting
 from holdfast.supervisor.run import BROKEN, LEAVE_SECONDS, NOT_WRITTEN, UNUSABLE
@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 def supervise(processes: int, grace: float, reporting: Reporting) -> int:
     """Run the command that was given to us in several *processes*, until a signal comes; answer the exit code."""
-    log_to_stderr()
     command = [sys.executable, *sys.orig_argv[1:]]  # the options of the interpreter among them
     return Supervisor(command, processes, grace, reporting, Runtime()).run()
 
@@ -64,7 +63,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until all have ended; answer the exit code."""
-        logger.info("supervisor_started", extra={"pid": os.getpid(), "processes": len(self._slots)})
+        say(logger, "supervisor_started", pid=os.getpid(), processes=len(self._slots))
         with self._wakeup_socket() as wakeup:
             self._reporting.begin(self._report())
             self._step()
@@ -72,7 +71,7 @@ class Supervisor:
                 self._wait(wakeup)
                 self._step()
         self._reporting.end()
-        logger.info("supervisor_ended", extra={"code": self._code})
+        say(logger, "supervisor_ended", code=self._code)
         return self._code
 
     def _step(self) -> None:
@@ -106,17 +105,17 @@ class Supervisor:
             self._stop()
         elif number == signal.SIGHUP:
             self._outdated = deque((each, each.pid) for each in self._slots if each.pid is not None)
-            logger.info("supervisor_replaces", extra={"processes": len(self._outdated)})
+            say(logger, "supervisor_replaces", processes=len(self._outdated))
         elif number == signal.SIGUSR1:
             for each in self._report().processes:
-                logger.info("process_health", extra={"is": described(each, instant(self._runtime.wall_ms()))})
+                say(logger, "process_health", health=described(each, instant(self._runtime.wall_ms())))
 
     def _stop(self, code: int = 0) -> None:
         """Have every process drain, and start none any more."""
         if self._is_stopping:
             return
         self._is_stopping, self._code = True, code
-        logger.info("supervisor_drains", extra={"grace": self._grace})
+        say(logger, "supervisor_drains", grace=self._grace)
         self._reporting.stop()
         for each in self._slots:
             each.retire()
@@ -126,7 +125,7 @@ class Supervisor:
         for each in self._slots:
             each.kill()
         self._reporting.end()
-        logger.warning("supervisor_leaves", extra={"code": 128 + number})
+        say(logger, "supervisor_leaves", code=128 + number)
         raise SystemExit(128 + number)
 
     def _reap(self) -> None:

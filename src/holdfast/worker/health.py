@@ -34,6 +34,8 @@ class Health:
     is_draining: bool
     children: ChildrenHealth | None = None
     """How its child processes are; None if no task of its runs in them."""
+    receivers: tuple[ReceiverHealth, ...] = ()
+    """The webhook receivers that do not answer, or too slowly, the longest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,19 @@ class ChildrenHealth:
     starting: int
     failing_since: datetime | None
     """Since when none could be started; None if they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverHealth:
+    """A webhook receiver, or a host, that a worker posts less to; *receiver* has the host and port, not the path."""
+
+    receiver: str
+    since: datetime | None
+    is_silent: bool
+    """Whether it gives no answer at all; then it gets one post at a time."""
+    under_way: int
+    put_off: int
+    """How many deliveries this worker has put off since then, 10,000 at most."""
 
 
 def wall_time(runtime: Runtime, then: float | None) -> datetime | None:

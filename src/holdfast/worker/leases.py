@@ -25,6 +25,7 @@ from math import inf
 from holdfast.database.tx import Store
 from holdfast.errors import Busy
 from holdfast.fault_points import reach
+from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime, Stepper
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import ClaimState, Token
@@ -234,13 +235,13 @@ class LeaseKeeper:
         self._is_queueing = False
         if self._is_failing:
             self._is_failing = False
-            logger.warning("leases_renewed_again")
+            say(logger, "leases_renewed_again")
 
     def _failing(self, error: Exception) -> None:
         self._is_queueing = isinstance(error, Busy) and self._store.database == "sqlite"
         if not self._is_failing:
             self._is_failing = True
-            logger.warning("leases_not_renewed", extra={"reason": str(error)})
+            say(logger, "leases_not_renewed", reason=reason_of(error))
 
     def fence(self) -> float | None:
         """Stop what is late, whatever a renewal waits for; answer when to look again."""
@@ -286,5 +287,5 @@ class LeaseKeeper:
             for lease in late:
                 lease.is_fenced = True
         if given_up:
-            logger.warning("leases_given_up", extra={"jobs": len(given_up)})
+            say(logger, "leases_given_up", jobs=len(given_up))
             self._on_fenced(given_up)

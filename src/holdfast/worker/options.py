@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from holdfast.errors import InvalidSettings
+from holdfast.errors import InvalidSettings, got
+from holdfast.keywords import refuse_unknown
 from holdfast.store.jobs.claiming import Want
-from holdfast.tasks.calls import NAME_LENGTH, check_any, is_name
+from holdfast.tasks.calls import check_any, is_name
 from holdfast.tasks.registry import Tasks
-from holdfast.tasks.task import Policy
+from holdfast.tasks.task import Policy, check_middleware
 from holdfast.worker.attempts.attempt import Middleware
 
 MANY = 2**31
+WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""It goes into log lines, lock files and `job.worker`, so it holds nothing that must be quoted there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,34 +44,41 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):
-            raise InvalidSettings(f"queues is a list of names; write queues=[{self.queues!r}]")
+            raise InvalidSettings(f"queues must be a list of names, {got(self.queues)}; write queues=[{self.queues!r}]")
         if self.queues is not None and not self.queues:
-            raise InvalidSettings(
-                "queues names none, so nothing would run; name some, or leave it out for the usual ones"
-            )
+            raise InvalidSettings("queues is empty, so nothing would run; name a queue, or leave queues out")
         for each in self.queues or ():
             check_any("queue", each)
-        if type(self.concurrency) is not int or not _is_number(self.poll) or not _is_number(self.grace or 0):
-            raise InvalidSettings("a worker takes a whole number as concurrency, and seconds as poll and grace")
-        if self.concurrency < 1 or not self.poll > 0 or not (self.grace is None or self.grace >= 0):
+        if type(self.concurrency) is not int or self.concurrency < 1:
+            raise InvalidSettings(f"concurrency must be a whole number of at least 1, {got(self.concurrency)}")
+        if not _is_number(self.poll) or not self.poll > 0:
+            raise InvalidSettings(f"poll must be seconds above 0, {got(self.poll)}")
+        if self.grace is not None and not (_is_number(self.grace) and self.grace >= 0):
+            raise InvalidSettings(f"grace must be seconds, or None to wait for running jobs, {got(self.grace)}")
+        if self.name is not None and not (is_name(self.name) and WORKER_NAME.fullmatch(self.name)):
             raise InvalidSettings(
-                "a worker takes a concurrency of at least 1, poll > 0 and grace >= 0, or None to wait"
+                f"a worker cannot be named {str(self.name)[:60]!r}; use 1 to 100 letters, digits, '.', '_' and '-'"
             )
-        if self.name is not None and not is_name(self.name):
-            raise InvalidSettings(f"the name of a worker is a text of 1 to {NAME_LENGTH} printable characters")
-        if callable(self.middleware) or not all(map(callable, self.middleware)):
-            raise InvalidSettings("middleware is a list of functions (ctx, next), also if it has one entry")
+        check_middleware(self.middleware, InvalidSettings)
         if not isinstance(self.webhooks, bool):
-            raise InvalidSettings("webhooks is True, or False for a worker that leaves them to others")
+            raise InvalidSettings(f"webhooks must be True or False, {got(self.webhooks)}")
         if self.app is not None and not all(str(self.app).partition(":")):
-            raise InvalidSettings('app is the place of a Holdfast object; write app="module:name"')
+            raise InvalidSettings(
+                f'app must be the import path of your Holdfast object, {got(self.app)}; write app="shop.jobs:hf"'
+            )
         for name in ("children", "child_jobs"):
             value = getattr(self, name)
             if not (name == "children" and value is None) and not (type(value) is int and value >= 1):
-                raise InvalidSettings(f"{name} is a whole number of at least 1")
+                raise InvalidSettings(f"{name} must be a whole number of at least 1, {got(value)}")
         limit = self.child_megabytes
         if limit is not None and not (_is_number(limit) and limit > 0):
-            raise InvalidSettings("child_megabytes is a number above 0, or None for no limit")
+            raise InvalidSettings(f"child_megabytes must be a number above 0, or None for no limit, {got(limit)}")
+
+    @classmethod
+    def of(cls, given: WorkerKeywords) -> WorkerOptions:
+        """Take the keywords of `hf.worker()`; raise `Misuse` for one that it does not have."""
+        refuse_unknown(given, WorkerKeywords.__optional_keys__, "hf.worker()")
+        return cls(**given)
 
 
 def _is_number(value: object) -> bool:

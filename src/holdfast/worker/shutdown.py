@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LAST_SECONDS = 4.0
+"""How long after the grace time a worker has ended, whatever its handlers do."""
+CLEANUP_SECONDS = 2.5
+"""How much of that handlers have which were told to stop; then they are left behind."""
 SPARED_SECONDS = 1.0
 """The last of them, in which what could not be written is given back."""
 

@@ -5,10 +5,14 @@ receiver that says `Retry-After` is heard. Anything else is final: a redirect, a
 says that it is gone for good. Every try has the same id, which is the job's (or that of the job which posted it first),
 and a timestamp of its own, by the database's clock. What came of each try stands in the job's history: status, seconds,
 the beginning of the answer.
+
+A receiver gets so many posts at once and no more (`webhooks.receivers`). A delivery for which it has no turn is put
+off, which is no try; if the receiver stays silent for longer than all tries together may take, the delivery fails.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +25,9 @@ from typing import Any
 
 from holdfast.database.tx import Store
 from holdfast.fault_points import reach
+from holdfast.logging import say
 from holdfast.models import DELIVER, GONE
-from holdfast.outcomes import Described, Fail, Retry
+from holdfast.outcomes import Described, Fail, Reschedule, Retry
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.store import reads
@@ -30,18 +35,23 @@ from holdfast.tasks.calls import Options
 from holdfast.tasks.signatures import read_signature
 from holdfast.tasks.task import Policy, Task
 from holdfast.webhooks import signing
-from holdfast.webhooks.addresses import AddressRules
+from holdfast.webhooks.addresses import AddressRules, receiver_of
 from holdfast.webhooks.answers import Answer, NotPosted, Posts
+from holdfast.webhooks.receivers import NoTurn, Receivers
 from holdfast.worker.attempts.context import Context
 
 FACTOR, LONGEST_SECONDS, JITTER = 3.0, 14_400.0, 0.1
 MOST_RETRY_AFTER = 86_400.0
 LEASE_SECONDS, TIMEOUT_SECONDS = 30.0, 60.0
+SPARED_SECONDS = 3_600.0
+"""How much longer than all its tries together may take a delivery waits for a receiver that is silent."""
 HEADERS = {
     "Content-Type": "application/json",
     "User-Agent": f"holdfast/{version('holdfast')}",
     "Accept-Encoding": "identity",
 }
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,19 @@ def has_extra() -> bool:
     return find_spec("httpcore2") is not None
 
 
-def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Posts | None = None) -> Task[..., Any]:
+@dataclass(frozen=True, slots=True)
+class DeliveryTask:
+    """The task that posts, and what it knows of the receivers that it posts to."""
+
+    task: Task[..., Any]
+    receivers: Receivers
+
+
+def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Posts | None = None) -> DeliveryTask:
     """Make the task as a worker with these settings runs it; *poster* is that of the extra unless it is given."""
-    sender = _Sender(store, settings, runtime, poster)
+    give_up_seconds = _longest_seconds(settings) + SPARED_SECONDS
+    receivers = Receivers(runtime.monotonic, runtime.chance, give_up_seconds, _tell)
+    sender = _Sender(store, settings, runtime, receivers, poster)
 
     async def deliver(
         ctx: Context,
@@ -89,9 +109,17 @@ def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Po
         at: int,
         message: str | None = None,
     ) -> Delivered:
-        return await sender.deliver(message or str(ctx.job.id), url, body.encode(), secrets)
+        try:
+            return await sender.deliver(message or str(ctx.job.id), url, body.encode(), secrets)
+        except NotPosted as error:
+            raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
+        except NoTurn as error:
+            age_ms = (
+                None if message else await store.read(reads.now_ms) - at
+            )  # posted anew it is not as old as its event
+            raise put_off(error, age_ms, receivers.give_up_ms) from None
 
-    return Task(
+    task: Task[..., Any] = Task(
         DELIVER,
         read_signature(deliver, {}),
         policy=Policy(
@@ -101,6 +129,23 @@ def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Po
         place="holdfast",
         function=deliver,
     )
+    return DeliveryTask(task, receivers)
+
+
+def _tell(receiver: str, seconds: float | None) -> None:
+    """Log that a receiver has fallen silent, or answers again after so many *seconds*."""
+    if seconds is None:
+        say(logger, "webhook_receiver_silent", receiver=receiver)
+    else:
+        say(logger, "webhook_receiver_answers", receiver=receiver, seconds=round(seconds, 1))
+
+
+def put_off(error: NoTurn, age_ms: int | None, give_up_ms: int) -> Reschedule | Refused:
+    """Say what becomes of a delivery for which there was no turn: it comes back, unless it is older than that."""
+    if not error.is_silent or age_ms is None or age_ms < give_up_ms:
+        return Reschedule(after=error.seconds)
+    what = f"the receiver has not answered, and the event is {age_ms // 3_600_000} hours old"
+    return Refused(what, what, {"problem": "silent"})
 
 
 @dataclass(slots=True)
@@ -110,13 +155,20 @@ class _Sender:
     store: Store
     settings: Settings
     runtime: Runtime
+    receivers: Receivers
     poster: Posts | None
 
     async def deliver(self, webhook_id: str, url: str, body: bytes, names: Sequence[str]) -> Delivered:
-        """Post once; give what it came to, or raise `NotDelivered` or `Refused`."""
+        """Post once; give what it came to, or raise `NoTurn`, `NotPosted`, `NotDelivered` or `Refused`."""
         if self.poster is None:  # what it imports takes a while, which the event loop has better uses for
             self.poster = await self.runtime.threads.call(self._make_poster)
-        now_ms = await self.store.read(reads.now_ms)
+        async with self.receivers.turn(receiver_of(url)):
+            now_ms = await self.store.read(reads.now_ms)
+            answer = await self.poster.post(url, self._headers(webhook_id, now_ms, body, names), body)
+        reach("deliver.after_post")
+        return judged(answer, datetime.fromtimestamp(now_ms / 1000, UTC))
+
+    def _headers(self, webhook_id: str, now_ms: int, body: bytes, names: Sequence[str]) -> dict[str, str]:
         signed = signing.sign(
             body,
             webhook_id=webhook_id,
@@ -124,13 +176,7 @@ class _Sender:
             secrets=self._secrets(names),
             compatible=self.settings.webhook_compatible_signature,
         )
-        headers = {**HEADERS, **signed}
-        try:
-            answer = await self.poster.post(url, headers, body)
-        except NotPosted as error:
-            raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
-        reach("deliver.after_post")
-        return judged(answer, datetime.fromtimestamp(now_ms / 1000, UTC))
+        return {**HEADERS, **signed}
 
     def _make_poster(self) -> Posts:
         from holdfast.webhooks.posting import Poster
@@ -177,6 +223,12 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 def _aware(instant: datetime) -> datetime:
     return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+
+
+def _longest_seconds(settings: Settings) -> float:
+    """Say how long all tries of a delivery together take, if its receiver asks for no more time."""
+    pauses = range(settings.webhook_attempts - 1)
+    return sum(min(settings.webhook_retry_seconds * FACTOR ** min(nr, 64), LONGEST_SECONDS) for nr in pauses)
 
 
 def _retry(settings: Settings, chance: Random) -> Retry:

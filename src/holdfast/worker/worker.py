@@ -7,33 +7,38 @@ slots of handlers has those of webhooks, or of child processes.
 
 `attempts` has one attempt: its `context`, its blocks, its phases, what it reports; `active` knows all that run.
 `leases` are kept by a thread of their own, which also learns what is asked of running jobs. `upkeep` takes over what
-other workers have left, and removes what ended long ago. `children` are processes whose handlers can be killed.
+other workers have left, makes deliveries of what somebody wants a webhook of, and removes what ended long ago.
+`children` are processes whose handlers can be killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast.client.engine_parts import EngineParts
 from holdfast.database.tx import Store
 from holdfast.errors import HoldfastError, Misuse
+from holdfast.logging import reason_of, say
+from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs.claiming import ClaimState, Token, Want
 from holdfast.store.workers import Member
 from holdfast.tasks.registry import Tasks
-from holdfast.tasks.task import Task
 from holdfast.threads import ThreadPool
+from holdfast.version import VERSION
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason
-from holdfast.worker.attempts.active import Slot
+from holdfast.worker.attempts.active import Run, Slot
 from holdfast.worker.attempts.loop_lag import LoopWatch
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.attempts.services import Keepers, make_services
-from holdfast.worker.children.bootstrap import EngineParts, Launch
+from holdfast.worker.children.bootstrap import Launch
 from holdfast.worker.children.pool import Children
 from holdfast.worker.children.remote_attempt import ParentServices
 from holdfast.worker.children.suspects import MOST_CHILDREN, SuspectChildren
@@ -44,13 +49,16 @@ from holdfast.worker.claiming.executor import Executor
 from holdfast.worker.claiming.slot_group import SlotGroup, webhook_slots
 from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.claiming.wakeups import Wakeups
-from holdfast.worker.health import Health, HintMode, wall_time
+from holdfast.worker.health import Health, HintMode, ReceiverHealth, wall_time
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions, wants_of
-from holdfast.worker.shutdown import SPARED_SECONDS, Shutdown
+from holdfast.worker.shutdown import CLEANUP_SECONDS, LAST_SECONDS, SPARED_SECONDS, Shutdown
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
-from holdfast.worker.upkeep.reaper import LostLeases, Upkeep
+from holdfast.worker.upkeep.outbox import OutboxMaker
+from holdfast.worker.upkeep.reaper import EXTRA_ADVICE, LostLeases, Upkeep
 from holdfast.worker.upkeep.retention import RetentionPass, make_passes
+from holdfast.worker.upkeep.unserved import UnservedJobs
+from holdfast.worker.webhook_task import DeliveryTask
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +73,13 @@ class Worker:
         options: WorkerOptions,
         make_liveness_locks: Callable[[str], LivenessLocks | None] = lambda _: None,
         retention: RetentionPass | None = None,
-        delivery: Task[..., Any] | None = None,
+        delivery: DeliveryTask | None = None,
         launch: Launch | None = None,
     ) -> None:
         runtime, tasks = engine.runtime, Tasks()
         tasks.merge(engine.starter.tasks)
         if delivery is not None:
-            tasks.add(delivery)
+            tasks.add(delivery.task)
         # random per start, never host name or pid, for a restarted process is another worker
         self.id = f"{options.name or 'worker'}-{runtime.chance.getrandbits(48):012x}"
         lost_leases = LostLeases(engine.store, self.id)
@@ -100,9 +108,15 @@ class Worker:
         self._all_written = asyncio.Event()
         self._upkeep: Upkeep | None = None
         self._main: asyncio.Task[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._has_let_go = False
+        """Whether it has let go of what it had for its work."""
+        self._has_left_to_lease = False
+        """Whether a handler was left behind whose job is still ours, until its lease ends."""
         self._executor: Executor | None = None
         self._claimer: Claimer | None = None
         self._since: float | None = None
+        self._has_said_stopped = False
 
     async def run(self) -> None:
         """Work until `stop` is called, or this is cancelled; give back what is not done in the grace time."""
@@ -126,17 +140,42 @@ class Worker:
         )
         core.unsettled = Unsettled(core.store, self.id, core.leases, core.progress, core.lost_leases)
         queues = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
-        member = Member.here(self.id, options.name, queues=queues, concurrency=options.concurrency)
+        tasks = sorted({each.task for each in (*self._wants, *self._child_slots.wants)})
+        member = Member.here(self.id, options.name, queues=queues, concurrency=options.concurrency, tasks=tasks)
         self._wakeups = Wakeups(core, member, self._all_wants, self._on_hint)
         if self._launch is not None and self._child_slots.wants:
             self._children = self._make_children(self._launch, options, self._has_free_child)
             self._pools.append(self._children)
         try:
             await self._begin_liveness_locks()
+            self._say_started(queues)
             async with asyncio.TaskGroup() as group:
                 await self._work(group)
         finally:
             await self._end()
+            self._say_stopped(left=0)
+
+    def _say_started(self, queues: Sequence[str]) -> None:
+        facts: dict[str, Any] = {
+            "worker": self.id,
+            "pid": os.getpid(),
+            "version": VERSION,
+            "database": self._engine.starter.settings.shown_database,
+            "slots": self._core.options.concurrency,
+            "queues": queues,
+            "tasks": sorted(each.name for each in self._engine.starter.tasks if not each.is_declared),
+        }
+        say(logger, "worker_started", **facts)
+        if not facts["tasks"]:
+            say(logger, "worker_has_no_tasks", worker=self.id)
+        if self._lacks_extra and self._engine.starter.settings.webhook is not None:
+            say(logger, "webhooks_need_the_extra", advice=EXTRA_ADVICE)
+
+    def _say_stopped(self, left: int) -> None:
+        """Say, once, that nothing is claimed or written any more, and how many handlers did not stop."""
+        if not self._has_said_stopped:
+            self._has_said_stopped = True
+            say(logger, "worker_stopped", worker=self.id, left=left)
 
     def _make_children(self, launch: Launch, options: WorkerOptions, on_free: Callable[[], None]) -> Children:
         services = ParentServices(self._core.store, self._core.leases, self._core.progress)
@@ -147,6 +186,8 @@ class Worker:
         executor = self._executor = self._make_executor(group)
         groups = [self._deliveries] if self._children is None else [self._deliveries, self._child_slots]
         dispatcher = Dispatcher(core, executor, group)
+        if self._deliveries.wants:
+            core.outbox = OutboxMaker(core.store, core.runtime, self._has_deliveries)
         claimer = self._claimer = Claimer(core, self._wants, groups, executor, dispatcher, self._wakeups)
         upkeep = self._upkeep = Upkeep(
             core.store,
@@ -156,14 +197,16 @@ class Worker:
             claimer.wake,
             self._lacks_extra,
             core.lost_leases,
+            UnservedJobs(core.store, self._all_wants, self._engine.starter.tasks),
         )
         loops = [upkeep.run(), core.progress.run(), self._wakeups.run()]
         loops += [] if self._retention is None else [make_passes(self._retention, core.runtime)]
+        loops += [] if core.outbox is None else [core.outbox.run()]
         background = [group.create_task(each) for each in loops]
         await asyncio.wait([group.create_task(claimer.run()) for _ in range(LOOPS)])
         if core.unsettled:
             given_back = await core.unsettled.give_back_all(SPARED_SECONDS)
-            logger.error("jobs_not_settled", extra={"jobs": len(core.unsettled), "given_back": given_back})
+            say(logger, "jobs_not_settled", jobs=len(core.unsettled), given_back=given_back)
         self._all_written.set()
         for each in background:
             each.cancel()
@@ -191,6 +234,10 @@ class Worker:
         self._child_slots.has_room()
         self._core.woken.set()
 
+    def _has_deliveries(self) -> None:
+        self._deliveries.is_wanted = True
+        self._core.woken.set()
+
     def _send_leases(self) -> None:
         """Send child processes how long their leases are good for; called in either of the leases' threads."""
         for each in self._pools:
@@ -202,11 +249,14 @@ class Worker:
         try:
             await self._liveness_locks.begin()
         except (HoldfastError, OSError) as error:  # without it the leases decide, as on PostgreSQL
-            logger.warning("no_proof_of_life", extra={"reason": str(error)})
+            say(logger, "no_proof_of_life", reason=reason_of(error))
             self._liveness_locks.drop()
             self._liveness_locks = None
 
     async def _end(self) -> None:
+        if self._has_let_go:
+            return
+        self._has_let_go = True
         await self._wakeups.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)  # those that still run are left to themselves
         for each in self._pools:
@@ -217,7 +267,8 @@ class Worker:
         await self._end_liveness_locks()
 
     async def _end_liveness_locks(self) -> None:
-        if self._liveness_locks is None or self._core.active:  # a handler that still runs is alive, and so are we
+        # a handler that still runs is alive, and so are we: who had proof that we are dead would not wait for leases
+        if self._liveness_locks is None or self._core.active or self._has_left_to_lease:
             return
         try:
             await self._liveness_locks.end()
@@ -242,7 +293,8 @@ class Worker:
     async def stop(self) -> None:
         """Claim nothing more, give handlers the grace time, then interrupt them; return when all is written down.
 
-        If this is cancelled, the worker interrupts its handlers at once, and still writes down what they come to.
+        A handler that does not stop within some seconds is left behind, and its job given back. If this is cancelled,
+        the worker interrupts its handlers at once, and still writes down what they come to.
         """
         self.drain()
         if self._main is None:
@@ -250,16 +302,56 @@ class Worker:
         try:
             if not await self.has_ended(self._core.options.grace):
                 self.interrupt()
-            await asyncio.shield(self._main)  # who awaits this may be a handler that it waits for
+                await self._end_in_time()
+            await asyncio.shield(self.ended)  # who awaits this may be a handler that it waits for
         except asyncio.CancelledError:
             self.interrupt()
             raise
+
+    async def _end_in_time(self) -> None:
+        """Wait for handlers that were told to stop, and leave behind those that do not."""
+        if await self.has_ended(CLEANUP_SECONDS):
+            return
+        left = list(self._core.active)
+        is_written = await self._let_go(self._outcome_of_left, LAST_SECONDS - CLEANUP_SECONDS)
+        if self._main is not None and not is_written:  # the store is away; what is not written is left to its lease
+            self._main.remove_done_callback(self._ended_now)  # it ends here, and nobody has cancelled who awaits that
+            self._main.cancel()
+        self._threads.leave_behind()
+        await self._end()
+        self._leave_tasks([each.runs_in for each in left])
+        self._ended_now(None)
+
+    def _leave_tasks(self, tasks: Sequence[asyncio.Task[None] | None]) -> None:
+        """Have nobody wait for *tasks*, nor for our own, which does: at its end `asyncio.run` would, for ever."""
+        for task in (self._main, *tasks):
+            if task is not None and not task.done():
+                asyncio.tasks._unregister_task(task)
+                # the log has said so already
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def _outcome_of_left(self, attempt: Run) -> Outcome | None:
+        """Say what becomes of a job whose handler is left behind and goes on; None leaves it to its lease.
+
+        It may begin elsewhere no sooner than if its lease had ended, and if it may begin twice at all. What was killed
+        with its process begins at once.
+        """
+        outcome = attempt.aborted(attempt.abort_reason or AbortReason.SHUTDOWN)
+        policy = self._core.tasks.get(attempt.job.task).policy
+        if attempt.is_remote or outcome is None:
+            return outcome
+        if policy.on_lost != "retry" or outcome.kind not in (Kind.GIVE_BACK, Kind.RETRY, Kind.PAUSE):
+            return None
+        return replace(outcome, delay_ms=max(outcome.delay_ms, round(policy.lease * 1000)))
 
     def drain(self) -> None:
         """Claim nothing more and give back what has not begun; what runs goes on."""
         if self._core.shutdown.is_draining:
             return
         self._core.shutdown.is_draining = True
+        grace = self._core.options.grace
+        time = "as long as they need" if grace is None else f"{grace:g} s"
+        say(logger, "worker_drains", worker=self.id, running=len(self._core.active), grace=time)
         if self._claimer is not None:
             self._claimer.drain()
 
@@ -271,16 +363,21 @@ class Worker:
 
     async def has_ended(self, seconds: float | None) -> bool:
         """Wait for its end, *seconds* at most; tell whether it came."""
-        assert self._main is not None  # noqa: S101 - a worker that was not started is not waited for
-        done, _ = await asyncio.wait([self._main], timeout=seconds)
+        done, _ = await asyncio.wait([self.ended], timeout=seconds)
         return bool(done)
 
     async def abandon(self, seconds: float) -> bool:
         """Give back also what cannot be stopped, for the process is about to end; tell whether all was written."""
-        for attempt in list(self._core.active):
-            outcome = attempt.aborted(attempt.abort_reason or AbortReason.SHUTDOWN)
+        return await self._let_go(lambda each: each.aborted(each.abort_reason or AbortReason.SHUTDOWN), seconds)
+
+    async def _let_go(self, outcome_of: Callable[[Run], Outcome | None], seconds: float) -> bool:
+        """Wait no longer for what runs, which comes to what *outcome_of* says; tell whether that was written."""
+        left = list(self._core.active)
+        for attempt in left:
+            outcome = outcome_of(attempt)
+            self._has_left_to_lease |= outcome is None
             attempt.kill()
-            logger.warning("handler_left_behind", extra={"job": attempt.job.id, "task": attempt.job.task})
+            say(logger, "handler_left_behind", job=attempt.job.id, task=attempt.job.task)
             if self._executor is not None:
                 self._executor.end(attempt.job, outcome, attempt.judge)
             self._core.active.remove(attempt)
@@ -290,14 +387,28 @@ class Worker:
                 await self._all_written.wait()
         except TimeoutError:
             return False
+        finally:
+            self._say_stopped(len(left))
         await self._end_liveness_locks()
         return not self._core.unsettled
 
     @property
     def ended(self) -> asyncio.Future[None]:
         """Its whole work as a future; what broke it, if anything, is its exception."""
-        assert self._main is not None  # noqa: S101 - a worker that was not started has no end
-        return self._main
+        assert self._ended is not None  # noqa: S101 - a worker that was not started has no end
+        return self._ended
+
+    def _ended_now(self, main: asyncio.Task[None] | None) -> None:
+        """Note that its work is done: all of it, or all but handlers that were left behind."""
+        ended = self.ended
+        if ended.done():
+            return
+        if main is not None and main.cancelled():
+            ended.cancel()
+        elif main is not None and (error := main.exception()) is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
 
     @property
     def has_unwritten(self) -> bool:
@@ -324,6 +435,20 @@ class Worker:
             trouble=claimer.trouble if claimer is not None else None,
             is_draining=self._core.shutdown.is_draining,
             children=None if self._children is None else self._children.health(),
+            receivers=self._receivers_in_trouble(),
+        )
+
+    def _receivers_in_trouble(self) -> tuple[ReceiverHealth, ...]:
+        receivers, wall = self._deliveries.receivers, partial(wall_time, self._core.runtime)
+        return tuple(
+            ReceiverHealth(
+                receiver=each.receiver,
+                since=wall(each.since),
+                is_silent=each.is_silent,
+                under_way=each.under_way,
+                put_off=each.put_off,
+            )
+            for each in (() if receivers is None else receivers.health())
         )
 
     @property
@@ -352,7 +477,9 @@ class Worker:
     async def __aenter__(self) -> Self:
         if self._main is not None:
             raise Misuse("this worker has been started already; make another with hf.worker()")
+        self._ended = asyncio.get_running_loop().create_future()
         self._main = asyncio.create_task(self._run())
+        self._main.add_done_callback(self._ended_now)
         return self
 
     async def __aexit__(
@@ -361,5 +488,10 @@ class Worker:
         try:
             await self.stop()
         except asyncio.CancelledError:
-            await self.ended  # soon; who cancels this, too, ends the worker at once and leaves its jobs to their leases
+            try:
+                await self._end_in_time()
+            except asyncio.CancelledError:  # who cancels this, too, ends the worker and leaves its jobs to their leases
+                assert self._main is not None  # noqa: S101 - it was entered
+                self._main.cancel()
+                raise
             raise

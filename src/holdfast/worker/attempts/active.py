@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from enum import IntEnum, auto
@@ -35,6 +36,10 @@ class Run(ABC):
     """Why the handler was told to stop, if it was."""
     is_stubborn = False
     """Whether it was told so long ago, and has not."""
+    error: BaseException | None = None
+    """What the handler raised, until the log has it."""
+    runs_in: asyncio.Task[None] | None = None
+    """The task that it runs in, once it waits for something."""
     warning: str | None = None
     """What was raised after a block had completed the job, as JSON text for the history."""
 

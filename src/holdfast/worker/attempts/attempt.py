@@ -21,6 +21,7 @@ from holdfast.client.completion import BlockState
 from holdfast.database.tx import drive
 from holdfast.errors import InvalidOutput, LeaseLost, Misuse
 from holdfast.fault_points import reach
+from holdfast.logging import RUNNING_JOB, say
 from holdfast.outcomes import Fail, Kind, Outcome, completed
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.tasks.calls import Call
@@ -118,6 +119,7 @@ class Attempt(LocalRun):
                 coroutine = _awaited(coroutine)
         except BaseException as error:  # noqa: BLE001 - also a StopIteration, which is no end of a handler here
             return self._end_at_once(error, is_error=True)
+        outside = RUNNING_JOB.set(self.job)
         try:
             self._waits_for = coroutine.send(None)
             self._coroutine = coroutine
@@ -126,6 +128,9 @@ class Attempt(LocalRun):
             value = end.value
         except BaseException as error:  # noqa: BLE001 - whatever user code raises ends its own attempt only
             return self._end_at_once(error, is_error=True)
+        finally:
+            if self._coroutine is None:  # else the task that has called this is the handler's own from here on
+                RUNNING_JOB.reset(outside)
         return self._end_at_once(value)  # not in `except`: what it raises would carry the output in its context
 
     def run_here(self) -> Outcome | None:
@@ -133,6 +138,7 @@ class Attempt(LocalRun):
 
         Give what the attempt came to; None where more has to be done to know that: then `run` does the rest.
         """
+        RUNNING_JOB.set(self.job)
         try:
             if self.abort_reason is not None:
                 raise Aborted(self.abort_reason)
@@ -176,6 +182,7 @@ class Attempt(LocalRun):
 
     async def run(self) -> Outcome | None:
         """Run the handler to its end, on from where it was left, and say what the attempt came to."""
+        RUNNING_JOB.set(self.job)
         try:
             value, is_error = self._end or (await self._within_time(), False)
             outcome = self._raised(value) if is_error else await self._returned(value)
@@ -208,8 +215,8 @@ class Attempt(LocalRun):
     def _note_stubborn(self) -> None:
         if not self.has_ended:
             self.is_stubborn = True
-            facts = {"job": self.job.id, "task": self.job.task, "reason": self.abort_reason}
-            logger.warning("handler_does_not_stop", extra=facts)
+            facts: dict[str, Any] = {"job": self.job.id, "task": self.job.task, "reason": self.abort_reason}
+            say(logger, "handler_does_not_stop", **facts, seconds=STUBBORN_SECONDS)
 
     def _cancel(self) -> None:
         """Cancel the handler, and again every few seconds: it, or a library that it calls, may have swallowed it."""
@@ -235,6 +242,7 @@ class Attempt(LocalRun):
         return self._judge.aborted(reason, self.failed, stop)
 
     def judge(self, error: BaseException) -> Outcome:
+        self.error = error
         return self._judge.raised(error)
 
     @property
@@ -248,8 +256,8 @@ class Attempt(LocalRun):
             return None
         if block is not None and block.owes_the_end:
             raise Misuse(
-                "the handler has returned, but its block has not completed the job: it was never left, as in a "
-                "generator, or it was rolled back and its error swallowed; leave the block, and let its error pass"
+                "the handler returned, but its block did not complete the job: the handler never left the block, or "
+                "caught the error that rolled it back; leave the block before you return, and do not catch its error"
             )
         if self.continued is not None or issubclass(type(output), GOES_ON):
             return await self._goes_on(output)
@@ -258,9 +266,14 @@ class Attempt(LocalRun):
     async def _goes_on(self, output: object) -> Outcome:
         if isinstance(output, Call):
             output.consume()
-            raise Misuse(f"the handler has returned a call of {output.task}; write `return ctx.continue_with(call)`")
+            raise Misuse(
+                f"the handler returned the call {output.function}(…), which starts nothing; write "
+                f"`return ctx.continue_with({output.function}(…))`"
+            )
         if output is not self.continued or self.continued is None:
-            raise Misuse("ctx.continue_with() was called; return just what it gave, or do not call it")
+            raise Misuse(
+                "the handler called ctx.continue_with(…) and did not return it; write `return ctx.continue_with(…)`"
+            )
         successor = await self.services.starting.continuation_of(self.services.runner, self.continued.call)
         return Outcome(Kind.COMPLETE, successor=successor)
 
@@ -283,7 +296,7 @@ class Attempt(LocalRun):
         except InvalidOutput:
             is_same = False
         if not is_same:
-            self._warn(Misuse("what the handler returned is not what its block has completed the job with"))
+            self._warn(Misuse("the handler returned another value than the one that its block completed the job with"))
 
     def _warn(self, error: BaseException) -> None:
         reason = self.abort_reason

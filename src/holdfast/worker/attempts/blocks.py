@@ -40,9 +40,9 @@ BlockKind: TypeAlias = Literal["prepare", "complete", "atomic"]
 
 REFUSALS = {
     (True, False): "prepare() is still open: leave that block first",
-    (True, True): "prepare() was used, and can be used once; what follows it is complete()",
+    (True, True): "prepare() was used, and can be used only once; the next block must be complete()",
     (False, False): "the block that completes the job is still open, and nothing can be opened inside it",
-    (False, True): "the job is completed: each block can be used once, and none after that",
+    (False, True): "the job is completed; use no block after complete()",
 }
 """Why no other block can be opened behind the last one, by whether that was `prepare()` and has committed."""
 
@@ -142,7 +142,7 @@ class TokenFence(Fence):
     def _refuse_second(self, verb: str) -> None:
         self.statements.refuse_closed()
         if self._end is not None:
-            raise Misuse(f"tx.{verb}(): the block has its end already; a job is finished, or continued, once")
+            raise Misuse(f"tx.{verb}() was called after the block had ended the job; finish or continue a job once")
 
     def admit(self) -> None:
         """Raise if it is not this block's turn, or the handler is to stop."""
@@ -221,7 +221,7 @@ class TokenFence(Fence):
             and await self._services.runner.read(block_ends.check, self._token) is ClaimState.HELD
         ):
             raise Misuse(
-                "this block has itself completed or deleted its own job, by a verb with connection=tx; "
+                "this block completed or deleted its own job, with a call that has connection=tx; "
                 "write `return tx.finish(output)` or `return tx.continue_with(call)`"
             ) from error
         raise self._attempt.lost(reason) from error
@@ -237,7 +237,9 @@ class TokenFence(Fence):
                 continue
             if has_happened:
                 return
-            raise Unavailable("the connection was lost with COMMIT; nothing of the block has happened") from error
+            raise Unavailable(
+                "the connection was lost during COMMIT, and nothing of the block was saved; try again"
+            ) from error
         raise error
 
     def answered(self) -> None:

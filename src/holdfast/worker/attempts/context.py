@@ -14,15 +14,16 @@ from holdfast import current_block
 from holdfast.client.completion import AsyncBlock, BlockingBlock
 from holdfast.client.starter import take_continuation
 from holdfast.client.transactions import BlockingTransaction, Transaction
-from holdfast.codec import clean_text
 from holdfast.database.tx import drive
 from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, Misuse, WaitTimeout
+from holdfast.models import RunningJob
 from holdfast.states import Status
 from holdfast.store.jobs.claiming import ProgressReport
 from holdfast.tasks.calls import Call
 from holdfast.tasks.phases import half_up, percent_of
 from holdfast.tasks.signatures import AsyncHandlerContext, BlockingHandlerContext
 from holdfast.tasks.task import Task
+from holdfast.texts import clean_text
 from holdfast.worker.attempts.aborts import Aborted, AbortReason, AbortSignal, abort_error
 from holdfast.worker.attempts.blocks import (
     BlockingCompletingTransaction,
@@ -32,6 +33,7 @@ from holdfast.worker.attempts.blocks import (
     LocalRun,
     TokenFence,
 )
+from holdfast.worker.attempts.judging import running_job
 from holdfast.worker.attempts.phases import Phases
 
 P = ParamSpec("P")
@@ -40,23 +42,6 @@ R = TypeVar("R")
 MESSAGE_LENGTH = 500
 
 _MAKING = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class RunningJob:
-    """What a handler may know of its job: the facts of this attempt."""
-
-    id: UUID
-    chain_id: UUID
-    chain_index: int
-    task: str
-    queue: str
-    lane: str | None
-    attempt: int
-    """The number of this run; it only grows."""
-    used: int
-    """How many attempts of its budget are used, this one included."""
-    crashes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +92,7 @@ class _Base:
     @cached_property
     def job(self) -> RunningJob:
         """The job as it was claimed."""
-        job = self._attempt.job
-        return RunningJob(
-            id=UUID(job.id),
-            chain_id=UUID(job.chain_id),
-            chain_index=job.chain_index,
-            task=job.task,
-            queue=job.queue,
-            lane=job.lane,
-            attempt=job.token.attempt,
-            used=job.used,
-            crashes=job.crashes,
-        )
+        return running_job(self._attempt.job, self._attempt.task)
 
     @cached_property
     def blockers(self) -> tuple[Blocker, ...]:
@@ -136,7 +110,7 @@ class _Base:
         """
         ends = self._attempt.job.blockers
         if not 0 <= index < len(ends):
-            raise Misuse(f"the job has waited for {len(ends)} chains, so there is no blocker {index}; the first is 0")
+            raise Misuse(f"the job has {len(ends)} blockers, so there is no blocker {index}; the first one is 0")
         end = ends[index]
         if not end.task:
             raise ChainNotFound(end.chain_id)
@@ -158,9 +132,9 @@ class _Base:
         """
         attempt, taken = self._attempt, take_continuation(call)
         if attempt.block is not None and attempt.block.is_completing:
-            raise Misuse("the job is completed by a block; write `return tx.continue_with(call)` inside it")
+            raise Misuse("a block completes this job; write `return tx.continue_with(call)` inside the block")
         if attempt.continued is not None:
-            raise Misuse("ctx.continue_with() was called already; a job has one successor")
+            raise Misuse("ctx.continue_with() was called twice; a job has one successor")
         attempt.continued = Continued(taken)
         return cast("R", attempt.continued)
 
@@ -215,7 +189,7 @@ class _Base:
             return
         reason = reason or self.abort_reason
         if reason is None:
-            raise Misuse("the job has ended, so that nobody writes its progress any more; report it before")
+            raise Misuse("the job has ended and takes no more progress; report progress before the handler returns")
         raise abort_error(reason, self._attempt.job.id)
 
 

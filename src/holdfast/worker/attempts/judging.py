@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
-from holdfast.outcomes import Facts, Fail, Kind, Outcome, crashed, describe, judge
+from holdfast.models import JobError, RunningJob
+from holdfast.outcomes import Facts, Fail, Kind, Outcome, Retry, crashed, describe, judge
 from holdfast.store.jobs.claiming import Claimed
+from holdfast.store.rows import maybe_instant
 from holdfast.tasks.task import Task
+from holdfast.unreadable import object_of
 from holdfast.worker.attempts.aborts import AbortReason
 
 
@@ -25,7 +29,7 @@ class Judge:
         """Say what the attempt comes to that ends in *error*."""
         facts = self._facts
         try:
-            return judge(error, facts, self.task.policy.retry, self.chance)
+            return judge(error, facts, self._retry, self.chance)
         except BaseException as mistake:  # noqa: BLE001 - what was raised to steer cannot be read, such as after=NaN
             return Outcome(Kind.FAIL, error=describe(mistake, facts), reason="what the handler raised cannot be read")
 
@@ -61,13 +65,37 @@ class Judge:
 
     def crashed(self, error: BaseException) -> Outcome:
         """Say what an attempt comes to that has taken down the process that it had for itself."""
-        policy = self.task.policy
-        has_attempts = policy.retry.attempts is None or self.job.used < policy.retry.attempts
-        return crashed(self.job.crashes, policy.on_lost, self.describe(error), has_attempts=has_attempts)
+        attempts, on_lost = self._retry.attempts, self.task.policy.on_lost
+        has_attempts = attempts is None or self.job.used < attempts
+        return crashed(self.job.crashes, on_lost, self.describe(error), has_attempts=has_attempts)
 
     def describe(self, error: BaseException) -> str:
         return describe(error, self._facts)
 
     @property
+    def _retry(self) -> Retry:
+        """The policy of the task, with the job's own budget if it has one."""
+        retry, attempts = self.task.policy.retry, self.job.attempts
+        return retry if attempts is None else replace(retry, attempts=attempts)
+
+    @property
     def _facts(self) -> Facts:
-        return Facts(self.job.token.attempt, self.job.used, self.worker)
+        return Facts(self.job.token.attempt, self.job.used, self.worker, running_job(self.job, self.task))
+
+
+def running_job(job: Claimed, task: Task[..., Any]) -> RunningJob:
+    """Tell the facts of an attempt of *job*, which *task* says how often to try."""
+    return RunningJob(
+        id=UUID(job.id),
+        chain_id=UUID(job.chain_id),
+        chain_index=job.chain_index,
+        task=job.task,
+        queue=job.queue,
+        lane=job.lane,
+        attempt=job.token.attempt,
+        used=job.used,
+        crashes=job.crashes,
+        attempts=task.policy.retry.attempts if job.attempts is None else job.attempts,
+        error=cast("JobError | None", object_of(job.error) or None),
+        last_attempt_at=maybe_instant(job.last_attempt_at),
+    )

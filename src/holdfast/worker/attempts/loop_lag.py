@@ -12,7 +12,9 @@ import sys
 import threading
 import traceback
 from types import CodeType, FrameType
+from typing import Any
 
+from holdfast.logging import say
 from holdfast.runtime import Runtime
 from holdfast.worker.attempts.attempt import Attempt
 
@@ -44,7 +46,7 @@ class LoopWatch:
         elif not self._is_told and self._monotonic() - self._asked > BLOCKED_SECONDS:
             self._is_told = True
             seconds, frame = self._monotonic() - self._asked, sys._current_frames().get(self._thread)
-            logger.warning("event_loop_blocked", extra={"seconds": round(seconds, 1), **_handler_in(frame)})
+            say(logger, "event_loop_blocked", seconds=round(seconds, 1), **_handler_in(frame))
 
     @property
     def lag(self) -> float:
@@ -55,7 +57,7 @@ class LoopWatch:
     def _answer(self) -> None:
         self._lag = 0.0 if self._asked is None else self._monotonic() - self._asked
         if self._is_told and self._asked is not None:
-            logger.warning("event_loop_answers", extra={"seconds": round(self._monotonic() - self._asked, 1)})
+            say(logger, "event_loop_answers", seconds=round(self._monotonic() - self._asked, 1))
         self._asked, self._is_told = None, False
 
 
@@ -65,14 +67,16 @@ RUN_HANDLER: frozenset[CodeType] = frozenset(
 """From where handlers are called: in the loop, for their first step, and for those after it."""
 
 
-def _handler_in(frame: FrameType | None) -> dict[str, str]:
+def _handler_in(frame: FrameType | None) -> dict[str, Any]:
     """Say where *frame* is, from the handler on, and of which job that is; all of it if no handler is found."""
     lines: list[str] = []
     while frame is not None and frame.f_code not in RUN_HANDLER:
         lines[:0] = traceback.format_stack(frame, limit=1)
         frame = frame.f_back
-    facts = {"stack": "".join(lines)[-STACK_LENGTH:]}
+    where = lines[-1].strip().splitlines()[0] if lines else "unknown code"
+    facts = {"by": where, "stack": "".join(lines)[-STACK_LENGTH:]}
     attempt = None if frame is None else frame.f_locals.get("self")
     if isinstance(attempt, Attempt):
-        facts |= {"job": attempt.job.id, "task": attempt.job.task}
+        job = attempt.job
+        facts |= {"by": f"job {job.id} (task {job.task}), {where}", "job": job.id, "task": job.task}
     return facts

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 from holdfast import current_block
 from holdfast.codec import Codec
 from holdfast.database.tx import Tx, drive
-from holdfast.errors import Busy, Misuse, Unavailable, UnknownOutcome
+from holdfast.errors import Busy, Misuse, Unavailable, UnknownOutcome, near_and_all, shown
 from holdfast.models import PhaseStatus
 from holdfast.store import phase_rows, phases
 from holdfast.store.jobs.claiming import ClaimState, ProgressReport, Token
@@ -98,7 +98,7 @@ class Phases:
     ) -> Any:
         """Run *function* as the phase *name* of a plain handler, or give what it gave before."""
         if inspect.iscoroutinefunction(function):
-            raise Misuse(f"phase {name!r} is run by a plain handler, and its function is async; make both the same")
+            raise Misuse(f"phase {name!r} has an async function in a plain handler; make both async, or both plain")
         if not drive(self._begin(name, function)):
             return self._read(name)
         try:
@@ -110,7 +110,7 @@ class Phases:
         """Read what a phase that has finished gave."""
         self._position(name)
         if name not in self._results:
-            raise Misuse(f"phase {name!r} has not finished, and has no result yet; ask after ctx.phase({name!r}, …)")
+            raise Misuse(f"phase {name!r} has not finished and has no result yet; call ctx.phase({name!r}, …) first")
         return self._read(name)
 
     def results(self) -> dict[str, Any]:
@@ -131,9 +131,9 @@ class Phases:
             return self._names.index(name)
         task = self._attempt.task.name
         if not self._names:
-            raise Misuse(f"task {task} declares no phases; write @hf.task(phases=({name!r},))")
-        declared = ", ".join(map(repr, self._names[:10]))
-        raise Misuse(f"phase {str(name)[:60]!r} is not declared: task {task} has {declared}; add it there")
+            raise Misuse(f"task {task!r} declares no phases; write @hf.task(phases=({shown(name)},))")
+        near = near_and_all(str(name), self._names[:10], "its phases are")
+        raise Misuse(f"task {task!r} has no phase {shown(name)}{near}; add it to phases=(…), or correct the name")
 
     def _read(self, name: str) -> Any:
         codec, text = self._codecs.get(name), self._results[name]
@@ -182,7 +182,7 @@ class Phases:
 
     def _layout(self, name: str, position: int) -> tuple[tuple[PhaseRow, ...], int | None]:
         """Say which rows are to be written for a phase to begin: all that are not as they should be, the first time."""
-        active = PhaseRow(position, name, PhaseStatus.ACTIVE, 0)
+        active = PhaseRow(position, name, PhaseStatus.RUNNING, 0)
         if self._is_laid:
             return (active,), None
         finished = {row.name: row for row in self._rows if row.name in self._results}

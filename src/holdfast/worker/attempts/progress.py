@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast.database.tx import Store
+from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import ProgressReport, Token
@@ -155,8 +156,8 @@ class Progress:
         try:
             reports = [last.report for last in due.values() if last.report is not None]
             written = await self._store.run(claiming.progress, reports)
-        except Exception:
-            logger.debug("progress_not_written", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - it is tried again, and no job depends on it
+            say(logger, "progress_not_written", trace=error, jobs=len(due), reason=reason_of(error))
         finally:
             with self._lock:
                 for token, last in due.items():

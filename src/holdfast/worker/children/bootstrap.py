@@ -12,27 +12,25 @@ import os
 import runpy
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from holdfast.client.providers import Opener
-from holdfast.client.starter import Starter
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Store
 from holdfast.errors import Misuse
-from holdfast.runtime import Runtime
+from holdfast.logging import logging_in_force
 from holdfast.settings import Settings
 from holdfast.tasks.task import Task
 
-NAME_THE_APP = 'write hf.worker(app="module:name"), where importing that module makes the same Holdfast'
+NAME_THE_APP = 'write hf.worker(app="module:name"), the import path of the same Holdfast object'
 
 IN_CHILD = (
-    "this is a child process of a worker, and has no worker of its own; if a module begins one when it is imported, "
-    'put that below `if __name__ == "__main__":`'
+    "this process is a child of a worker, and cannot run a worker itself; if a module starts a worker when it is "
+    'imported, move that below `if __name__ == "__main__":`'
 )
 
 MAIN = "__main__"
@@ -41,16 +39,6 @@ SECOND_MAIN = "__mp_main__"
 
 _children: set[int] = set()
 """This process, if it is a child of a worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineParts:
-    """The parts of one Holdfast (its `__holdfast_engine__`) that workers need, and child processes make anew."""
-
-    store: Store
-    opener: Opener
-    starter: Starter
-    runtime: Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +67,16 @@ class Launch:
         path = app or import_path_of(application, modules)
         if path is None:
             raise Misuse(
-                f'task {tasks[0].name} runs in child processes (run_in="process"), which import the application, but '
-                f"no module has this Holdfast as a name of its own; {NAME_THE_APP}"
+                f'task {tasks[0].name} runs in child processes (run_in="process"), which import your Holdfast '
+                f"object, but no module has it as a name at its top level; {NAME_THE_APP}"
             )
         middleware_paths = tuple(_middleware_path(each) for each in middleware)
         is_main = any(each.startswith(f"{MAIN}:") for each in (path, *middleware_paths))
         main = program_here() if is_main else None
         if main is not None and not any(main.values()):
-            raise Misuse(f"a child process cannot import what is typed or given by -c; {NAME_THE_APP}")
+            raise Misuse(
+                f"a child process cannot import code that was typed into Python or given by `python -c`; {NAME_THE_APP}"
+            )
         return cls(path, middleware_paths, main, database_digest(settings, store))
 
     def first_message(self, worker: str, megabytes: float | None) -> dict[str, Any]:
@@ -100,6 +90,7 @@ class Launch:
             "worker": worker,
             "megabytes": megabytes,
             "parent": os.getpid(),
+            "log": None if (log := logging_in_force()) is None else asdict(log),
         }
 
 
@@ -121,9 +112,9 @@ def _middleware_path(function: object) -> str:
     path = import_path_of(function, [str(getattr(function, "__module__", MAIN))])
     if path is None:
         raise Misuse(
-            f"middleware {getattr(function, '__qualname__', function)} cannot be imported by a child process, in which "
-            'tasks with run_in="process" run, and suspects if app= is given; define it at the top of a module, or give '
-            "it to the tasks"
+            f"a child process cannot import middleware {getattr(function, '__qualname__', function)}, and child "
+            'processes run tasks with run_in="process" (and suspects, if app= is given); define it at the top level '
+            "of a module, or give it to the tasks"
         )
     return path
 
@@ -149,7 +140,10 @@ def import_object(path: str) -> object:
     found: object = sys.modules[MAIN] if module == MAIN else importlib.import_module(module)
     for name in names.split("."):
         if not hasattr(found, name):
-            raise Misuse(f"there is no {path} in a child process, which imports its modules anew; define it there")
+            raise Misuse(
+                f"{path} does not exist in a child process, which imports its modules again; define it at the top "
+                "level of the module"
+            )
         found = getattr(found, name)
     return found
 

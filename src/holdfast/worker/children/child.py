@@ -23,21 +23,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from holdfast.client.engine_parts import EngineParts
 from holdfast.errors import Misuse
 from holdfast.fault_points import reach
+from holdfast.logging import LogOptions, set_up_logging
 from holdfast.outcomes import Kind, Outcome
 from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.attempt import Attempt, Middleware
 from holdfast.worker.attempts.services import Keepers, make_services
-from holdfast.worker.children.bootstrap import (
-    EngineParts,
-    database_digest,
-    import_object,
-    mark_as_child,
-    run_program,
-)
+from holdfast.worker.children.bootstrap import database_digest, import_object, mark_as_child, run_program
 from holdfast.worker.children.limits import HandlerThreads, at_most, die_with, end_copy, resident_megabytes
 from holdfast.worker.children.messages import CHUNK, JOB, OUTCOME, REPORT, Message, MessageReader, encode
 from holdfast.worker.children.proxies import JobsOfChild, ProgressOfChild
@@ -49,7 +45,10 @@ STOP_SECONDS = 5.0
 STANDSTILL_SECONDS, SPARE_SECONDS = 1.0, 2.0  # who comes later than that has stood still, maybe with its worker
 REST_SECONDS = 0.1
 THREADS = 4
-GUARD = 'what starts the program belongs below `if __name__ == "__main__":`, for a child runs the script, too'
+GUARD = (
+    'move the code that starts the program below `if __name__ == "__main__":`, because a child process runs the '
+    "script too"
+)
 LONGEST_SECONDS = 3_600.0
 
 
@@ -151,7 +150,9 @@ class Child:
         self._middleware = [import_object(each) for each in message["middleware"]]  # type: ignore[misc]
         engine = getattr(app, "__holdfast_engine__", None)
         if not isinstance(engine, EngineParts):
-            raise Misuse(f"{message['app']} is of type {type(app).__name__}, and not a Holdfast")
+            raise Misuse(f"{message['app']} is a {type(app).__name__}, not a Holdfast object; correct app=")
+        if message["log"] is not None:
+            set_up_logging(LogOptions(**message["log"]))
         self._tasks = engine.starter.tasks
         keepers = Keepers(self._jobs, self._progress, self._threads)
         self._services = make_services(

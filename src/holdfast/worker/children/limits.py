@@ -22,7 +22,9 @@ except ImportError:  # there is none on Windows
 
 MEGABYTE = 1 << 20
 PR_SET_PDEATHSIG = 1
-CAME_BACK = "a handler has forked, and its copy came back from it; end a copy with os._exit()"
+CAME_BACK = (
+    "a handler called fork, and the forked process returned from the handler; end a forked process with os._exit()"
+)
 
 
 def resident_megabytes() -> float:

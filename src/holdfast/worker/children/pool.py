@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.tasks.task import Task
@@ -228,11 +229,11 @@ class Children:
         task = attempt.task.name
         if message["is_unknown"] and task not in self.unknown:  # its code is another than ours, as during a release
             self.unknown.add(task)
-            logger.error("child_lacks_task", extra={"task": task, "app": self._launch.app})
+            say(logger, "child_lacks_task", task=task, app=self._launch.app)
         child.jobs += 1
         limit, megabytes = self._options.child_megabytes, message["megabytes"]
         if child.jobs >= self._options.child_jobs or (limit is not None and megabytes > limit):
-            logger.info("child_recycled", extra={"pid": child.pid, "jobs": child.jobs, "megabytes": round(megabytes)})
+            say(logger, "child_recycled", pid=child.pid, jobs=child.jobs, megabytes=round(megabytes))
             self._retract(child, child.tickets.take_back())
             del self._crew[child]
             self._let_go(child)
@@ -255,7 +256,7 @@ class Children:
             for attempt in jobs.values():
                 attempt.end(code)
             if not jobs:
-                logger.warning("idle_child_died", extra={"pid": child.pid, "code": code})
+                say(logger, "idle_child_died", pid=child.pid, code=code, how=how_it_died(code))
             if not jobs and not child.jobs:  # what its modules have begun takes it down, and would the next one at once
                 self._fail(child, how_it_died(code))
             if self._is_draining:
@@ -270,15 +271,15 @@ class Children:
         mistake = message["mistake"]
         if mistake is None and message["database"] != self._launch.database:
             mistake = (
-                f"{self._launch.app} has another database there than here; let it depend on settings alone, and if it "
-                "is a file, give its whole path"
+                f"{self._launch.app} has another database in the child process than in the worker; take the database "
+                "from settings only, and give a SQLite file by its absolute path"
             )
         if mistake is not None:
             self._let_go(child)
             self._fail(child, mistake)
             return
         if self._failing_since is not None:
-            logger.warning("children_start_again", extra={"failures": self._failures})
+            say(logger, "children_start_again", failures=self._failures)
         self._failures, self._failing_since = 0, None
         self._make_idle(child)
         self._on_free()
@@ -299,13 +300,13 @@ class Children:
         try:
             child = ChildProcess(self._runtime, self._on_message, self._on_death)
         except OSError as error:
-            self._fail(None, str(error))
+            self._fail(None, reason_of(error))
             return
         child.send("begin", **self._launch.first_message(self._worker, self._options.child_megabytes))
         self._starting[child] = self._loop.call_later(HELLO_SECONDS, self._on_hello_timeout, child)
 
     def _on_hello_timeout(self, child: ChildProcess) -> None:
-        logger.error("child_says_nothing", extra={"pid": child.pid, "seconds": HELLO_SECONDS})
+        say(logger, "child_says_nothing", pid=child.pid, seconds=HELLO_SECONDS)
         child.kill()
 
     def _fail(self, child: ChildProcess | None, reason: str) -> None:
@@ -316,7 +317,7 @@ class Children:
             self._failing_since = self._runtime.monotonic()
         pid = None if child is None else child.pid
         level = logging.ERROR if self._failures == 1 else logging.INFO  # a lasting trouble is an error once
-        logger.log(level, "child_not_started", extra={"pid": pid, "reason": reason, "again_in": seconds})
+        say(logger, "child_not_started", level=level, pid=pid, reason=reason, again_in=seconds)
         if self._retry is None and not self._is_closed:
             self._retry = self._loop.call_later(seconds, self._start)
 

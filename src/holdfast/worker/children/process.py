@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import count
 from subprocess import TimeoutExpired
 
+from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime
 from holdfast.worker.children.messages import CHUNK, Message, MessageReader, encode
 from holdfast.worker.children.tickets import END, TicketQueue
@@ -132,8 +133,8 @@ class ChildProcess:
         try:
             for message in self._reader.feed(piece):
                 self._on_message(self, message)
-        except Exception:
-            logger.exception("child_not_understood", extra={"pid": self.pid})
+        except Exception as error:  # noqa: BLE001 - whatever a handler has written there
+            say(logger, "child_not_understood", trace=error, pid=self.pid, reason=reason_of(error))
             self.kill()
 
     def _kill_mute(self) -> None:

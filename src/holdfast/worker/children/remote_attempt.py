@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.database.tx import Store
+from holdfast.logging import say
 from holdfast.outcomes import Described, Kind, Outcome
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import IN_CHILD, ProgressReport
@@ -124,8 +125,8 @@ class RemoteAttempt(Run):
             return False
 
     def _judge_death(self, code: int) -> Outcome | None:
-        facts = {"job": self.job.id, "task": self.job.task, "code": code, "reason": self.abort_reason}
-        logger.warning("child_died", extra=facts)
+        facts: dict[str, Any] = {"job": self.job.id, "task": self.job.task, "code": code, "how": how_it_died(code)}
+        say(logger, "child_died", **facts)
         error = ChildDied(code)
         if self.is_completed:
             self.warning = self._judge.describe(error)
@@ -182,8 +183,13 @@ class RemoteAttempt(Run):
 
     def kill(self) -> None:
         if self.child is not None and not self._ended.done():
-            facts = {"job": self.job.id, "task": self.job.task, "reason": self.abort_reason, "pid": self.child.pid}
-            logger.warning("child_killed", extra=facts)
+            facts: dict[str, Any] = {
+                "job": self.job.id,
+                "task": self.job.task,
+                "reason": self.abort_reason,
+                "pid": self.child.pid,
+            }
+            say(logger, "child_killed", **facts)
             self.child.kill()
 
     def aborted(self, reason: AbortReason) -> Outcome | None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
 from holdfast.fault_points import reach
+from holdfast.logging import reason_of, say
 from holdfast.outcomes import Kind
 from holdfast.store import polls
 from holdfast.store.jobs import claiming, exchanging
@@ -22,7 +23,7 @@ from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Token, Want
 from holdfast.store.jobs.exchanging import Exchanged, Request
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.worker.attempts.active import Slot
-from holdfast.worker.claiming import plan
+from holdfast.worker.claiming import exhaustion, plan
 from holdfast.worker.claiming.batch_size import size_of
 from holdfast.worker.claiming.claim_ahead import MOST_CLAIMED
 from holdfast.worker.claiming.core import WorkerCore
@@ -246,8 +247,8 @@ class Claimer:
         if batch and not isinstance(error, Busy):
             self._core.unsettled.batch_size.note_missed(batch)
             seconds = round(self._monotonic() - sent, 1)
-            facts = {"jobs": len(batch), "bytes": sum(map(size_of, batch)), "seconds": seconds, "reason": str(error)}
-            logger.warning("exchange_not_answered", extra=facts)
+            facts: dict[str, Any] = {"jobs": len(batch), "bytes": sum(map(size_of, batch)), "seconds": seconds}
+            say(logger, "exchange_not_answered", **facts, reason=reason_of(error))
 
     def _take_in(self, request: Request, answer: Exchanged, sent: float) -> None:
         settled, claims, marked = answer
@@ -255,6 +256,8 @@ class Claimer:
         self._executor.note_marked(request.begun, marked)
         for each in self._groups:
             each.has_settled()
+        if self._core.outbox is not None:
+            self._core.outbox.has_settled()
         if request.settlements:
             self._core.unsettled.batch_size.note_answered(now - sent)
         self._core.unsettled.note(request.settlements, settled)
@@ -312,12 +315,15 @@ class Claimer:
         nonce, sent = self._nonce(), self._monotonic()
         group.begin(most)
         try:
-            if not is_wanted and not (found := await store.read(polls.waiting_work, wants)).is_there:
-                group.note_look(found)
-                self._plan_for(group)
-                return
+            if not is_wanted:
+                found = await store.read(polls.waiting_work, wants)
+                self._core.note_outbox(found)
+                if not found.is_there:
+                    group.note_look(found)
+                    self._plan_for(group)
+                    return
             given = (wants, free, self._core.id, nonce, place, most - free)
-            claim = store.run(claiming.admit_and_claim, *given, is_crowded=group.is_crowded)
+            claim = store.run(claiming.admit_and_claim, *given, is_crowded=group.is_crowded, troubles=group.troubles())
             claims = await self._answer(claim, nonce, sent)
         finally:
             group.reserved -= most
@@ -380,9 +386,18 @@ class Claimer:
         """See whether the trouble is over; that something can be read does not say that it can be written."""
         if self.trouble_since is not None and isinstance(step, plan.Exchange | self._trouble_with):
             seconds = self._monotonic() - self.trouble_since
-            logger.warning("worker_store_answers", extra={"seconds": round(seconds, 1)})
+            say(logger, "worker_store_answers", seconds=round(seconds, 1))
             self.trouble_since, self.trouble = None, None
             self._answered_at = self._monotonic()
+
+    def _give_up_if_exhausted(self, error: Exception, seconds: float) -> None:
+        """End the worker by *error* if this process has had no memory or descriptors for so long.
+
+        Its leases are over by then. A new process may have some, and an exit code makes whoever watches us start it.
+        """
+        if seconds > exhaustion.EXHAUSTED_SECONDS and exhaustion.is_exhausted(error):
+            say(logger, "worker_gives_up", seconds=round(seconds), reason=reason_of(error))
+            raise error
 
     async def _after_trouble(self, step: plan.Step, error: Exception, failures: int, began: float) -> None:
         self._handlers.is_wanted = True
@@ -390,9 +405,10 @@ class Claimer:
         if self.trouble_since is None and began >= self._answered_at:
             self.trouble_since, self._trouble_with = self._monotonic(), type(step)
             unexpected = None if isinstance(error, HoldfastError) else error
-            logger.warning("worker_store_trouble", extra={"reason": str(error)}, exc_info=unexpected)
+            say(logger, "worker_store_trouble", trace=unexpected, reason=reason_of(error))
         if self.trouble_since is not None:
-            self.trouble = str(error)
+            self.trouble = reason_of(error)
+            self._give_up_if_exhausted(error, self._monotonic() - self.trouble_since)
         shutdown = self._core.shutdown
         if shutdown.is_draining and self._core.options.grace is None and shutdown.last_moment is None:
             shutdown.begin_last_moment()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from holdfast.database.tx import Store
 from holdfast.runtime import Runtime
+from holdfast.store.polls import WaitingWork
 from holdfast.tasks.registry import Tasks
 from holdfast.worker.attempts.active import Active
 from holdfast.worker.attempts.progress import Progress
@@ -14,6 +15,7 @@ from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.upkeep.outbox import OutboxMaker
 from holdfast.worker.upkeep.reaper import LostLeases
 
 
@@ -35,3 +37,10 @@ class WorkerCore:
     leases: LeaseKeeper = field(init=False)
     progress: Progress = field(init=False)
     unsettled: Unsettled = field(init=False)
+    outbox: OutboxMaker | None = None
+    """Only if this worker posts webhooks."""
+
+    def note_outbox(self, found: WaitingWork) -> None:
+        """Have deliveries made, if a look has found events that wait for theirs."""
+        if found.has_outbox and self.outbox is not None:
+            self.outbox.wake()

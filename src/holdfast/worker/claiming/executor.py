@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import logging
 import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.errors import StoreError
+from holdfast.logging import reason_of, say
 from holdfast.models import INTERNAL_QUEUE
-from holdfast.outcomes import Outcome
+from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Claimed, Token
 from holdfast.store.jobs.settling import Settlement
@@ -34,6 +37,7 @@ from holdfast.tasks.task import Task
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.active import Run, Slot, slot_of
 from holdfast.worker.attempts.attempt import Attempt
+from holdfast.worker.attempts.failures import in_short, log_failure
 from holdfast.worker.attempts.judging import Judge
 from holdfast.worker.attempts.services import AttemptServices
 from holdfast.worker.children.pool import Children
@@ -262,7 +266,7 @@ class Executor:
 
     def _refuse(self, job: Claimed, error: Exception) -> None:
         """Put off a job with which no attempt can be begun: it is for others, and keeps none claimed with it."""
-        logger.error("job_not_begun", extra={"job": job.id, "task": job.task}, exc_info=error)
+        say(logger, "job_not_begun", trace=error, job=job.id, task=job.task, error=reason_of(error))
         self._core.unsettled.put_off(job, "it could not be begun")
 
     # ends
@@ -287,6 +291,7 @@ class Executor:
 
     async def _run(self, attempt: Run) -> None:
         """Run *attempt* to its end in this task, which is its own, and take in what it came to."""
+        attempt.runs_in = asyncio.current_task()
         outcome = await attempt.run()
         if self._core.active.remove(attempt):  # else it was abandoned
             self._note_end(attempt, outcome)
@@ -295,12 +300,12 @@ class Executor:
         if attempt.warning is None:
             return
         # only now, as the attempt is not told to stop any more, which would stop this
-        facts = {"job": attempt.job.id, "task": attempt.job.task}
-        logger.warning("handler_raised_after_completion", extra=facts)
+        error = in_short(json.loads(attempt.warning))
+        say(logger, "handler_raised_after_completion", job=attempt.job.id, task=attempt.job.task, error=error)
         try:
             await self._core.store.run(settling.append_warning, attempt.job.token, attempt.warning)
-        except StoreError:
-            logger.warning("warning_not_written", extra={"job": attempt.job.id}, exc_info=True)
+        except StoreError as error:
+            say(logger, "warning_not_written", trace=error, job=attempt.job.id, reason=reason_of(error))
 
     def _after_end(self) -> None:
         self.on_end()
@@ -308,6 +313,9 @@ class Executor:
 
     def _note_end(self, attempt: Run, outcome: Outcome | None) -> None:
         self.ended[slot_of(attempt)] += 1
+        if outcome is not None and (outcome.error is not None or outcome.kind is Kind.PAUSE):
+            log_failure(attempt.job, outcome, attempt.error)
+        attempt.error = None  # its traceback holds the attempt, and all that its handler had
         self.end(attempt.job, outcome, attempt.judge)
 
     def end(self, job: Claimed, outcome: Outcome | None, judge: JudgesError, *, has_begun: bool = True) -> None:
@@ -321,10 +329,17 @@ class Executor:
             core.progress.forget([job.token])
             return
         if outcome.successor is not None:
-            core.unsettled.may_be_refused(job.token, judge)
+            core.unsettled.may_be_refused(job.token, partial(_judge_refused, job, judge))
         is_plain = job.lane is None and job.chain_index == 0
         halts_lane = core.tasks.get(job.task).policy.halts_lane
         core.unsettled.add(Settlement(job.token, outcome, halts_lane, is_plain, has_begun))
+
+
+def _judge_refused(job: Claimed, judge: JudgesError, error: BaseException) -> Outcome:
+    """Judge an attempt whose continuation cannot be written, and log it: its handler had returned."""
+    outcome = judge(error)
+    log_failure(job, outcome, error)
+    return outcome
 
 
 def _marks_of(task: Any) -> tuple[object, ...]:

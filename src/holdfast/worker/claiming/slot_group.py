@@ -8,18 +8,20 @@ where some was found it claims, and then as soon as there is room; also ahead, w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.store import polls
 from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, Want
-from holdfast.tasks.task import Task
+from holdfast.webhooks.receivers import Receivers, ReceiverTrouble
 from holdfast.worker.attempts.active import Slot
 from holdfast.worker.claiming.claim_ahead import MOST_CLAIMED, ClaimAhead
+from holdfast.worker.webhook_task import DeliveryTask
 
 LOOK_SECONDS = 0.5
-WEBHOOK_SHARE = 4
-"""There is one slot for webhooks beside so many for handlers: a delivery only waits for a stranger's server."""
+WEBHOOK_SHARE, LEAST_WEBHOOKS = 4, 128
+"""There is one slot for webhooks beside so many for handlers, and at least so many: a delivery only waits for a
+stranger's server, with a body of 64 KiB at most. Three quarters of the least are what those have together that do not
+answer, or have not answered yet (`webhooks.receivers`)."""
 WHOLE_SHARE, WHOLE_SECONDS = 20, 1.0
 """The whole index is looked at when so many times as long has passed as the last such look took, or so many seconds."""
 
@@ -31,9 +33,15 @@ class SlotGroup:
     """
 
     def __init__(
-        self, slot: Slot, wants: Sequence[Want], most: Callable[[], int], monotonic: Callable[[], float]
+        self,
+        slot: Slot,
+        wants: Sequence[Want],
+        most: Callable[[], int],
+        monotonic: Callable[[], float],
+        receivers: Receivers | None = None,
     ) -> None:
         self.slot = slot
+        self.receivers = receivers
         self.shares_queues = slot is not Slot.DELIVERY
         """Whether the worker's own handlers have jobs in the same queues: then a claim for either takes up for both."""
         self.wants = wants
@@ -110,6 +118,12 @@ class SlotGroup:
         self._is_active = bool(claims.jobs)
         self.is_wanted |= claims.more
         self._plan(claims.next_ms)
+        if self.receivers is not None and claims.put_off:
+            self.receivers.note_put_off(claims.put_off)
+
+    def troubles(self) -> Sequence[ReceiverTrouble]:
+        """Name the receivers whose deliveries are not to be claimed, or not as many as there are."""
+        return () if self.receivers is None else self.receivers.troubles()
 
     def _plan(self, next_ms: int | None) -> None:
         self._next_at = None if next_ms is None else self._monotonic() + next_ms / 1000
@@ -126,11 +140,13 @@ class SlotGroup:
         return own_ms if next_ms is None else min(next_ms, own_ms)
 
 
-def webhook_slots(task: Task[..., Any] | None, concurrency: int, monotonic: Callable[[], float]) -> SlotGroup:
-    """Make the slots for *task*, which posts webhooks, beside *concurrency* others; none for a worker without it."""
-    wants = [] if task is None else [Want(INTERNAL_QUEUE, DELIVER, round(task.policy.lease * 1000))]
-    most = 0 if task is None else max(1, concurrency // WEBHOOK_SHARE)
-    return SlotGroup(Slot.DELIVERY, wants, lambda: most, monotonic)
+def webhook_slots(delivery: DeliveryTask | None, concurrency: int, monotonic: Callable[[], float]) -> SlotGroup:
+    """Make the slots for *delivery*, which posts webhooks, beside *concurrency* others; none for a worker without."""
+    if delivery is None:
+        return SlotGroup(Slot.DELIVERY, [], lambda: 0, monotonic)
+    wants = [Want(INTERNAL_QUEUE, DELIVER, round(delivery.task.policy.lease * 1000))]
+    most = max(LEAST_WEBHOOKS, concurrency // WEBHOOK_SHARE)
+    return SlotGroup(Slot.DELIVERY, wants, lambda: most, monotonic, delivery.receivers)
 
 
 class ScanPosition:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast.database.tx import Store
 from holdfast.errors import Busy, StoreError, Unavailable, UnknownOutcome
+from holdfast.logging import reason_of, say
 from holdfast.outcomes import Facts, Kind, Outcome, describe
 from holdfast.store.jobs import reaping, settling
 from holdfast.store.jobs.claiming import Claimed, ClaimState, Token
@@ -103,8 +104,9 @@ class Unsettled:
                 self.note([each], await self._store.run(settling.settle, [each]))
             except (Unavailable, Busy, UnknownOutcome):
                 self.add(each)
-            except Exception as error:
-                logger.exception("outcome_cannot_be_written")
+            except Exception as error:  # noqa: BLE001 - such as a value that the database cannot store
+                facts: dict[str, Any] = {"attempt": each.token.attempt, "reason": reason_of(error)}
+                say(logger, "outcome_cannot_be_written", trace=error, **facts)
                 self._give_up(each, error)
 
     async def give_back_all(self, seconds: float) -> int:

@@ -88,6 +88,7 @@ class Wakeups:
             self._rest.has_unmarked()
         found = await self._core.store.read(polls.waiting_work, wants or self._wants)  # without any there is no horizon
         self._rest.has_looked(found.horizon)
+        self._core.note_outbox(found)
         if not wants:
             return False
         self.plan(found.next_ms)

@@ -1,1 +1,1 @@
-"""What every worker does beside its jobs: reap, retain."""
+"""What every worker does beside its jobs: reap, make webhook deliveries, retain."""

@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
+from holdfast.logging import reason_of, say
 from holdfast.models import Job
 from holdfast.retention import Hook, Stage
 from holdfast.runtime import Runtime
@@ -66,12 +67,12 @@ class Hooks(ABC):
         return (chain.seq, chain.stage) not in self._hanging and of_task[job.task] < MOST_HANGING
 
     def _has_succeeded(self, chain: ChainHooks, job: Job, call: _Call) -> bool:
-        facts = {"job": str(job.id), "task": job.task, "stage": chain.stage}
+        facts: dict[str, Any] = {"job": str(job.id), "task": job.task, "stage": chain.stage}
         if not call.is_over:
             self._hanging[chain.seq, chain.stage] = (job.task, call)
-            logger.warning("retention_hook_hangs", extra={**facts, "seconds": HOOK_SECONDS})
+            say(logger, "retention_hook_hangs", **facts, seconds=HOOK_SECONDS)
         elif call.error is not None:
-            logger.warning("retention_hook_failed", extra=facts, exc_info=call.error)
+            say(logger, "retention_hook_failed", trace=call.error, **facts, error=reason_of(call.error))
         return call.is_over and call.error is None
 
     def _call_in_thread(self, hook: Hook, job: Job, on_done: Callable[[], None]) -> _Call:

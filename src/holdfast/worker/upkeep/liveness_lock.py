@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from holdfast.database.sqlite import SqliteStore
 from holdfast.database.sqlite.file_locks import HeldLock, take_liveness_lock, take_of_the_dead
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Store
 from holdfast.fault_points import reach
+from holdfast.logging import say
 from holdfast.store import workers
 from holdfast.store.jobs import reaping
+from holdfast.store.jobs.reaping import TakenBack
 from holdfast.store.workers import LivenessLock, Machine
 
 logger = logging.getLogger(__name__)
@@ -54,24 +56,24 @@ class LivenessLocks:
         self._look()
         return bool(self._dead)
 
-    async def take_over_the_dead(self) -> int:
-        """Take back the jobs of every worker that is proved dead; answer how many."""
+    async def take_over_the_dead(self) -> list[TakenBack]:
+        """Take back the jobs of every worker that is proved dead; answer which."""
         known = await self._store.read(workers.list_locks)
         self._others = [each for each in known if each.worker != self._worker]
         self._look()
         if not self._dead:
-            return 0
+            return []
         reach("reap.after_proof")
-        count = 0
-        while taken := await self._store.run(reaping.reap_dead, sorted(self._dead), machine=Machine.here()):
-            count += taken
+        taken: list[TakenBack] = []
+        while some := await self._store.run(reaping.reap_dead, sorted(self._dead), machine=Machine.here()):
+            taken += some
         await self._store.run(workers.forget_with_lock, sorted(self._dead))
-        logger.warning("workers_found_dead", extra={"workers": ", ".join(sorted(self._dead)), "jobs": count})
+        say(logger, "workers_found_dead", workers=sorted(self._dead), jobs=len(taken))
         dead, self._dead = self._dead, {}
         self._others = [each for each in self._others if each.worker not in dead]
         for lock in dead.values():
             lock.remove()
-        return count
+        return taken
 
     def _look(self) -> None:
         for each in self._others:

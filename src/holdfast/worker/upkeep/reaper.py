@@ -13,15 +13,18 @@ from dataclasses import dataclass
 
 from holdfast.database.sqlite import planner_statistics
 from holdfast.database.tx import Store
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, pip_install
+from holdfast.logging import reason_of, say
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.runtime import Runtime
-from holdfast.store import admission, polls
+from holdfast.store import admission, outbox, polls
 from holdfast.store.jobs import reaping
 from holdfast.store.jobs.claiming import Token, Want
-from holdfast.store.jobs.reaping import Reaped
+from holdfast.store.jobs.reaping import Reaped, TakenBack
 from holdfast.store.workers import Machine
+from holdfast.worker.attempts.failures import log_losses
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
+from holdfast.worker.upkeep.unserved import UnservedJobs
 
 PERIOD_SECONDS = 4.0
 MARGIN_SECONDS = 5.0
@@ -30,7 +33,12 @@ UNDELIVERED_SECONDS = 10.0
 JUMP_SECONDS = 60.0  # by which the database's clock goes wrong before it is worth a word
 UNSERVED_ROUNDS = 2
 NEIGHBOUR_ROUNDS, STATISTICS_ROUNDS = 8, 15
+SOON_ROUND = 2  # in which it looks once more for jobs that nobody runs: who has started a worker reads its log
 NO_OUTAGE = 2**53
+EXTRA_ADVICE = (
+    f"{pip_install('.[webhooks]')}; or, if another worker delivers them, start this one with webhooks=False "
+    "(--no-webhooks)"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +80,7 @@ class LostLeases:
         absolved = await self._store.run(reaping.absolve, tokens, self._worker)
         self._tokens.difference_update(tokens)
         if absolved:
-            logger.warning("leases_were_lost", extra={"jobs": absolved})
+            say(logger, "leases_were_lost", jobs=absolved)
 
 
 class Upkeep:
@@ -90,6 +98,7 @@ class Upkeep:
         wake: Callable[[], None] = lambda: None,
         lacks_extra: bool = False,
         lost_leases: LostLeases | None = None,
+        unserved: UnservedJobs | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -98,6 +107,7 @@ class Upkeep:
         self._wake = wake
         self._looks_for_undelivered = lacks_extra
         self._lost_leases = lost_leases
+        self._unserved = unserved
         self._last_success: tuple[float, int] | None = None
         self._failing_since: float | None = None
         self._quiet_since: float | None = None
@@ -115,12 +125,11 @@ class Upkeep:
             began = self._runtime.monotonic()
             try:
                 await self.step()
-            except StoreError:
-                self._note_failure(began)  # the worker itself says that the store is in trouble
-                logger.debug("upkeep_failed", exc_info=True)
-            except Exception:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round comes
                 self._note_failure(began)
-                logger.exception("upkeep_failed")
+                # the worker itself says that the store is in trouble
+                level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
+                say(logger, "upkeep_failed", level=level, trace=error, reason=reason_of(error))
             await self._pause()
 
     def _note_failure(self, began: float) -> None:
@@ -140,6 +149,8 @@ class Upkeep:
             if await self._store.read(planner_statistics.are_known):
                 await self._store.run(planner_statistics.forget)
             await self._look_for_undelivered()
+        if self._unserved is not None and (self._rounds == SOON_ROUND or self._rounds % STATISTICS_ROUNDS == 0):
+            await self._unserved.look()
         self._store.tidy()
         self._rounds += 1
 
@@ -163,7 +174,7 @@ class Upkeep:
         answered = self._runtime.monotonic()
         self._last_success, self._failing_since = (answered, reaped.now_ms), None
         self._spared |= {seq: _Spared(lease_ms / 1000, answered) for seq, lease_ms in reaped.locked.items()}
-        self._note_taken_back(reaped.count)
+        self._note_taken_back(reaped.taken)
         return reaped
 
     async def _spare_the_locked(self) -> None:
@@ -193,14 +204,15 @@ class Upkeep:
         if not self._looks_for_undelivered:
             return
         waited_ms = round(UNDELIVERED_SECONDS * 1000)
-        if await self._store.read(polls.is_left_waiting, INTERNAL_QUEUE, DELIVER, waited_ms):
+        are_made = not await self._store.read(outbox.is_left_waiting, waited_ms)
+        if not are_made or await self._store.read(polls.is_left_waiting, INTERNAL_QUEUE, DELIVER, waited_ms):
             self._looks_for_undelivered = False
-            advice = "pip install 'holdfast[webhooks]', or run a worker that has it; webhooks=False says that one has"
-            logger.warning("webhooks_not_delivered", extra={"reason": "the extra is not installed", "advice": advice})
+            say(logger, "webhooks_not_delivered", advice=EXTRA_ADVICE)
 
-    def _note_taken_back(self, count: int) -> None:
-        if count:
-            logger.info("jobs_taken_back", extra={"jobs": count})
+    def _note_taken_back(self, taken: Sequence[TakenBack]) -> None:
+        if taken:
+            say(logger, "jobs_taken_back", jobs=len(taken))
+            log_losses(taken)
             self._wake()
 
     def _log_clock_jump(self, sent: float, database_ms: int) -> None:
@@ -213,7 +225,7 @@ class Upkeep:
         earliest, latest = sent - then, self._runtime.monotonic() - then
         jump = passed - min(max(passed, earliest), latest)
         if abs(jump) > JUMP_SECONDS:
-            logger.warning("database_clock_jumped", extra={"seconds": round(jump)})
+            say(logger, "database_clock_jumped", seconds=round(jump))
 
     def _expected_ms(self, now: float) -> int | None:
         if self._last_success is None:

@@ -7,7 +7,6 @@ some batches, and the next one goes on there. Hooks are called between the look 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,9 @@ from itertools import count
 from typing import Any
 
 from holdfast.database.tx import Runner
-from holdfast.errors import Busy, StoreError
+from holdfast.errors import Busy, InvalidInput, StoreError, Unreadable
 from holdfast.fault_points import reach
+from holdfast.logging import reason_of, say
 from holdfast.retention import INTERNAL, STAGES, Hook, Retained, Retention, RetentionCount, Stage, Times, is_internal
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
@@ -28,6 +28,7 @@ from holdfast.store.retention import BEGINNING, DueChain, RetentionGroup, WalkPo
 from holdfast.store.unique import Turn
 from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks
+from holdfast.unreadable import CANNOT_READ, tell
 from holdfast.worker.upkeep.hooks import ChainHooks, Hooks
 
 FIRST_SECONDS = 20.0
@@ -35,6 +36,9 @@ BUSY_SECONDS = 60.0
 IDLE_SECONDS = 600.0
 MOST_BATCHES = 100
 ASTRAY_SECONDS = 30 * 86_400.0
+LOG_SECONDS = 3_600.0
+"""How long the log keeps at least what it says of deleted jobs, lanes and queues: readers that were away for a restart,
+or slept with their laptop, go on where they were, however short the times of retention are."""
 
 AS_USUAL = Retention()
 
@@ -155,7 +159,7 @@ class RetentionPass:
     async def _trim(self) -> int:
         if self._usual.stale is None or self._usual.delete is None:
             return 0
-        age_ms = round((self._usual.stale + self._usual.delete) * 1000)
+        age_ms = round(max(self._usual.stale + self._usual.delete, LOG_SECONDS) * 1000)
         trimmed = 0
         if await self._runner.read(pruning.has_old, age_ms):
             for _ in range(MOST_BATCHES):
@@ -176,26 +180,32 @@ class RetentionPass:
                 await self._runner.run(unique.free, walked.lost)
             if walked.over:
                 await self._runner.run(unique.sweep, walked.over)
-        except Busy:  # somebody is just writing keys; there is no hurry
-            logger.debug("keys_not_swept", exc_info=True)
+        except Busy as error:  # somebody is just writing keys; there is no hurry
+            say(logger, "keys_not_swept", trace=error, reason=reason_of(error))
 
 
 class _Policies:
     """What is known of all tasks: by the code that is here, else by what their owners have written down."""
 
-    def __init__(self, tasks: Tasks, recorded: Mapping[str, str], usual: Times) -> None:
+    def __init__(self, tasks: Tasks, recorded: Mapping[str, Mapping[str, Any]], usual: Times) -> None:
         self._tasks = tasks
         self._usual = usual
-        self._records: dict[str, dict[str, Any]] = {
-            name: found for name, policy in recorded.items() if (found := json.loads(policy).get("retention"))
-        }
+        kept = {name: policy.get("retention") for name, policy in recorded.items()}
+        self._records: dict[str, dict[str, Any]] = {name: each for name, each in kept.items() if isinstance(each, dict)}
 
     def times(self, task: str, outcome: Status) -> Times:
         if is_internal(task):
             return INTERNAL
         own = self._own(task)
-        found = Retention.from_record(self._records.get(task, {})) if own is None else own
-        return found.times(outcome, self._usual)
+        return (self._recorded(task) if own is None else own).times(outcome, self._usual)
+
+    def _recorded(self, task: str) -> Retention:
+        """Read what is written down of *task*; what cannot be read is as the settings say."""
+        try:
+            return Retention.from_record(self._records.get(task, {}))
+        except (*CANNOT_READ, InvalidInput) as error:
+            tell(Unreadable("holdfast_task", task, f"the retention of its policy: {error}"))
+            return AS_USUAL
 
     def hook(self, stage: Stage, task: str) -> Hook | None:
         """Give the hook of *task*, if its code is here."""
@@ -250,13 +260,11 @@ async def make_pass(retention_pass: RetentionPass) -> float:
     """Make one pass of a worker; answer after how many seconds the next one is due."""
     try:
         done = await retention_pass.run(most_batches=MOST_BATCHES)
-    except StoreError:  # the worker itself says that the store is in trouble
-        logger.debug("retention_failed", exc_info=True)
-        return BUSY_SECONDS
-    except Exception:
-        logger.exception("retention_failed")
-        return IDLE_SECONDS
+    except Exception as error:  # noqa: BLE001 - whatever it is, the next pass comes
+        is_of_store = isinstance(error, StoreError)  # the worker itself says that the store is in trouble
+        level = logging.DEBUG if is_of_store else logging.ERROR
+        say(logger, "retention_failed", level=level, trace=error, reason=reason_of(error))
+        return BUSY_SECONDS if is_of_store else IDLE_SECONDS
     if done.stale or done.deleted:
-        facts = {"stale": done.stale, "deleted": done.deleted, "trimmed": done.trimmed}
-        logger.info("retention_passed", extra=facts)
+        say(logger, "retention_passed", stale=done.stale, deleted=done.deleted, trimmed=done.trimmed)
     return BUSY_SECONDS if done.stale or done.deleted or not done.is_done else IDLE_SECONDS

@@ -1,0 +1,105 @@
+"""Makes webhook deliveries of the events in the outbox: every worker that posts does, in bounded steps. No leader.
+
+The looks that a worker takes anyway tell whether there is something (`polls.WAITING_WORK`): an idle outbox costs no
+statement. While there is, the next look comes after each commit of the worker's own ends, which may have added to it.
+
+Two workers may take up the same rows. If the second one finds them gone, it rests for a moment: to encode everything
+twice helps nobody. If it finds them locked, it goes on with other jobs, and comes back to these after some seconds: who
+has locked them may be at work, or stand still in its transaction until the server ends that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from holdfast.database.tx import Store
+from holdfast.errors import StoreError, Unreadable
+from holdfast.logging import reason_of, say
+from holdfast.runtime import Runtime
+from holdfast.store import outbox
+from holdfast.store.outbox import OutboxBatch, OutboxRow
+from holdfast.unreadable import tell
+
+REST_SECONDS = 1.0
+"""How long we leave the outbox to somebody else at most."""
+HELD_SECONDS = 2.0
+"""How long we leave a job to who has its rows locked; it also bounds how many jobs we keep in mind."""
+TROUBLE_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class OutboxMaker:
+    """Makes deliveries when it is woken, until the outbox is empty; *on_made* is called after steps that made some."""
+
+    def __init__(self, store: Store, runtime: Runtime, on_made: Callable[[], None]) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._on_made = on_made
+        self._woken = asyncio.Event()
+        self._woken.set()  # what was left by others is looked for at the start
+        self._is_active = self._has_failed = False
+        self._passed: set[int] = set()
+        """Jobs with a row that this code cannot read: all theirs are left to another release, for the sake of order."""
+        self._held: dict[int, float] = {}
+        """Jobs with a row that another worker has locked, and until when we leave them to it."""
+
+    def wake(self) -> None:
+        """Look soon: there is something in the outbox."""
+        self._woken.set()
+
+    def has_settled(self) -> None:
+        """Take note that ends were written down; where some were wanted a moment ago, these may be, too."""
+        if self._is_active:
+            self.wake()
+
+    async def run(self) -> None:
+        """Make deliveries until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            try:
+                while await self.step():
+                    pass
+            except Exception as error:  # noqa: BLE001 - whatever it is, the rows are still there
+                # the worker itself says that the store is in trouble
+                self._has_failed = True
+                level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
+                say(logger, "deliveries_not_made", level=level, trace=error, reason=reason_of(error))
+                await self._runtime.sleep(TROUBLE_SECONDS * (0.5 + self._runtime.chance.random() / 2))
+                self.wake()
+
+    async def step(self) -> bool:
+        """Make the deliveries of the oldest events; tell whether there were any, or are some that others hold."""
+        now = self._runtime.monotonic()
+        self._held = {job: until for job, until in self._held.items() if until > now}
+        batch = await self._store.read(outbox.oldest, sorted(self._passed | self._held.keys()))
+        self._is_active = bool(batch.rows or self._held)
+        if batch.rows:
+            await self._make(batch)
+        elif self._held:
+            await self._rest()
+        return self._is_active
+
+    async def _make(self, batch: OutboxBatch) -> None:
+        packed = await self._runtime.threads.call(partial(outbox.pack, batch))
+        self._pass_over(packed.unreadable)
+        deliver = outbox.deliver_patiently if self._has_failed else outbox.deliver
+        taken, held = await self._store.run(deliver, packed.parcels)
+        self._has_failed = False
+        self._held |= dict.fromkeys(held, self._runtime.monotonic() + HELD_SECONDS)
+        if taken:
+            self._on_made()
+        elif packed.parcels and not held:
+            await self._rest()
+
+    async def _rest(self) -> None:
+        await self._runtime.sleep(REST_SECONDS * self._runtime.chance.random())
+
+    def _pass_over(self, unreadable: Mapping[OutboxRow, Unreadable]) -> None:
+        for row, error in unreadable.items():
+            self._passed.add(row.job)
+            tell(error)
