@@ -1,5 +1,8 @@
 """Holdfast: background jobs that commit with your data."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from holdfast.app import Holdfast
 from holdfast.client.chain_handle import Chain
 from holdfast.client.outside_completion import Completing
@@ -16,6 +19,7 @@ from holdfast.errors import (
     DeliveryNotFound,
     DuplicateTask,
     HoldfastError,
+    IdTaken,
     InvalidAddress,
     InvalidCursor,
     InvalidId,
@@ -26,6 +30,7 @@ from holdfast.errors import (
     JobNotFound,
     LaneNotFound,
     LeaseLost,
+    MissingLibrary,
     Misuse,
     NoResult,
     NotFound,
@@ -34,13 +39,16 @@ from holdfast.errors import (
     StillReferenced,
     StoreError,
     SubscriptionNotFound,
+    TooMany,
     TransactionBroken,
     TransactionRequired,
     TransactionTimeout,
     Unavailable,
     UniqueConflict,
+    UnknownMethod,
     UnknownOutcome,
     UnknownTask,
+    Unreadable,
     UsageError,
     WaitTimeout,
     WrongConnection,
@@ -51,27 +59,32 @@ from holdfast.models import (
     Delivery,
     Event,
     Job,
+    JobError,
     JobEvent,
     LaneInfo,
     Page,
     PauseAnswer,
     Phase,
     PhaseStatus,
+    RunningJob,
     Subscription,
     Unique,
 )
 from holdfast.outcomes import Fail, Pause, Reschedule, Retry
 from holdfast.retention import Retained, Retention, RetentionCount
-from holdfast.settings import Settings
 from holdfast.states import State, Status
 from holdfast.tasks.calls import Call
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
-from holdfast.worker.attempts.blocks import CompletingTransaction
-from holdfast.worker.attempts.context import Blocker, Context
-from holdfast.worker.health import Health
+from holdfast.version import VERSION
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
+    from holdfast.worker.attempts.blocks import CompletingTransaction
+    from holdfast.worker.attempts.context import Blocker, Context
+    from holdfast.worker.health import Health
+
+__version__ = VERSION
 
 __all__ = [
     "Blocker",
@@ -96,6 +109,7 @@ __all__ = [
     "Health",
     "Holdfast",
     "HoldfastError",
+    "IdTaken",
     "InvalidAddress",
     "InvalidCursor",
     "InvalidId",
@@ -104,11 +118,13 @@ __all__ = [
     "InvalidSettings",
     "InvalidSignature",
     "Job",
+    "JobError",
     "JobEvent",
     "JobNotFound",
     "LaneInfo",
     "LaneNotFound",
     "LeaseLost",
+    "MissingLibrary",
     "Misuse",
     "NoResult",
     "NotFound",
@@ -124,6 +140,7 @@ __all__ = [
     "Retention",
     "RetentionCount",
     "Retry",
+    "RunningJob",
     "Settings",
     "State",
     "Status",
@@ -134,6 +151,7 @@ __all__ = [
     "SubscriptionNotFound",
     "Task",
     "Tasks",
+    "TooMany",
     "Transaction",
     "TransactionBroken",
     "TransactionRequired",
@@ -141,10 +159,28 @@ __all__ = [
     "Unavailable",
     "Unique",
     "UniqueConflict",
+    "UnknownMethod",
     "UnknownOutcome",
     "UnknownTask",
+    "Unreadable",
     "UsageError",
     "WaitTimeout",
     "WrongConnection",
     "WrongTask",
 ]
+
+LATER = {
+    "Blocker": "holdfast.worker.attempts.context",
+    "CompletingTransaction": "holdfast.worker.attempts.blocks",
+    "Context": "holdfast.worker.attempts.context",
+    "Health": "holdfast.worker.health",
+    "Settings": "holdfast.settings",
+}
+"""Where the names are that are imported when somebody asks for them: the worker's, and what needs all of pydantic."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(import_module(LATER[name]), name)
+    return globals()[name]

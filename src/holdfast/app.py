@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.chain_handle import Chain, Handles, Seconds
 from holdfast.client.completion import AsyncBlock
+from holdfast.client.engine_parts import EngineParts
 from holdfast.client.handles import LaneHandle, QueueHandle, WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.client.outside_completion import Completing, RowLockFence
 from holdfast.client.providers import HasUrl, Opener, address_of, as_provider
-from holdfast.client.starter import Starter
+from holdfast.client.starter import Starter, with_options
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
+from holdfast.client.wrong_calls import no_attribute
 from holdfast.database import make_lease_store, make_store, migrations
 from holdfast.database.borrowed import Borrower
 from holdfast.database.tx import Runner, Store
@@ -29,31 +31,32 @@ from holdfast.events.feed import Feed, Follower
 from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
-from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
+from holdfast.outcomes import Retry
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
-from holdfast.settings import Settings, SettingsOptions
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Posts
-from holdfast.worker.children.bootstrap import EngineParts, Launch
-from holdfast.worker.leases import MARGIN_SECONDS, margin
-from holdfast.worker.options import WorkerKeywords, WorkerOptions
-from holdfast.worker.upkeep.hooks import AsyncHooks
-from holdfast.worker.upkeep.liveness_lock import make_liveness_locks
-from holdfast.worker.upkeep.retention import RetentionPass, usual_times
-from holdfast.worker.webhook_task import has_extra, make_delivery
-from holdfast.worker.worker import Worker
+
+# the worker, event streams and the settings (pydantic) would triple the time that `import holdfast` takes
+if TYPE_CHECKING:
+    from holdfast.events.sse_stream import EventStream
+    from holdfast.settings import Settings, SettingsOptions
+    from holdfast.worker.options import WorkerKeywords
+    from holdfast.worker.upkeep.retention import RetentionPass
+    from holdfast.worker.worker import Worker
 
 R = TypeVar("R")
 
 
 class Holdfast:
     """Durable jobs in your own database: a SQLite file, or PostgreSQL. No I/O until it is first used.
+
+    *retry* and *lease* are for all tasks that choose none, and whose `Tasks` choose none.
 
     >>> hf = Holdfast("jobs.db")
     >>> @hf.task(name="greet")
@@ -70,6 +73,8 @@ class Holdfast:
         tasks: Iterable[Tasks] = (),
         settings: Settings | None = None,
         transactions: object = None,
+        retry: Retry | None = None,
+        lease: float | None = None,
         store: Store | None = None,
         runtime: Runtime | None = None,
         poster: Posts | None = None,
@@ -78,7 +83,7 @@ class Holdfast:
         if not (database is None or isinstance(database, str)):
             database, transactions = address_of(database), transactions or database
         self.settings = _settings(database, settings, options)
-        self.tasks = Tasks()
+        self.tasks = Tasks(retry=retry, lease=lease)
         self.tasks.merge(*tasks)
         self.task = self.tasks.task
         self.pipeline = self.tasks.pipeline
@@ -102,13 +107,10 @@ class Holdfast:
         self._listeners = Listeners(self._feed, self._runtime, self._starter.decoder.values)
         self.on = self._listeners.on
         self.off = self._listeners.off
-        self._handle: Handles[Chain[Any]] = Handles(Chain, partial(self._verbs.result, self.store, self._waiter))
-        self._make_retention = partial(
-            RetentionPass, self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._runtime)
-        )
-        self._retention = self._make_retention()
+        self._starter.get_result[Chain] = partial(self._verbs.result, self.store, self._waiter)
+        self._handle: Handles[Chain[Any]] = Handles(Chain, self._starter.get_result[Chain])
         self.webhooks = WebhooksHandle(self.store, self._starter)
-        """Who is told of events by webhooks, and what came of it."""
+        """The webhook subscriptions and their deliveries."""
         self.sync = BlockingHoldfast(
             self.store,
             self._lender,
@@ -123,14 +125,14 @@ class Holdfast:
         """The same face for blocking code; it opens itself and closes at exit."""
 
     async def open(self) -> Self:
-        """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
+        """Connect, check the schema (on SQLite: migrate it) and record the tasks of this process in the database."""
         await self.store.open()
-        await self._starter.record_tasks(self.store)
+        await self._starter.record(self.store)
         await self._listeners.open(self.store, asyncio.get_running_loop())
         return self
 
     async def close(self) -> None:
-        """Let go of all connections and threads; the next use opens it again."""
+        """Close all connections and threads; the next use opens them again."""
         await self._listeners.aclose()
         await self._runtime.threads.call(self._feed.close)
         await self._runtime.threads.call(self._waiter.close)
@@ -139,23 +141,25 @@ class Holdfast:
         self._runtime.threads.close()
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date; return the names of the steps that were taken."""
+        """Migrate the schema to this release; return the names of the applied steps."""
         self._starter.forget()
         return await self.store.migrate()
 
-    async def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:
+    async def start(
+        self, call: Call[R], *more: Never, connection: object = None, **options: Unpack[StartOptions]
+    ) -> Chain[R]:
         """Start a chain with *call*; it exists when this returns, or when the transaction of *connection* commits.
 
-        The keywords are those of `Call.options`. A start that meets its `unique` key or its id gives the chain that
-        has it, with `deduplicated` set.
+        The keywords are those of `Call.options`. If another chain holds the `unique` key or the id, `start`
+        returns that chain, with `deduplicated` set.
         """
-        return (await self.start_many([call.options(**options) if options else call], connection=connection))[0]
+        return (await self.start_many([with_options(call, options, more)], connection=connection))[0]
 
     async def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
         taken = self._starter.take(calls, connection)
         if connection is None:
-            await self._starter.record_tasks(self.store)
+            await self._starter.record(self.store)
         return await self._starter.start(await self._runner(connection), taken, self._handle)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
@@ -171,7 +175,14 @@ class Holdfast:
         processes, each replaced after `child_jobs` jobs or above `child_megabytes`; they import this object, from `app`
         if it is no name of a module. With `app`, other jobs that have crashed twice run in child processes as well.
         """
-        chosen = WorkerOptions(**options)
+        from holdfast.worker.children.bootstrap import Launch
+        from holdfast.worker.leases import MARGIN_SECONDS, margin
+        from holdfast.worker.options import WorkerOptions
+        from holdfast.worker.upkeep.liveness_lock import make_liveness_locks
+        from holdfast.worker.webhook_task import has_extra, make_delivery
+        from holdfast.worker.worker import Worker
+
+        chosen = WorkerOptions.of(options)
         seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
         lease_store = make_lease_store(self.store, self.settings, self._runtime, seconds)
         make_locks = partial(make_liveness_locks, self.store)
@@ -192,26 +203,44 @@ class Holdfast:
         )
 
     async def retain(self, *, dry_run: bool = False) -> Retained:
-        """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.
+        """Run one pass of retention: mark old chains as stale and delete stale ones; return the counts.
 
-        Workers do this by themselves, unless the setting `retention` is off. With *dry_run* nothing is changed: it
-        tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
+        Workers do this by themselves, unless the setting `retention` is off. With *dry_run* the pass changes nothing
+        and returns what it would do. It calls the hooks of tasks known here, and leaves chains with other hooks alone.
         """
         current_block.refuse_alone("hf.retain")
-        await self._starter.record_tasks(self.store)
+        await self._starter.record(self.store)
         return await self._retention.run(dry_run=dry_run)
+
+    @cached_property
+    def _retention(self) -> RetentionPass:
+        return self._make_retention()
+
+    def _make_retention(self) -> RetentionPass:
+        from holdfast.worker.upkeep.hooks import AsyncHooks
+        from holdfast.worker.upkeep.retention import RetentionPass, usual_times
+
+        return RetentionPass(self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._runtime))
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
         return await self._verbs.get_job(await self._runner(connection), job)
 
     @overload
+    async def get_chain(self, chain: Target, *, task: Task[..., R], connection: object = None) -> Chain[R]: ...
+    @overload
     async def get_chain(self, chain: Chain[R], *, connection: object = None) -> Chain[R]: ...
     @overload
     async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
-    async def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
-        """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return self._handle(await self._verbs.get_chain(await self._runner(connection), chain))
+    async def get_chain(
+        self, chain: Target, *, task: Task[..., Any] | None = None, connection: object = None
+    ) -> Chain[Any]:
+        """Read a chain by its id, or by the id of any of its jobs; or raise `ChainNotFound`.
+
+        *task* is the one that it was started with: its result has that task's type, and the chain of another raises
+        `WrongTask`.
+        """
+        return self._handle(await self._verbs.get_chain(await self._runner(connection), chain, task))
 
     @overload
     async def wait(
@@ -224,10 +253,10 @@ class Holdfast:
     async def wait(
         self, chains: Sequence[Target], *, until: Until = "all", timeout: Seconds | None = None
     ) -> list[Chain[Any]]:
-        """Wait until all, or any, of *chains* have closed, however they ended; give all of them, in order, as they are.
+        """Wait until all (or any) of *chains* have closed, in whatever way; return all of them, in order, as they are.
 
-        Raises `WaitTimeout` after *timeout* (seconds or a timedelta; None waits for ever), and `ChainNotFound` for one
-        that is not there or is deleted meanwhile.
+        Raises `WaitTimeout` after *timeout* (seconds or a timedelta; None waits for ever), and `ChainNotFound` if one
+        does not exist or is deleted meanwhile.
         """
         found = await self._verbs.wait(self.store, self._waiter, chains, until, timeout)
         return list(map(self._handle, found))
@@ -253,16 +282,17 @@ class Holdfast:
         return await self._verbs.list_chain_jobs(self.store, chain, page)
 
     async def delete(self, chain: Target, *, cascade: bool = False, connection: object = None) -> list[UUID]:
-        """Delete a whole chain, with *cascade* also all it waits for; return the ids of the deleted chains.
+        """Delete a whole chain, with *cascade* also its blockers; return the ids of the deleted chains.
 
-        Raises `ChainNotFound`, and `StillReferenced` while an open job of another chain waits for it.
+        Raises `ChainNotFound`, and `StillReferenced` while a job of another chain waits for it, or
+        would if it was retried.
         """
         return await self._verbs.delete(await self._runner(connection), chain, cascade)
 
     async def delete_many(
         self, chains: Sequence[Target], *, cascade: bool = False, connection: object = None
     ) -> list[UUID]:
-        """Delete whole chains, all or none; ids that are not there are passed over."""
+        """Delete whole chains, all or none; ids that do not exist are skipped."""
         return await self._verbs.delete_many(await self._runner(connection), chains, cascade)
 
     async def cancel(
@@ -270,8 +300,8 @@ class Holdfast:
     ) -> CancelAnswer:
         """Cancel a job: at once if it does not run, by request if it does.
 
-        A job that has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
-        that run can no longer complete the job. *by* and *why* are kept in the job's history.
+        A completed or cancelled job stays as it is, and the answer says so. Once a request is committed, the running
+        attempt can no longer complete the job. The job's history keeps *by* and *why*.
         """
         return (await self.cancel_many(only_one(job, "cancel"), by=by, why=why, connection=connection))[0]
 
@@ -286,8 +316,8 @@ class Holdfast:
     ) -> PauseAnswer:
         """Pause a job until it is resumed: at once if it waits, by request if it runs.
 
-        A job that has a place in its lane keeps it, and halts the lane when its turn comes. Raises `StatusConflict`
-        for a job that is paused already or has ended.
+        A job in a lane keeps its place, and halts the lane when its turn comes. Raises `StatusConflict` for a job that
+        is already paused or has ended.
         """
         return (await self.pause_many(only_one(job, "pause"), by=by, why=why, connection=connection))[0]
 
@@ -300,7 +330,7 @@ class Holdfast:
     async def resume(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> Job:
-        """Let a paused job go on: in its place, with the attempts that it has used.
+        """Resume a paused job; it keeps its place and its used attempts.
 
         Raises `StatusConflict` for a job that is not paused.
         """
@@ -317,8 +347,8 @@ class Holdfast:
     ) -> Job:
         """Run a failed or cancelled job again, with a new budget of attempts.
 
-        Jobs that failed because it did are blocked again. Raises `StatusConflict`, and `UniqueConflict` if another
-        chain holds its key by now.
+        Jobs that failed because this job failed are blocked again. Raises `StatusConflict`, and `UniqueConflict` if
+        another chain holds its key now.
         """
         return (await self.retry_many(only_one(job, "retry"), by=by, why=why, connection=connection))[0]
 
@@ -338,9 +368,9 @@ class Holdfast:
         why: str | None = None,
         connection: object = None,
     ) -> Job:
-        """Have a pending job run *at* an aware datetime or *after* seconds or a timedelta.
+        """Reschedule a pending job: *at* a timezone-aware datetime, or *after* seconds or a timedelta.
 
-        A time that is past means now. Raises `StatusConflict` for a job that is not pending.
+        A time in the past means now. Raises `StatusConflict` for a job that is not pending.
         """
         return (
             await self.reschedule_many(
@@ -365,7 +395,7 @@ class Holdfast:
     async def trigger(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> Job:
-        """Have a pending job run now instead of later: a backoff or a delay is over."""
+        """Run a pending job now: this ends its delay or its backoff."""
         return (await self.trigger_many(only_one(job, "trigger"), by=by, why=why, connection=connection))[0]
 
     async def trigger_many(
@@ -385,9 +415,9 @@ class Holdfast:
     async def start_again(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> Chain[Any]:
-        """Start a new chain as this one, or the one of this job, began: the same task, input, queue, lane and key.
+        """Start a new chain like this one, or like the chain of this job: same task, input, queue, lane and key.
 
-        The old one is left as it is. If it, or another, still holds the unique key, that chain is given, with
+        The old chain stays as it is. If a chain still holds the unique key, the call returns that chain, with
         `deduplicated` set.
         """
         return (await self.start_again_many(only_one(job, "start_again"), by=by, why=why, connection=connection))[0]
@@ -396,7 +426,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
-        again = await self._verbs.start_again(await self._runner(connection), jobs, connection, asked_by(by, why))
+        again = await self._verbs.start_again(await self._runner(connection), jobs, asked_by(by, why))
         return list(map(self._handle, again))
 
     @overload
@@ -431,9 +461,9 @@ class Holdfast:
         why: str | None = None,
         connection: object = None,
     ) -> Job:
-        """Complete the current job of a chain with *output*, without a worker; *task* is the one that it is of.
+        """Complete the current job of a chain, a job of *task*, with *output* and without a worker.
 
-        From every state but completed and cancelled; the handler of a running job is told. Raises `JobNotFound`,
+        Works in every state but completed and cancelled; a running handler is asked to stop. Raises `JobNotFound`,
         `WrongTask`, `StatusConflict` and `InvalidOutput`.
         """
         return await self._verbs.complete(await self._runner(connection), task, job, output, asked_by(by, why))
@@ -448,11 +478,11 @@ class Holdfast:
         connection: object = None,
         using: object = None,
     ) -> AsyncBlock[Completing[R]]:
-        """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
+        """Open the current job of a chain in a block: read it, then finish or continue it there, in one transaction.
 
-        Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
-        inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
-        *using* has that transaction be one of your own library's, as in `ctx.complete`.
+        Without *connection* the block has its own transaction, `job.tx`, which commits at the end of the block; an
+        error inside rolls everything back. Reading alone changes nothing. Entering the block raises `JobNotFound` and
+        `WrongTask`. With *using*, that transaction is one of your own library, as in `ctx.complete`.
         """
         fence = RowLockFence(
             task,
@@ -466,22 +496,22 @@ class Holdfast:
         return AsyncBlock(fence, Completing)
 
     async def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
-        """Read the chains that a job waits or has waited for, in the order in which they were given."""
+        """Read the blockers of a job, open or closed, in the order in which they were given."""
         found = await self._verbs.get_blockers(await self._runner(connection), job)
         return list(map(self._handle, found))
 
     async def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
-        """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
+        """List the jobs that have this chain as a blocker, newest first; or raise `ChainNotFound`."""
         return await self._verbs.list_blocked_by(self.store, chain, page)
 
     def events(self, after: str | None = None, **wanted: Unpack[EventOptions]) -> Follower:
-        """Follow the log from now on, or behind the cursor *after*, so that no event is missed and none comes twice.
+        """Follow the event log from now on, or from the cursor *after*: every event once, without gaps.
 
-        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it; each takes one or several. `event.cursor` resumes
-        behind an event, `events.cursor` behind all that was seen. End it by `close()`, or have it in a block, `async
-        with` or on `hf.sync` `with`, from whose beginning on nothing is missed. Raises `InvalidCursor`, and
-        `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
-        jobs anew, and go on from `hf.cursor()`.
+        `jobs`, `chains`, `tasks`, `lanes`, `parents` and `names` filter it; each takes one or several. `event.cursor`
+        resumes after that event, `events.cursor` after all events seen so far. Call `close()` to end it, or use it in a
+        block, `async with` or on `hf.sync` `with`: then nothing after the start of the block is missed. Raises
+        `InvalidCursor`, and `CursorExpired` if events after *after* are gone, or the database was restored or failed
+        over: then read the jobs again, and continue from `hf.cursor()`.
         """
         return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.values)
 
@@ -493,37 +523,40 @@ class Holdfast:
         ping_seconds: float = 15.0,
         **wanted: Unpack[EventOptions],
     ) -> EventStream:
-        """Give the log as server-sent events, in pieces of bytes: a `snapshot` of the newest jobs, then every event.
+        """Give the event log as server-sent events, in chunks: a `snapshot` of the newest jobs, then events.
 
-        With *last_event_id*, the last id that a reader was sent, it goes on behind that; what leads nowhere, or can no
-        longer be resumed, gives `reset` and a `snapshot`. After *ping_seconds* without a message a `ping` is sent.
-        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`, and it ends as that does.
+        With *last_event_id*, the last id that the client got, the stream resumes after it; if that is impossible,
+        the client gets `reset` and a new `snapshot`. After *ping_seconds* without a message it sends a `ping`.
+        `jobs`, `chains`, `tasks`, `lanes`, `parents` and `names` filter it as in `events`, and it ends like that.
         `holdfast.http.Events` serves it.
         """
+        from holdfast.events.sse_stream import EventStream, StreamRequest
+
         asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
         return EventStream(self._feed, asked)
 
     async def cursor(self) -> str:
-        """Give the cursor of now: `hf.events(after=cursor)` gives what is committed from now on."""
+        """Get the current position in the log; `hf.events(after=cursor)` then gives every event committed after it."""
         return await self._verbs.cursor(self.store)
 
     def watch(self, job: Target) -> JobWatch:
-        """Give a job as it is, and again whenever something is told of it, until it has ended or is deleted.
+        """Iterate over a job as it is now and after each of its events, until it has ended or is deleted.
 
-        It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
+        It follows this one job, not its continuations. Events that come close together may give one item. Raises
+        `JobNotFound`.
         """
         return JobWatch(self._feed, target_id(job), self._starter.decoder.job)
 
     async def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
-        """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
+        """List the events of a job, oldest first; each event shows the job as it is now. Raises `JobNotFound`."""
         return await self._verbs.timeline(self.store, job, page)
 
     def lane(self, key: str) -> LaneHandle:
-        """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
+        """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""
         return LaneHandle(check_any("lane", key), self.store)
 
     def queue(self, name: str) -> QueueHandle:
-        """Take hold of a queue, to pause or resume it; reads and changes nothing."""
+        """Get a handle to pause or resume a queue; the call itself reads and changes nothing."""
         return QueueHandle(check_any("queue", name), self.store)
 
     async def _runner(self, connection: object) -> Runner:
@@ -545,10 +578,15 @@ class Holdfast:
         await self.close()
 
     def __enter__(self) -> None:
-        raise Misuse("this face is async; write `async with hf:`, or `with hf.sync:` in blocking code")
+        raise Misuse("hf is async; write `async with hf:`, or `with hf.sync:` in blocking code")
 
     def __exit__(self, *_: object) -> None:
-        raise Misuse("this face is async; write `async with hf:`")
+        raise Misuse("hf is async; write `async with hf:`")
+
+    if not TYPE_CHECKING:  # so that type checkers still refuse what it does not have
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
     def __repr__(self) -> str:
         kind = "PostgreSQL" if self.settings.is_postgres else "SQLite"
@@ -558,7 +596,9 @@ class Holdfast:
 def _settings(database: str | None, settings: Settings | None, options: SettingsOptions) -> Settings:
     if settings is not None:
         if database is not None or options:
-            raise Misuse("give either settings= or the single settings, not both")
+            raise Misuse("settings= cannot be combined with a database or single settings; give only one of them")
         return settings
+    from holdfast.settings import Settings
+
     given: dict[str, object] = dict(options)
     return Settings.from_environment(**given if database is None else given | {"database": database})

@@ -11,30 +11,23 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    PydanticUndefinedAnnotation,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic_core import PydanticSerializationError, to_json
+import pydantic
+from pydantic_core import PydanticSerializationError, ValidationError, to_json
 
 from holdfast.errors import InvalidInput, InvalidOutput, Misuse
+from holdfast.texts import UNSTORABLE, clean_text
 
 T = TypeVar("T")
-Words: TypeAlias = str | Sequence[str]
 Refusal: TypeAlias = type[InvalidInput] | type[InvalidOutput]
 
 # without it bytes are stored as UTF-8, and whether a call works would depend on its data
-BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+BYTES_AS_BASE64: pydantic.ConfigDict = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +38,20 @@ class Limits:
     depth: int = 64
     nodes: int = 100_000
 
+    @property
+    def size(self) -> str:
+        """The size for people."""
+        mebibytes, rest = divmod(self.size_bytes, 1024 * 1024)
+        return f"{self.size_bytes} bytes" if rest else f"{mebibytes} MiB"
+
 
 LIMITS = Limits()
+STORED_BEFORE: dict[Refusal, str] = {
+    InvalidInput: "; the job was stored with another signature: give new parameters a default and keep old names until "
+    "such jobs are done, then call hf.retry(job)",
+    InvalidOutput: "; the result was stored with another annotation: let the new one accept it",
+}
+"""What to do about stored values that the code of today cannot read."""
 
 
 class Codec(Generic[T]):
@@ -59,7 +64,7 @@ class Codec(Generic[T]):
     '[1.5,-0.0]'
     >>> numbers.encode([1.5, float("nan")])
     Traceback (most recent call last):
-    holdfast.errors.InvalidOutput: output[1]: nan is not a JSON number; use None or a text for it
+    holdfast.errors.InvalidOutput: output[1]: nan is not a JSON number; use None or a text
     """
 
     def __init__(self, kind: Any, root: str, refusal: Refusal, owner: str = "", limits: Limits = LIMITS) -> None:
@@ -68,7 +73,7 @@ class Codec(Generic[T]):
         self._serializer = self.adapter.serializer
         self._root = root
         self._refusal = refusal
-        self._suffix = f" (task {owner})" if owner else ""
+        self._owner = owner
         self._limits = limits
 
     def check(self, value: object) -> T:
@@ -98,7 +103,7 @@ class Codec(Generic[T]):
         try:
             return cast("T", self._validator.validate_json(text))
         except ValidationError as error:
-            raise self._invalid(error) from None
+            raise self._invalid(error, STORED_BEFORE[self._refusal]) from None
 
     def _compare(self, value: T, data: bytes) -> None:
         try:
@@ -112,20 +117,37 @@ class Codec(Generic[T]):
             raise self._refuse(_leaf_complaint(found.given) or found.message, found.path)
 
     def _refuse(self, message: str, path: str = "") -> InvalidInput | InvalidOutput:
-        return self._refusal(message + self._suffix, path or self._root)
+        where = path or self._root
+        return self._refusal(f"{where}: {message}{self._whose}", where)
 
-    def _invalid(self, error: ValidationError) -> InvalidInput | InvalidOutput:
+    @property
+    def _whose(self) -> str:
+        if not self._owner:
+            return ""
+        if self._refusal is InvalidInput:
+            return f" (task {self._owner})"
+        return f" (task {self._owner} returned it: compare its annotation)"
+
+    def _invalid(self, error: ValidationError, advice: str = "") -> InvalidInput | InvalidOutput:
         # without its input, which may be large or secret
         first, *others = error.errors(include_url=False, include_input=False, include_context=False)
         further = f", and {len(others)} more" if others else ""
         path = self._root + "".join(_label(part) for part in first["loc"])
-        return self._refuse(clean_text(first["msg"], 300) + further, path)
+        return self._refuse(self._words(first["type"], first["msg"], first["loc"]) + further + advice, path)
+
+    def _words(self, kind: str, message: str, place: tuple[int | str, ...]) -> str:
+        """Say in our words what pydantic says most often."""
+        if kind != "missing":
+            return clean_text(message[:1].lower() + message[1:], 300)
+        function = re.split(r"[.:]", self._owner.partition("(")[0])[-1]
+        is_argument = self._refusal is InvalidInput and len(place) == 1 and function
+        return f"it is missing; write {function}({place[0]}=…)" if is_argument else "it is missing"
 
     def _unwritable(self, value: object, error: PydanticSerializationError) -> InvalidInput | InvalidOutput:
         if "Circular reference" in str(error) or "depth exceeded" in str(error):
-            return self._refuse(f"it holds itself or is nested deeper than {self._limits.depth}; flatten it")
+            return self._refuse(f"it contains itself, or is nested deeper than {self._limits.depth}; flatten it")
         found = self._blame(value, _leaf_complaint) or self._blame(value, _form_complaint)
-        return found or self._refuse(f"it cannot be written as JSON: {clean_text(str(error), 300)}")
+        return found or self._refuse(f"it cannot be stored as JSON: {clean_text(str(error), 300)}")
 
     def _blame(self, value: object, complain: Callable[[object], str | None]) -> InvalidInput | InvalidOutput | None:
         """Find the first leaf of *value* that there is something to *complain* about."""
@@ -138,40 +160,21 @@ def make_codec(kind: Any, root: str, refusal: Refusal, owner: str) -> Codec[Any]
     """Make the codec of what *owner*, a task, takes or gives, or raise `Misuse` if pydantic does not know its type."""
     try:
         return Codec(kind, root, refusal, owner)
-    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+    except (pydantic.PydanticUserError, pydantic.PydanticUndefinedAnnotation) as error:
         reason = str(error.message).split(". ")[0].splitlines()[0]
-        raise Misuse(f"the {root} of task {owner}: {reason}; use types that pydantic knows") from None
+        raise Misuse(f"the {root} of task {owner} cannot be stored: {reason}; use types that pydantic knows") from None
 
 
-def clean_text(text: str, limit: int) -> str:
-    """Make *text* storable: at most *limit* characters, NUL and lone surrogates as visible escapes.
-
-    >>> clean_text("caf\\0", 100)
-    'caf\\\\u0000'
-    """
-    cleaned = UNSTORABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: limit + 1])
-    return cleaned if len(cleaned) <= limit else cleaned[: max(limit - 1, 0)] + "…"[:limit]
-
-
-def words_of(value: Any, name: str) -> tuple[str, ...]:
-    """Read one text or several, given as *name*."""
-    words = (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(word, str) and not UNSTORABLE.search(word) for word in words):
-        raise InvalidInput("it is a text or several, without NUL characters and lone surrogates", name)
-    return words
-
-
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
     try:
-        return TypeAdapter(kind, config=BYTES_AS_BASE64)
-    except PydanticUserError as error:
+        return pydantic.TypeAdapter(kind, config=BYTES_AS_BASE64)
+    except pydantic.PydanticUserError as error:
         if error.code != "type-adapter-config-unused":
             raise
-        return TypeAdapter(kind)  # models, dataclasses and TypedDicts bring a configuration of their own
+        return pydantic.TypeAdapter(kind)  # models, dataclasses and TypedDicts bring a configuration of their own
 
 
 LONGEST_INTEGER = (10**4300).bit_length()
-UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 CONSTANT = re.compile(b"NaN|Infinity")
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -181,7 +184,7 @@ NOT_A_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
 
 def _size_complaint(data: bytes, limits: Limits) -> str | None:
     if len(data) > limits.size_bytes:
-        return f"it has {len(data)} bytes, {limits.size_bytes} are allowed; keep it elsewhere and pass its key"
+        return f"it has {len(data)} bytes as JSON, and the limit is {limits.size}; store it elsewhere and pass its key"
     # a text with few brackets is not deep, and a short one has not many nodes
     if data.count(b"[") + data.count(b"{") > limits.depth or len(data) > 2 * limits.nodes:
         return _structure_complaint(STRING.sub(b"0", data), limits)
@@ -194,7 +197,7 @@ def _structure_complaint(bare: bytes, limits: Limits) -> str | None:
     empty = bare.count(b"[]") + bare.count(b"{}")
     nodes = 1 + bare.count(b",") + openings - empty
     if nodes > limits.nodes:
-        return f"it has {nodes} parts, {limits.nodes} are allowed; keep it elsewhere and pass its key"
+        return f"it has {nodes} parts, and the limit is {limits.nodes}; store it elsewhere and pass its key"
     brackets = bare.translate(ONLY_SQUARE, NOT_A_BRACKET)
     for _ in range(limits.depth):  # each round takes off the innermost level; 10 ms for 800 kB of brackets
         brackets = brackets.replace(b"[]", b"")
@@ -203,9 +206,9 @@ def _structure_complaint(bare: bytes, limits: Limits) -> str | None:
 
 def _content_complaint(data: bytes) -> str | None:
     if b"\\u0000" in data and ESCAPED_NUL.search(data):
-        return "a NUL character is in it; PostgreSQL cannot store one: remove it"
+        return "it contains a NUL character, which PostgreSQL cannot store; remove it"
     if (b"NaN" in data or b"Infinity" in data) and CONSTANT.search(STRING.sub(b"", data)):
-        return "NaN or an infinity is in it; JSON has no such numbers: use None or a text for them"
+        return "it contains NaN or an infinity, which JSON does not have; use None or a text"
     return None
 
 
@@ -219,8 +222,8 @@ class _Difference:
     def message(self) -> str:
         given, back = type(self.given).__name__, type(self.back).__name__
         if given == back:
-            return f"{given} does not come back equal from JSON; use a type that does, or plain data"
-        return f"{given} would come back as {back}; annotate it as {given}, or pass {back}"
+            return f"a {given} does not come back equal from JSON; use a type that does, or plain data"
+        return f"a {given} would come back as a {back}; annotate it as {given}, or pass a {back}"
 
 
 def _is_equal(given: object, back: object) -> bool:
@@ -257,11 +260,11 @@ def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]
 def _leaf_complaint(leaf: object) -> str | None:
     """Say what forbids to store *leaf*, whatever its type is."""
     if isinstance(leaf, str) and UNSTORABLE.search(leaf):
-        return "a NUL character or a lone surrogate is in it; the databases cannot store one: remove it"
+        return "it contains a NUL character or a lone surrogate, which the databases cannot store; remove it"
     if isinstance(leaf, int) and leaf.bit_length() > LONGEST_INTEGER:
-        return "it has more than 4300 digits, which Python does not read; pass it as a text"
+        return "it has more than 4300 digits, which Python does not read back; pass it as a text"
     if isinstance(leaf, float) and not math.isfinite(leaf):
-        return f"{leaf} is not a JSON number; use None or a text for it"
+        return f"{leaf} is not a JSON number; use None or a text"
     return None
 
 
@@ -271,15 +274,15 @@ def _form_complaint(leaf: object) -> str | None:
         to_json(leaf)
     except PydanticSerializationError:
         if isinstance(leaf, bytes):
-            return "they are not UTF-8; set ser_json_bytes and val_json_bytes to 'base64' in the model's config"
-        return f"{type(leaf).__name__} has no JSON form; use a type that pydantic can write and read"
+            return "these bytes are not UTF-8; set ser_json_bytes and val_json_bytes to 'base64' in the model's config"
+        return f"a {type(leaf).__name__} cannot be stored as JSON; use a type that pydantic can write and read"
     return None
 
 
 def _parts(value: object) -> dict[Any, object] | None:
     """Take a value apart; None for what has no parts that a path could name."""
     match value:
-        case BaseModel():
+        case pydantic.BaseModel():
             return value.__dict__ | (value.__pydantic_extra__ or {}) | (value.__pydantic_private__ or {})
         case Mapping():
             return dict(value)
@@ -291,7 +294,7 @@ def _parts(value: object) -> dict[Any, object] | None:
 
 
 def _step(whole: object, key: object) -> str:
-    return f".{key}" if isinstance(whole, BaseModel) or is_dataclass(whole) else _label(key)
+    return f".{key}" if isinstance(whole, pydantic.BaseModel) or is_dataclass(whole) else _label(key)
 
 
 def _label(key: object) -> str:

@@ -12,9 +12,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
+
+SHOWN_LENGTH = 60
+LISTED = 5
+
+
+def did_you_mean(word: str, known: Iterable[str], quote: str = "") -> str:
+    """Name the one of *known* that is nearest to *word*, as a question; nothing if none is near.
+
+    >>> did_you_mean("concurency", ["concurrency", "queues"])
+    '; did you mean concurrency?'
+    """
+    from difflib import get_close_matches
+
+    near = get_close_matches(word[:SHOWN_LENGTH], list(known), 1)
+    return f"; did you mean {quote}{near[0]}{quote}?" if near else ""
+
+
+def near_and_all(word: str, known: Iterable[str], title: str) -> str:
+    """Name the one of *known* that is nearest to *word*, if one is near, and then all; *title* says what they are.
+
+    >>> near_and_all("concurency", ["concurrency", "queues"], "the options are")
+    '; did you mean concurrency? The options are: concurrency, queues'
+    """
+    everything = list(known)
+    near = did_you_mean(word, everything)
+    return (
+        f"{near} {title[0].upper()}{title[1:]}: {', '.join(everything)}"
+        if near
+        else f"; {title}: {', '.join(everything)}"
+    )
+
+
+def got(value: object) -> str:
+    """Say what was given where something else was expected; not for arguments of tasks, which may be secret.
+
+    >>> got("tomorrow"), got(5), got(print)
+    ("got the text 'tomorrow'", 'got 5', 'got the function print')
+    """
+    match value:
+        case str():
+            return f"got the text {shown(value)}"
+        case None | bool() | int() | float():
+            return f"got {shown(value)}"
+        case datetime():
+            return f"got {value}"
+        case list() | tuple() | set():
+            return f"got a {type(value).__name__} of {len(value)}"
+    if callable(value) and hasattr(value, "__name__") and not isinstance(value, type):
+        return f"got the function {value.__name__}"
+    return f"got a {type(value).__name__}"
+
+
+def pip_install(what: str) -> str:
+    """Write what to run to install *what*, a library or an extra of Holdfast such as `.[http]`.
+
+    There is no release yet: PyPI has another project under the name `holdfast`.
+
+    >>> pip_install("alembic"), pip_install(".[http]")
+    ("run `pip install 'alembic'`", "run `pip install '.[http]'` in a copy of Holdfast's repository")
+    """
+    where = " in a copy of Holdfast's repository" if what.startswith(".[") else ""
+    return f"run `pip install '{what}'`{where}"
+
+
+def shown(value: object) -> str:
+    """Write *value* as in a program, but not at any length."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 1]}…"
 
 
 class HoldfastError(Exception):
@@ -39,7 +108,7 @@ class InvalidInput(UsageError):
     code = "invalid_input"
 
     def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(f"{path}: {message}" if path else message)
+        super().__init__(message)
         self.path = path
 
 
@@ -49,7 +118,7 @@ class InvalidOutput(UsageError):
     code = "invalid_output"
 
     def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(f"{path}: {message}" if path else message)
+        super().__init__(message)
         self.path = path
 
 
@@ -59,8 +128,22 @@ class InvalidId(UsageError):
     code = "invalid_id"
 
     def __init__(self, value: object) -> None:
-        super().__init__(f"{str(value)[:60]!r} is not an id; ids are UUIDs, as `chain.id` and `job.id` give them")
+        super().__init__(f"{shown(value)} is not an id; an id is a UUID: pass chain.id or job.id")
         self.value = value
+
+
+class TooMany(UsageError):
+    """A list is longer than one call takes: *count* were given, and *most* are taken."""
+
+    code = "too_many"
+
+    def __init__(self, count: int, most: int) -> None:
+        super().__init__(
+            f"the list has {count:,} items, and one call takes at most {most:,}; call it for {most:,} at a time, with "
+            "the same connection= if all must happen together"
+        )
+        self.count = count
+        self.most = most
 
 
 class InvalidSettings(UsageError):
@@ -70,7 +153,7 @@ class InvalidSettings(UsageError):
 
 
 class InvalidSignature(UsageError):
-    """A webhook was not signed by who knows the secret, or not lately; *problem* says what is wrong.
+    """A webhook has no valid signature, or an old one; *problem* says what is wrong.
 
     One of `missing`, `timestamp`, `signature`, `too old`, `too new`, `body`, `secret`; *header* is the one at fault.
     """
@@ -79,12 +162,12 @@ class InvalidSignature(UsageError):
 
     def __init__(self, problem: str, header: str | None = None) -> None:
         what = {
-            "missing": f"the header {header} is missing; only what Holdfast has sent is signed",
-            "timestamp": f"the header {header} is no time in seconds",
-            "signature": "no signature fits; check the secret, and that the body is as it came over the wire",
-            "too old": "it was signed too long ago; refuse it, or set the clock here",
-            "too new": "it was signed in the future; set the clock here, or there",
-            "body": "the signature fits, but the body is no JSON",
+            "missing": f"the header {header} is missing; refuse the request, unless a proxy removed the header",
+            "timestamp": f"the header {header} is not a number of seconds; refuse the request",
+            "signature": "no signature matches; check the secret, and pass the raw body, before any JSON parser",
+            "too old": "the webhook was signed too long ago; refuse it, or correct the clock of this machine",
+            "too new": "the webhook was signed in the future; correct the clock of this machine, or of the sender",
+            "body": "the signature matches, but the body is not JSON; refuse the request",
             "secret": "a secret is `whsec_` and the base64 of 24 to 64 bytes; `holdfast webhooks secret` makes one",
         }[problem]
         super().__init__(what)
@@ -93,7 +176,7 @@ class InvalidSignature(UsageError):
 
 
 class InvalidAddress(UsageError):
-    """An address is not one that webhooks may be sent to; *address* is without its path, which may hold a secret."""
+    """Holdfast does not send webhooks to this address; *address* lacks its path, which may hold a secret."""
 
     code = "invalid_address"
 
@@ -109,10 +192,12 @@ class UnknownTask(UsageError):
     code = "unknown_task"
 
     def __init__(self, name: str, known: Sequence[str] = ()) -> None:
-        near = f"; did you mean {', '.join(known)}?" if known else ""
-        super().__init__(
-            f"no task is called {name!r}{near}; register it with @hf.task, or hf.declare() one that runs elsewhere"
+        near = f"; did you mean {' or '.join(map(repr, known))}? Use a task that is registered here or in the database"
+        unknown = (
+            f", neither here nor in the database; import the module that registers it with @hf.task, or declare a task "
+            f"of another service with hf.declare({shown(name)}, …)"
         )
+        super().__init__(f"no task is called {shown(name)}{near if known else unknown}")
         self.name = name
         self.known = tuple(known)
 
@@ -124,7 +209,10 @@ class DuplicateTask(UsageError):
 
     def __init__(self, names: Sequence[str], places: Sequence[str] = ()) -> None:
         where = f" ({'; '.join(places)})" if places else ""
-        super().__init__(f"more than one task is called {', '.join(names)}{where}; give each a name= of its own")
+        super().__init__(
+            f"two tasks are called {', '.join(map(repr, names))}{where}; give one of them another name, with "
+            '@hf.task(name="…")'
+        )
         self.names = tuple(names)
         self.places = tuple(places)
 
@@ -136,7 +224,7 @@ class TransactionRequired(UsageError):
 
 
 class WrongConnection(UsageError):
-    """The connection is closed, of the other colour, of an unknown kind, or leads to another database."""
+    """The connection is closed, async instead of blocking or the reverse, unknown, or leads to another database."""
 
     code = "wrong_connection"
 
@@ -147,13 +235,34 @@ class InvalidCursor(UsageError):
     code = "invalid_cursor"
 
     def __init__(self) -> None:
-        super().__init__("this is no cursor; `event.cursor` and `hf.cursor()` give one, to be kept to the last letter")
+        super().__init__(
+            "this text is not a cursor, or a part of one is missing; pass the whole text that `event.cursor` or "
+            "`hf.cursor()` returned"
+        )
 
 
 class Misuse(UsageError):
-    """Something was used in a way or in an order that it does not have."""
+    """A program uses Holdfast in a way or in an order that does not work."""
 
     code = "misuse"
+
+
+class UnknownMethod(UsageError, AttributeError):
+    """A program calls a method that other job libraries have; also an `AttributeError`, so that `hasattr` works."""
+
+    code = "unknown_method"
+
+
+class MissingLibrary(UsageError, ImportError):
+    """A library that this part of Holdfast needs is not installed; also an `ImportError`. *install* is for pip."""
+
+    code = "missing_library"
+
+    def __init__(self, needed_by: str, library: str, install: str) -> None:
+        super().__init__(f"{needed_by} needs {library}, which is not installed; {pip_install(install)}")
+        self.needed_by = needed_by
+        self.library = library
+        self.install = install
 
 
 class NotFound(HoldfastError):
@@ -170,7 +279,10 @@ class JobNotFound(NotFound):
     code = "job_not_found"
 
     def __init__(self, job_id: UUID) -> None:
-        super().__init__(f"there is no job {job_id}; it was never committed, or it has been deleted")
+        super().__init__(
+            f"there is no job {job_id}: it was deleted, or its transaction was rolled back or is not committed yet; to "
+            "read a job before the commit, pass connection="
+        )
         self.job_id = job_id
 
 
@@ -180,27 +292,30 @@ class ChainNotFound(NotFound):
     code = "chain_not_found"
 
     def __init__(self, chain_id: UUID) -> None:
-        super().__init__(f"there is no chain {chain_id}; it was never committed, or it has been deleted")
+        super().__init__(
+            f"there is no chain {chain_id}: it was deleted, or its transaction was rolled back or is not committed "
+            "yet; to read a chain before the commit, pass connection="
+        )
         self.chain_id = chain_id
 
 
 class LaneNotFound(NotFound):
-    """No job stands in a lane of this key, and nobody has paused it."""
+    """The lane with this key has no jobs and is not paused."""
 
     code = "lane_not_found"
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"there is no lane {key!r}; a lane exists while jobs stand in it, or it is paused")
+        super().__init__(f"there is no lane {key!r}; a lane exists only while it has jobs or is paused")
         self.key = key
 
 
 class SubscriptionNotFound(NotFound):
-    """There is no subscription of this id."""
+    """There is no subscription of this id or name."""
 
     code = "subscription_not_found"
 
-    def __init__(self, subscription_id: UUID) -> None:
-        super().__init__(f"there is no subscription {subscription_id}; `hf.webhooks.list()` names those that there are")
+    def __init__(self, subscription_id: UUID | str) -> None:
+        super().__init__(f"there is no subscription {subscription_id}; `hf.webhooks.list()` lists them")
         self.subscription_id = subscription_id
 
 
@@ -211,8 +326,8 @@ class DeliveryNotFound(NotFound):
 
     def __init__(self, delivery_id: UUID) -> None:
         super().__init__(
-            f"there is no delivery {delivery_id}; it, or the job that it was about, has been deleted, "
-            "or this is the id of another job"
+            f"there is no delivery {delivery_id}; it was deleted, alone or with its job, or this is the id of another "
+            "job: `hf.webhooks.deliveries()` lists them"
         )
         self.delivery_id = delivery_id
 
@@ -224,7 +339,7 @@ class CursorExpired(NotFound):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}; take cursor = hf.cursor(), read anew what you know of your jobs, and go on with after=cursor"
+            f"{reason}; call cursor = hf.cursor(), read your jobs again, and then read events with after=cursor"
         )
         self.reason = reason
 
@@ -237,6 +352,15 @@ class Conflict(HoldfastError):
     exit_code = 4
 
 
+PASSIVE = {
+    "pause": "be paused",
+    "resume": "be resumed",
+    "retry": "be retried",
+    "reschedule": "be rescheduled",
+    "cancel": "be cancelled",
+}
+
+
 class StatusConflict(Conflict):
     """The job's status does not allow the change that was asked for."""
 
@@ -244,7 +368,8 @@ class StatusConflict(Conflict):
 
     def __init__(self, job_id: UUID, status: str, change: str, allowed: Sequence[str], advice: str = "") -> None:
         hint = f": {advice}" if advice else ""
-        super().__init__(f"job {job_id} is {status}; only {' or '.join(allowed)} jobs can {change}{hint}")
+        verb = PASSIVE.get(change, change)
+        super().__init__(f"job {job_id} is {status}; only {' or '.join(allowed)} jobs can {verb}{hint}")
         self.job_id = job_id
         self.status = status
         self.change = change
@@ -257,7 +382,10 @@ class UniqueConflict(Conflict):
     code = "unique_conflict"
 
     def __init__(self, job_id: UUID, key: str, twin: UUID) -> None:
-        super().__init__(f"job {job_id} cannot open again: chain {twin} holds its key {key!r}; end that one first")
+        super().__init__(
+            f"job {job_id} cannot run again: chain {twin} has its unique key {key!r}; complete, cancel or delete that "
+            "chain first"
+        )
         self.job_id = job_id
         self.key = key
         self.twin = twin
@@ -269,33 +397,46 @@ class WrongTask(Conflict):
     code = "wrong_task"
 
     def __init__(self, job_id: UUID, asked: str, found: str) -> None:
-        super().__init__(f"job {job_id} is of task {found!r}, not {asked!r}; use another id, or that task")
+        super().__init__(f"job {job_id} belongs to task {found!r}, not {asked!r}; pass that task, or another id")
         self.job_id = job_id
         self.asked = asked
         self.found = found
 
 
+class IdTaken(Conflict):
+    """The id that a continuation was given belongs to another job."""
+
+    code = "id_taken"
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__(f"job {job_id} exists already; give the continuation another id, or leave id= out")
+        self.job_id = job_id
+
+
 class LeaseLost(Conflict):
-    """The job is no longer this attempt's, or may not be; *reason* says why, as `ctx.abort_reason` does."""
+    """This attempt no longer has the job, or may have lost it; *reason* says why, as `ctx.abort_reason` does."""
 
     code = "lease_lost"
 
     def __init__(self, job_id: UUID, reason: str) -> None:
-        super().__init__(f"job {job_id} is no longer this attempt's ({reason}); let this pass, nothing is written")
+        super().__init__(
+            f"this attempt has lost job {job_id} ({reason}); do not catch this error: the attempt stores nothing more"
+        )
         self.job_id = job_id
         self.reason = reason
 
 
 class StillReferenced(Conflict):
-    """Jobs outside the set that is to be deleted wait for a chain in it."""
+    """Other jobs wait for a chain that should be deleted, or would if they were retried."""
 
     code = "still_referenced"
 
     def __init__(self, references: Sequence[tuple[UUID, UUID]]) -> None:
-        shown = ", ".join(f"{chain} (for job {job})" for chain, job in references[:5])
+        listed = ", ".join(f"chain {chain} (job {job} waits for it)" for chain, job in references[:5])
         more = f" and {len(references) - 5} more" if len(references) > 5 else ""
         super().__init__(
-            f"still waited for: {shown}{more}; delete the waiting chains in the same call, or end them first"
+            f"other jobs wait for {listed}{more}, or would if they were retried; delete their chains in the same call, "
+            "or let them complete first"
         )
         self.references = tuple(references)
 
@@ -306,12 +447,12 @@ class BlockerCycle(Conflict):
     code = "blocker_cycle"
 
     def __init__(self, chain_id: UUID) -> None:
-        super().__init__(f"chain {chain_id} would wait for itself; take it out of blockers=")
+        super().__init__(f"chain {chain_id} would wait for itself; remove it from blockers=")
         self.chain_id = chain_id
 
 
 class NoResult(HoldfastError):
-    """A chain that was waited for has no result to give, or not yet."""
+    """The chain has no result, or not yet."""
 
     code = "no_result"
     http_status = 409
@@ -326,14 +467,22 @@ class ChainFailed(NoResult):
     def __init__(
         self, chain_id: UUID, job_id: UUID, reason: str | None = None, error: Mapping[str, Any] | None = None
     ) -> None:
-        known = error or {}
-        what = ": ".join(str(known[key]) for key in ("type", "message") if known.get(key))
-        why = "; ".join(each for each in (reason, what) if each) or "no reason is given"
-        super().__init__(f"chain {chain_id} has failed ({why}); look at job {job_id}, mend it, and retry()")
+        what = _type_and_message(error)
+        why = f": {what}" if what else ""
+        because = f" ({reason})" if reason else ""
+        super().__init__(
+            f"chain {chain_id} failed{why}{because}; hf.get_job({str(job_id)!r}).error has the traceback, and "
+            f"hf.retry({str(job_id)!r}) runs the job again"
+        )
         self.chain_id = chain_id
         self.job_id = job_id
         self.reason = reason
         self.error = error
+
+
+def _type_and_message(error: Mapping[str, Any] | None) -> str:
+    known = error or {}
+    return ": ".join(str(known[key]) for key in ("type", "message") if known.get(key))
 
 
 class ChainCancelled(NoResult):
@@ -343,27 +492,88 @@ class ChainCancelled(NoResult):
 
     def __init__(self, chain_id: UUID, job_id: UUID, reason: str | None = None) -> None:
         why = f" ({reason})" if reason else ""
-        super().__init__(f"chain {chain_id} was cancelled{why}; retry() its job {job_id} if it shall run after all")
+        super().__init__(f"chain {chain_id} was cancelled{why}; hf.retry({str(job_id)!r}) runs its job after all")
         self.chain_id = chain_id
         self.job_id = job_id
         self.reason = reason
 
 
+class OpenJob(NamedTuple):
+    """The last job of a chain that did not close in time; *is_served*: a worker that runs it was alive just now.
+
+    *error* is that of its last attempt, if one has failed, and *run_at* when it is due.
+    """
+
+    chain_id: UUID
+    job_id: UUID
+    task: str
+    state: str
+    queue: str
+    is_served: bool
+    run_at: datetime | None = None
+    error: Mapping[str, Any] | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Tell whether nobody runs it, nor would."""
+        return not self.is_served and self.state != "running"
+
+    def describe(self, seconds: float, served: Sequence[str]) -> str:
+        """Say how it stands, and what it waits for; workers serve the queues *served*."""
+        facts: list[str] = []
+        if self.is_left and self.queue in served:
+            facts.append(f"queue {self.queue!r}: no worker that serves it has task {self.task!r}")
+        elif self.is_left:
+            facts.append(f"queue {self.queue!r}: no worker serves it")
+        if self.error:
+            facts.append(f"its last attempt failed: {_type_and_message(self.error)}")
+        if self.state == "scheduled" and self.run_at is not None:
+            facts.append(f"it is due at {self.run_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
+        if self.state == "paused":
+            facts.append(f"hf.resume({str(self.job_id)!r}) resumes it")
+        why = f" ({'; '.join(facts)})" if facts else ""
+        return f"job {self.job_id} (task {self.task!r}) is still {self.state} after {seconds:g} s{why}"
+
+
 class WaitTimeout(NoResult):
-    """The chains did not close in time; they go on."""
+    """The chains did not close in time; they have not been cancelled. *jobs* and *served* are empty if unknown.
+
+    *jobs* says of the first five chains how their last jobs stand, *served* which queues workers serve.
+    """
 
     code = "wait_timeout"
 
-    def __init__(self, chain_ids: Sequence[UUID], seconds: float) -> None:
-        shown = ", ".join(map(str, chain_ids[:5]))
-        more = f" and {len(chain_ids) - 5} more" if len(chain_ids) > 5 else ""
-        super().__init__(f"still open after {seconds:g} s: {shown}{more}; they go on, so wait longer or ask again")
+    def __init__(
+        self, chain_ids: Sequence[UUID], seconds: float, jobs: Sequence[OpenJob] = (), served: Sequence[str] = ()
+    ) -> None:
+        shown = [each.describe(seconds, served) for each in jobs] or [
+            f"chain {each} is still open after {seconds:g} s" for each in chain_ids[:LISTED]
+        ]
+        more = [f"{len(chain_ids) - len(shown)} more chains are open"] if len(chain_ids) > len(shown) else []
+        advice = _worker_advice([each for each in jobs if each.is_left], served)
+        ending = "it has not been cancelled" if len(chain_ids) == 1 else "they have not been cancelled"
+        super().__init__(f"{', '.join([*shown, *more])}; {advice}{ending}: wait longer with timeout=, or ask again")
         self.chain_ids = tuple(chain_ids)
         self.seconds = seconds
+        self.jobs = tuple(jobs)
+        self.served = tuple(served)
+
+
+def _worker_advice(left: Sequence[OpenJob], served: Sequence[str]) -> str:
+    if not left:
+        return ""
+    if not served:
+        return "start a worker with `holdfast worker APP`; "
+    task, queue = left[0].task, left[0].queue
+    if queue in served:
+        return f"import the module of task {task!r} in the application of that worker, or correct the name; "
+    near = did_you_mean(queue, served, "'").removeprefix("; ")
+    others = near or f"workers serve {', '.join(map(repr, served[:LISTED]))}:"
+    return f"{others} start the job with another queue=, or a worker with `--queues {queue}`; "
 
 
 class StoreError(HoldfastError):
-    """The database could not do it; nothing of the operation is left behind unless the class says so."""
+    """The database could not do it; the operation has changed nothing, unless the class says otherwise."""
 
     code = "store"
     http_status = 503
@@ -371,13 +581,13 @@ class StoreError(HoldfastError):
 
 
 class Unavailable(StoreError):
-    """The database cannot be reached, is read-only, is full or did not answer in time; again may help."""
+    """The database cannot be reached, is read-only, is full or did not answer in time; a retry may help."""
 
     code = "unavailable"
 
 
 class Busy(StoreError):
-    """Somebody else holds what the operation needs; again may help."""
+    """Another transaction holds a lock that the operation needs; a retry may help."""
 
     code = "busy"
 
@@ -393,6 +603,21 @@ class NotMigrated(StoreError):
         self.needed = needed
 
 
+class Unreadable(StoreError):
+    """This release cannot read a row: a newer release has written it, or somebody's own SQL."""
+
+    code = "unreadable"
+
+    def __init__(self, table: str, row: object, why: str) -> None:
+        super().__init__(
+            f"row {row} of {table} cannot be read ({why}); a newer release or other SQL has written it: "
+            "upgrade this program, or mend the row"
+        )
+        self.table = table
+        self.row = row
+        self.why = why
+
+
 class UnknownOutcome(StoreError):
     """COMMIT was sent and its answer was lost: the operation happened wholly or not at all."""
 
@@ -400,12 +625,12 @@ class UnknownOutcome(StoreError):
 
 
 class TransactionTimeout(StoreError):
-    """A block's transaction was open for too long; it was rolled back, and all that was done in it is undone."""
+    """A block's transaction was open for too long and was rolled back."""
 
     code = "transaction_timeout"
 
 
 class TransactionBroken(StoreError):
-    """A block's transaction cannot be committed any more; it is rolled back, with all that was done in it."""
+    """A block's transaction can no longer commit; it is rolled back."""
 
     code = "transaction_broken"

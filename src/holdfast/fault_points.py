@@ -35,6 +35,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from holdfast.errors import InvalidSettings
+from holdfast.logging import say
 
 VARIABLE = "HOLDFAST_CRASH"
 
@@ -97,7 +98,7 @@ class Trap:
         self._spring()
 
     def _spring(self) -> None:
-        logger.warning("crash_point_reached", extra={"point": self.name, "mode": self.mode})
+        say(logger, "crash_point_reached", point=self.name, mode=self.mode)
         kind, _, seconds = self.mode.partition("=")
         match kind:
             case "raise":
@@ -164,7 +165,7 @@ def arm(text: str | None) -> None:
     global _trap
     _trap = trap = Trap.parse(text) if text else None
     if trap is not None:
-        logger.warning("crash_point_set", extra={"point": trap.name, "pass": trap.passes, "mode": trap.mode})
+        say(logger, "crash_point_set", point=trap.name, passes=trap.passes, mode=trap.mode)
 
 
 def record() -> PointRecorder:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from hashlib import sha256
 from random import Random
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
-from holdfast.errors import InvalidId
+from holdfast.errors import InvalidId, TooMany
 
 
 class HasId(Protocol):
@@ -57,6 +57,20 @@ def id_that_follows(milliseconds: int, *facts: object) -> UUID:
     return UUID(int=milliseconds << 80 | 0x7 << 76 | (digest >> 64 & 0xFFF) << 64 | 0x2 << 62 | digest & (1 << 62) - 1)
 
 
+MOST_AT_ONCE = 5_000
+"""How many jobs one call takes.
+
+`retry_many`, the slowest, took about 1 s for as many on either database, and less than 3 s on a machine that had four
+times as much to do as it has cores: a call has 5 s. They are one transaction, which holds its locks as long.
+"""
+
+
+def refuse_too_many(given: Sized) -> None:
+    """Raise `TooMany` for a list that is longer than one call takes."""
+    if len(given) > MOST_AT_ONCE:
+        raise TooMany(len(given), MOST_AT_ONCE)
+
+
 def to_id(value: UUID | str) -> UUID:
     """Read *value* as an id, or raise `InvalidId`."""
     if isinstance(value, UUID):
@@ -69,4 +83,4 @@ def to_id(value: UUID | str) -> UUID:
 
 def target_id(target: Target) -> UUID:
     """Give the id of a job or a chain, however it is named."""
-    return to_id(target if isinstance(target, UUID | str) else getattr(target, "id", str(target)))
+    return to_id(target if isinstance(target, UUID | str) else getattr(target, "id", cast("str", target)))

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    get_args,
+    overload,
+)
 from uuid import UUID
 
 from holdfast.states import State, Status
@@ -121,6 +133,8 @@ class Start(NamedTuple):
     named: bool = False  # the caller chose the id, so it may exist already
     from_chain: UUID | None = None  # it takes its key over from this chain, if that holds it
     facts: str | None = None  # what its first event says; canonical JSON
+    attempts: int | None = None  # its own budget; None leaves it to its task
+    parent: UUID | None = None  # the job that starts it
 
     def another(self, id_: UUID, input_: str) -> Start:
         """Give the start of another job with the same options."""
@@ -143,8 +157,11 @@ class Start(NamedTuple):
 
     @property
     def only_inserts(self) -> bool:
-        """Tell whether starting it is two INSERTs and nothing else: it names no id, no key and no blockers."""
-        return not (self.blockers or self.may_wait)
+        """Tell whether starting it is one INSERT with an event that says nothing: it can run at once, or in its lane.
+
+        It names no id, no key and no blockers, and nobody has said anything about it.
+        """
+        return not (self.blockers or self.may_wait or self.facts or self.delay_ms or self.run_at_ms or self.paused)
 
 
 PLAIN = tuple(Start._field_defaults.values())[4:]
@@ -180,10 +197,24 @@ class PhaseStatus(StrEnum):
     """How a phase stands."""
 
     PENDING = "pending"
-    ACTIVE = "active"
+    RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class JobError(TypedDict):
+    """The error of an attempt, as `job.error` has it and the history keeps it."""
+
+    type: str
+    """The name of the exception's class."""
+    message: str
+    attempt: int
+    worker: str
+    traceback: NotRequired[str]
+    """Missing if no code of yours raised it, as when a worker died."""
+    attributes: NotRequired[dict[str, str | int | float | bool | None]]
+    """The exception's own plain attributes, if it has some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +227,7 @@ class Phase:
     message: str | None = None
     result: Any = None
     """What it gave; None until it has completed."""
-    error: Any = None
+    error: JobError | None = None
     """The last error that ended it."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -228,7 +259,8 @@ class Job:
     reason: str | None
     input: Any
     output: Any
-    error: Any
+    error: JobError | None
+    """The last error of an attempt; None if there was none, or the job has completed since."""
     current_phase: str | None
     progress: int | None
     message: str | None
@@ -243,13 +275,70 @@ class Job:
     version: int
     webhook_sent: bool | None = None
     """Whether the last webhook that ended for it was delivered; None if none has ended yet."""
+    attempts: int | None = None
+    """Its own budget of attempts, by `attempts=`; None leaves it to the `Retry` of its task."""
+    parent: UUID | None = None
+    """The job whose handler started its chain, or the one that `parent=` named; None if there is none."""
     phases: tuple[Phase, ...] = ()
-    """Its phases, in order; empty until the first one has begun."""
+    """Its phases, in order: `pending` from its start on, as its task declares them; that of a task that declares none,
+    `run`, is there once its handler has said how far it is."""
 
     @property
     def outcome(self) -> Status | None:
         """How it ended, also once it is stale; None while it has not."""
         return self.status if self.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED) else None
+
+
+class EventFacts(TypedDict, total=False):
+    """What an event itself says; docs/reference/events.md has the words of each. A newer release may write others."""
+
+    id: str
+    seq: int
+    chain_id: str
+    task: str
+    lane: str
+    parent: str
+    queue: str
+    job: str
+    again: str
+    blockers: list[str]
+    run_at: str
+    worker: str
+    progress: int
+    message: str | None
+    phase: str | None
+    phase_progress: int
+    continued: str
+    reason: str | None
+    error: JobError
+    by: str
+    until: int
+    delivery: str
+    event: str
+    subscription: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """What a handler, and its retry policy, may know of its job: the facts of this attempt."""
+
+    id: UUID
+    chain_id: UUID
+    chain_index: int
+    task: str
+    queue: str
+    lane: str | None
+    attempt: int
+    """The number of this run; it only grows."""
+    used: int
+    """How many attempts of its budget are used, this one included."""
+    crashes: int
+    attempts: int | None = None
+    """Its budget: its own, or that of its task; None means no limit."""
+    error: JobError | None = None
+    """The last error of an earlier attempt, as `job.error` has it; None if there is none."""
+    last_attempt_at: datetime | None = None
+    """When the attempt before this one began; None in the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +356,7 @@ class Event:
     """The job's, right after the event; so are *version* and *attempt*."""
     version: int | None = None
     attempt: int | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: EventFacts = field(default_factory=EventFacts)
     """What the event itself says; docs/reference/events.md has the words of each."""
     cursor: str = ""
     """What `hf.events(after=…)` takes to go on behind it; empty for one of a timeline, which is no stream."""
@@ -301,12 +390,8 @@ class Filterable(Protocol):
         """The job that it is about."""
 
     @property
-    def deleted_job_id(self) -> UUID | None:
-        """The job that is no more."""
-
-    @property
-    def lane(self) -> str | None:
-        """The lane that it is about, if that is not a job's."""
+    def facts(self) -> EventFacts:
+        """What the event itself says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,27 +403,35 @@ class EventFilter:
     chains: frozenset[UUID] = frozenset()
     tasks: frozenset[str] = frozenset()
     lanes: frozenset[str] = frozenset()
+    parents: frozenset[UUID] = frozenset()
 
     def fits(self, event: Filterable) -> bool:
-        """Tell whether *event* is wanted; of a deleted job nothing is known but its id."""
+        """Tell whether *event* is wanted; a deleted job is known by what its event says of it."""
         if self.names and event.name not in self.names:
             return False
-        if not (self.jobs or self.chains or self.tasks or self.lanes):
+        if not (self.jobs or self.chains or self.tasks or self.lanes or self.parents):
             return True
         if (job := event.job) is None:
-            gone, lane = event.deleted_job_id, event.lane
+            said = event.facts
+            gone = said.get("id")
             return not (
-                self.tasks
-                or (self.jobs and gone not in self.jobs)
-                or (self.chains and gone not in self.chains)
-                or (self.lanes and lane not in self.lanes)
+                (self.jobs and not _names(gone, self.jobs))
+                or (self.chains and not _names(said.get("chain_id", gone), self.chains))
+                or (self.tasks and said.get("task") not in self.tasks)
+                or (self.lanes and said.get("lane") not in self.lanes)
+                or (self.parents and not _names(said.get("parent"), self.parents))
             )
         return not (
             (self.jobs and job.id not in self.jobs)
             or (self.chains and job.chain_id not in self.chains)
             or (self.tasks and job.task not in self.tasks)
             or (self.lanes and job.lane not in self.lanes)
+            or (self.parents and job.parent not in self.parents)
         )
+
+
+def _names(id_: str | None, wanted: frozenset[UUID]) -> bool:
+    return id_ is not None and UUID(id_) in wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +501,7 @@ class LaneInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A receiver of webhooks, which is told of events of all jobs, or of those of some tasks."""
+    """A receiver of webhooks, subscribed to the events of all jobs or of some tasks."""
 
     id: UUID
     url: str = field(repr=False)  # it may hold what only the receiver may know
@@ -421,6 +514,8 @@ class Subscription:
     disabled_at: datetime | None = None
     reason: str | None = None
     """Why it was disabled."""
+    name: str | None = None
+    """The name under which it was made; whoever subscribes under it again changes this subscription."""
 
     @property
     def is_enabled(self) -> bool:
@@ -462,7 +557,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T_co]):
+class Page(Sequence[T_co]):
     """Some items of a list, and the cursor that leads to the next ones; None means that there are none."""
 
     items: tuple[T_co, ...]
@@ -478,6 +573,13 @@ class Page(Generic[T_co]):
     def __len__(self) -> int:
         return len(self.items)
 
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
+    def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
+        return self.items[index]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
@@ -487,6 +589,7 @@ class JobFilter:
     states: tuple[State, ...] = ()
     queues: tuple[str, ...] = ()
     lanes: tuple[str, ...] = ()
+    parent: UUID | None = None
     created_from: datetime | None = None
     created_to: datetime | None = None
     internal: bool = False

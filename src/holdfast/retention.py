@@ -78,7 +78,7 @@ class Retention:
             _check_outcome(outcome, getattr(self, outcome))
         for stage in STAGES:
             if (hook := self.hook(stage)) is not None and not callable(hook):
-                raise InvalidInput("it is a function that takes a job, or None", f"retention.on_{stage}")
+                raise InvalidInput(f"on_{stage} must be a function that takes a job, or None", f"retention.on_{stage}")
 
     @classmethod
     def never(cls) -> Retention:
@@ -161,7 +161,9 @@ def _seconds(name: str, value: object) -> float | Usual | None:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
     if not is_number or not 0 <= cast("float", seconds) <= LONGEST:
-        raise InvalidInput("it is seconds or a timedelta, from 0 to 100 years; None means never", f"retention.{name}")
+        raise InvalidInput(
+            f"{name} must be seconds or a timedelta, up to 100 years, or None for never", f"retention.{name}"
+        )
     return float(cast("float", seconds))
 
 
@@ -169,9 +171,13 @@ def _check_outcome(outcome: Status, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, Retention):
-        raise InvalidInput(f"it is a Retention; write {outcome}=Retention(stale_after=…)", f"retention.{outcome}")
+        raise InvalidInput(
+            f"{outcome} must be a Retention; write {outcome}=Retention(stale_after=…)", f"retention.{outcome}"
+        )
     if any(value.hook(stage) for stage in STAGES) or any(getattr(value, each) for each in TERMINAL):
-        raise InvalidInput("that of an outcome has times alone; hooks are the task's", f"retention.{outcome}")
+        raise InvalidInput(
+            f"{outcome} takes times only; give hooks to the Retention of the task", f"retention.{outcome}"
+        )
 
 
 def _or(value: Age, usual: float | None) -> float | None:

@@ -2,39 +2,66 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
 
-from holdfast.errors import InvalidSettings, InvalidSignature
+from holdfast.errors import InvalidSettings, InvalidSignature, did_you_mean, near_and_all, shown
+from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Trigger
 from holdfast.retention import DEFAULTS, LONGEST
+from holdfast.signing_keys import SECRET_PREFIX, secret_key
 
-SECRET_PREFIX = "whsec_"  # noqa: S105 - it marks one
-LEAST_SECRET_BYTES, MOST_SECRET_BYTES = 24, 64
 SCHEMA_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+OF_HOLDFAST = ("lease", "retry", "tasks", "transactions")
+"""The keywords of `Holdfast` that are objects, and so no settings."""
+
+EXAMPLES = {
+    "webhook_events": '["job:failed"]',
+    "webhook_secrets": '{"shop": "whsec_…"}',
+    "webhook_ports": "[443, 8443]",
+    "webhook_hosts": '["hooks.example.com"]',
+    "webhook_private_addresses": '["10.1.0.0/16"]',
+}
+"""The settings that are no plain text or number: in the environment they are JSON."""
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
 
-def secret_key(secret: str) -> bytes:
-    """Read the key out of *secret*, which signs webhooks, or raise `InvalidSignature`, which does not repeat it.
+def masked(address: str) -> str:
+    """Write an *address* without its password and its parameters."""
+    scheme, _, rest = address.partition("://")
+    # a password may hold any character, so only what follows the last @ is surely none of it
+    credentials, at, place = rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    return f"{scheme}://{user}{':***' if colon else ''}{at}{place.partition('?')[0]}"
 
-    A plain text is refused: what another system has as one is written `whsec_` and its base64, and signs as before.
-    """
-    text = secret.removeprefix(SECRET_PREFIX)
-    try:
-        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True) if text != secret else b""
-    except ValueError:
-        key = b""
-    if not LEAST_SECRET_BYTES <= len(key) <= MOST_SECRET_BYTES:
-        raise InvalidSignature("secret")
-    return key
+
+def address_complaint(database: str) -> str | None:
+    """Say what is wrong with an address that is neither PostgreSQL's nor the path of a file."""
+    if database.startswith((":memory:", "file:")):
+        return f'{database!r} cannot be shared between threads and processes; give the path of a file, e.g. "jobs.db"'
+    if begin := re.match(r"postgres(?:ql)?:/?(?!/)", database):
+        meant = masked(f"postgresql://{database[begin.end() :]}")
+        return f"{begin[0]!r} does not begin an address of PostgreSQL; did you mean {meant!r}?"
+    if re.search(r"\b(host|dbname|user|password)=", database):
+        return "the database is a list of key=value; write postgresql://user:password@host:port/name"
+    scheme, separator, rest = database.partition("://")
+    dialect = scheme.partition("+")[0]
+    if not separator:
+        return None
+    if dialect == "sqlite":
+        return f"{scheme}:/// is a URL of SQLAlchemy; give the path alone: Holdfast({json.dumps(rest[1:])})"
+    if dialect in ("postgresql", "postgres"):
+        plain = masked(f"postgresql://{rest}")
+        return f"{scheme}:// is a URL of SQLAlchemy; write {plain!r}, or pass the engine: Holdfast(engine)"
+    return f"Holdfast does not support {scheme}; give the path of a SQLite file, or a postgresql:// address"
 
 
 class Settings(BaseModel):
@@ -47,9 +74,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     database: str = Field(
-        default="holdfast.db",
-        description="A SQLite file's path, or a postgresql:// address.",
-        min_length=1,
+        default="",  # there is none: whoever makes a store of it refuses, see `require_database`
+        description="Required: the path of a SQLite file, or a postgresql:// address.",
         repr=False,  # it may hold a password
     )
     schema_name: str = Field(
@@ -83,7 +109,8 @@ class Settings(BaseModel):
         repr=False,
     )
     require_connection: bool = Field(
-        default=False, description="Refuse a start without connection=: every job commits with the caller's data."
+        default=False,
+        description="Refuse every verb on jobs that writes without connection=: it commits with the caller's data.",
     )
     retention: bool = Field(
         default=True,
@@ -99,6 +126,16 @@ class Settings(BaseModel):
         default=DEFAULTS.delete,
         description="How long after it became stale a chain is deleted, unless its task says otherwise; None, in the "
         "environment `never`: it is not.",
+    )
+    webhook: str | None = Field(
+        default=None,
+        description="The address that events of all jobs are posted to: the subscription `holdfast.settings`, which is "
+        "written when a program with another address opens. An empty text removes it; None leaves it as it is.",
+        max_length=2_000,
+        repr=False,  # it may hold what only the receiver may know
+    )
+    webhook_events: Annotated[tuple[Trigger, ...], Field(min_length=1)] = Field(
+        default=DEFAULT_TRIGGERS, description="The events that are posted to `webhook`. In the environment it is JSON."
     )
     webhook_secrets: dict[str, tuple[SecretStr, ...]] = Field(
         default={},
@@ -138,11 +175,19 @@ class Settings(BaseModel):
         description="Workers: how long the second try waits for; each later one waits three times as long, up to 4 h.",
     )
 
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, **values: object) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise InvalidSettings("; ".join(map(self._complaint, error.errors()))) from None
+
     @field_validator("webhook_secret")
     @classmethod
     def _is_a_name(cls, name: str) -> str:
         if name.startswith(SECRET_PREFIX):
-            raise ValueError("it is the name of a secret, and this is one; put it into webhook_secrets")
+            raise ValueError("it must be the name of a secret, and this is a secret; put it into webhook_secrets")
         return name
 
     @field_validator("webhook_secrets", mode="before")
@@ -152,16 +197,26 @@ class Settings(BaseModel):
             return value
         return {name: (each,) if isinstance(each, str | SecretStr) else each for name, each in value.items()}
 
-    @field_validator("webhook_secrets", "webhook_ports", "webhook_hosts", "webhook_private_addresses", mode="before")
+    @field_validator("webhook_events", mode="before")
     @classmethod
-    def _from_json(cls, value: object) -> object:
+    def _are_events(cls, value: Any) -> Any:
+        """Name the event that there is none of, before pydantic counts the others."""
+        for each in value if isinstance(value, list | tuple) else ():
+            if isinstance(each, str) and each not in TRIGGERS:
+                raise ValueError(f"there is no event {shown(each)}{near_and_all(each, TRIGGERS, 'the events are')}")
+        return value
+
+    @field_validator(*EXAMPLES, mode="before")
+    @classmethod
+    def _from_json(cls, value: object, info: ValidationInfo) -> object:
         """Read what comes from the environment, where all is text; of what is done before, the last comes first."""
         if not isinstance(value, str):
             return value
         try:
             return json.loads(value)
         except ValueError:
-            raise ValueError("in the environment it is written as JSON") from None
+            example = EXAMPLES[str(info.field_name)]
+            raise ValueError(f"write {info.field_name}={example}, and in the environment the same as JSON") from None
 
     @field_validator("webhook_secrets")
     @classmethod
@@ -172,14 +227,14 @@ class Settings(BaseModel):
         except InvalidSignature as error:
             raise ValueError(str(error)) from None
         if not all(value.values()):
-            raise ValueError("a name without a secret signs nothing; leave it out")
+            raise ValueError("a name has no secret; remove the name")
         return value
 
     @field_validator("schema_name")
     @classmethod
     def _is_plain(cls, name: str) -> str:
         if not SCHEMA_NAME.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
-            raise ValueError("a schema is named by lower-case letters, digits and _, and not pg_…")
+            raise ValueError("the name of a schema has lower-case letters, digits and _, and does not begin with pg_")
         return name
 
     @field_validator("stale_after_seconds", "delete_after_seconds", mode="before")
@@ -192,14 +247,33 @@ class Settings(BaseModel):
         """Tell whether the database is a PostgreSQL address rather than a file."""
         return self.database.startswith(("postgresql://", "postgres://"))
 
+    @property
+    def shown_database(self) -> str:
+        """Where the database is, for people: the whole path of a file, or an address without its password."""
+        return masked(self.database) if "://" in self.database else os.path.abspath(self.database)  # noqa: PTH100
+
+    def require_database(self, advice: str = "") -> Self:
+        """Raise `InvalidSettings` if no database is given; *advice* says where else a caller can name one."""
+        if self.database:
+            return self
+        where = advice or 'pass its address, e.g. Holdfast("jobs.db") or Holdfast("postgresql://user@host/name")'
+        raise InvalidSettings(f"no database is given; {where}, or set the environment variable HOLDFAST_DATABASE")
+
     @classmethod
     def of(cls, **values: object) -> Self:
         """Check *values*; raise `InvalidSettings` that names every wrong one."""
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            raise InvalidSettings(f"settings do not fit: {wrong}") from None
+        return cls.model_validate(values)
+
+    @classmethod
+    def _complaint(cls, details: ErrorDetails) -> str:
+        """Say what is wrong with one setting, without its value, which may be a secret."""
+        name = ".".join(map(str, details["loc"]))
+        if details["type"] == "extra_forbidden":
+            if name in OF_HOLDFAST:
+                return f"{name} is no setting, but a keyword of Holdfast; write Holdfast(database, {name}=…)"
+            return f"there is no setting {shown(name)}{did_you_mean(name, [*cls.model_fields, *OF_HOLDFAST])}"
+        text = details["msg"].removeprefix("Value error, ")
+        return f"the setting {name} has a wrong value: {text[:1].lower()}{text[1:]}"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, /, **values: object) -> Self:
@@ -226,6 +300,8 @@ class SettingsOptions(TypedDict, total=False):
     retention: bool
     stale_after_seconds: float | None
     delete_after_seconds: float | None
+    webhook: str | None
+    webhook_events: Sequence[Trigger]
     webhook_secrets: Mapping[str, str | Sequence[str]]
     webhook_secret: str
     webhook_compatible_signature: bool

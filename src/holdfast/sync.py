@@ -6,9 +6,10 @@ import atexit
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
+from importlib import import_module
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast import current_block
@@ -20,11 +21,12 @@ from holdfast.client.list_options import ChainListOptions, JobListOptions, PageO
 from holdfast.client.outside_completion import BlockingCompleting as Completing
 from holdfast.client.outside_completion import RowLockFence
 from holdfast.client.providers import Opener
-from holdfast.client.starter import Starter
+from holdfast.client.starter import Starter, with_options
 from holdfast.client.transactions import BlockingTransaction as Transaction
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
+from holdfast.client.wrong_calls import no_attribute
 from holdfast.database import migrations
 from holdfast.database.borrowed import Borrower
 from holdfast.database.tx import Blocking, Runner, Store, drive
@@ -33,18 +35,18 @@ from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.follower import BlockingStream
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
-from holdfast.events.sse_stream import EventStream, StreamRequest
 from holdfast.ids import Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.retention import Retained
 from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.task import Task
-from holdfast.worker.attempts.attempt import in_thread as middleware
-from holdfast.worker.attempts.blocks import BlockingCompletingTransaction as CompletingTransaction
-from holdfast.worker.attempts.context import BlockingContext as Context
-from holdfast.worker.upkeep.hooks import BlockingHooks
-from holdfast.worker.upkeep.retention import RetentionPass, usual_times
+
+if TYPE_CHECKING:
+    from holdfast.worker.attempts.attempt import in_thread as middleware
+    from holdfast.worker.attempts.blocks import BlockingCompletingTransaction as CompletingTransaction
+    from holdfast.worker.attempts.context import BlockingContext as Context
+    from holdfast.worker.upkeep.retention import RetentionPass
 
 __all__ = [
     "BlockingHoldfast",
@@ -57,6 +59,21 @@ __all__ = [
 ]
 
 R = TypeVar("R")
+
+LATER = {
+    "CompletingTransaction": ("holdfast.worker.attempts.blocks", "BlockingCompletingTransaction"),
+    "Context": ("holdfast.worker.attempts.context", "BlockingContext"),
+    "middleware": ("holdfast.worker.attempts.attempt", "in_thread"),
+}
+"""Where the worker's names are that are imported when somebody asks for them: a program that starts jobs need not."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, there = LATER[name]
+    globals()[name] = getattr(import_module(module), there)
+    return globals()[name]
 
 
 class BlockingHoldfast:
@@ -85,24 +102,23 @@ class BlockingHoldfast:
         self._listeners = listeners
         self.on = listeners.on
         self.off = listeners.off
-        self._handle: Handles[Chain[Any]] = Handles(Chain, partial(verbs.result, self._blocking, waiter.blocking))
-        self._retention = RetentionPass(
-            self._blocking, starter.tasks, usual_times(starter.settings), BlockingHooks(runtime)
-        )
+        starter.get_result[Chain] = partial(verbs.result, self._blocking, waiter.blocking)
+        self._handle: Handles[Chain[Any]] = Handles(Chain, starter.get_result[Chain])
+        self._runtime = runtime
         self.webhooks = BlockingWebhooksHandle(self._blocking, starter)
-        """Who is told of events by webhooks, and what came of it."""
+        """The webhook subscriptions and their deliveries."""
         followers = weakref.ref(feed), weakref.ref(listeners)
         atexit.register(_close_at_exit, weakref.ref(store), weakref.ref(waiter), *followers)
 
     def open(self) -> Self:
-        """Connect, check the schema (a SQLite file is brought up to date) and write down the tasks known here."""
+        """Connect, check the schema (on SQLite: migrate it) and record the tasks of this process in the database."""
         self.store.open_sync()
-        drive(self._starter.record_tasks(self._blocking))
+        drive(self._starter.record(self._blocking))
         drive(self._listeners.open(self._blocking, None))
         return self
 
     def close(self) -> None:
-        """Let go of all connections and threads; the next use opens it again."""
+        """Close all connections and threads; the next use opens them again."""
         self._listeners.close()
         self._feed.close()
         self._waiter.close()
@@ -110,23 +126,25 @@ class BlockingHoldfast:
         self.store.close_sync()
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date; return the names of the steps that were taken."""
+        """Migrate the schema to this release; return the names of the applied steps."""
         self._starter.forget()
         return self.store.migrate_sync()
 
-    def start(self, call: Call[R], *, connection: object = None, **options: Unpack[StartOptions]) -> Chain[R]:
+    def start(
+        self, call: Call[R], *more: Never, connection: object = None, **options: Unpack[StartOptions]
+    ) -> Chain[R]:
         """Start a chain with *call*; it exists when this returns, or when the transaction of *connection* commits.
 
-        The keywords are those of `Call.options`. A start that meets its `unique` key or its id gives the chain that
-        has it, with `deduplicated` set.
+        The keywords are those of `Call.options`. If another chain holds the `unique` key or the id, `start`
+        returns that chain, with `deduplicated` set.
         """
-        return self.start_many([call.options(**options) if options else call], connection=connection)[0]
+        return self.start_many([with_options(call, options, more)], connection=connection)[0]
 
     def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
         taken = self._starter.take(calls, connection)
         if connection is None:
-            drive(self._starter.record_tasks(self._blocking))
+            drive(self._starter.record(self._blocking))
         return drive(self._starter.start(self._runner(connection), taken, self._handle))
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
@@ -134,26 +152,40 @@ class BlockingHoldfast:
         return self._starter.tasks.call(name, arguments)
 
     def retain(self, *, dry_run: bool = False) -> Retained:
-        """Mark what has ended long enough ago as stale, delete what has been stale long enough; tell how much that was.
+        """Run one pass of retention: mark old chains as stale and delete stale ones; return the counts.
 
-        Workers do this by themselves, unless the setting `retention` is off. With *dry_run* nothing is changed: it
-        tells what a pass would do. Hooks of tasks that are known here are called; chains with others are left alone.
+        Workers do this by themselves, unless the setting `retention` is off. With *dry_run* the pass changes nothing
+        and returns what it would do. It calls the hooks of tasks known here, and leaves chains with other hooks alone.
         """
         current_block.refuse_alone("hf.retain")
-        drive(self._starter.record_tasks(self._blocking))
+        drive(self._starter.record(self._blocking))
         return drive(self._retention.run(dry_run=dry_run))
+
+    @cached_property
+    def _retention(self) -> RetentionPass:
+        from holdfast.worker.upkeep.hooks import BlockingHooks
+        from holdfast.worker.upkeep.retention import RetentionPass, usual_times
+
+        usual = usual_times(self._starter.settings)
+        return RetentionPass(self._blocking, self._starter.tasks, usual, BlockingHooks(self._runtime))
 
     def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
         return drive(self._verbs.get_job(self._runner(connection), job))
 
     @overload
+    def get_chain(self, chain: Target, *, task: Task[..., R], connection: object = None) -> Chain[R]: ...
+    @overload
     def get_chain(self, chain: Chain[R], *, connection: object = None) -> Chain[R]: ...
     @overload
     def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]: ...
-    def get_chain(self, chain: Target, *, connection: object = None) -> Chain[Any]:
-        """Read the chain of this id, or the one that the job of this id belongs to; or raise `ChainNotFound`."""
-        return self._handle(drive(self._verbs.get_chain(self._runner(connection), chain)))
+    def get_chain(self, chain: Target, *, task: Task[..., Any] | None = None, connection: object = None) -> Chain[Any]:
+        """Read a chain by its id, or by the id of any of its jobs; or raise `ChainNotFound`.
+
+        *task* is the one that it was started with: its result has that task's type, and the chain of another raises
+        `WrongTask`.
+        """
+        return self._handle(drive(self._verbs.get_chain(self._runner(connection), chain, task)))
 
     @overload
     def wait(
@@ -166,10 +198,10 @@ class BlockingHoldfast:
     def wait(
         self, chains: Sequence[Target], *, until: Until = "all", timeout: Seconds | None = None
     ) -> list[Chain[Any]]:
-        """Wait until all, or any, of *chains* have closed, however they ended; give all of them, in order, as they are.
+        """Wait until all (or any) of *chains* have closed, in whatever way; return all of them, in order, as they are.
 
-        Raises `WaitTimeout` after *timeout* (seconds or a timedelta; None waits for ever), and `ChainNotFound` for one
-        that is not there or is deleted meanwhile.
+        Raises `WaitTimeout` after *timeout* (seconds or a timedelta; None waits for ever), and `ChainNotFound` if one
+        does not exist or is deleted meanwhile.
         """
         found = drive(self._verbs.wait(self._blocking, self._waiter.blocking, chains, until, timeout))
         return list(map(self._handle, found))
@@ -195,14 +227,15 @@ class BlockingHoldfast:
         return drive(self._verbs.list_chain_jobs(self._blocking, chain, page))
 
     def delete(self, chain: Target, *, cascade: bool = False, connection: object = None) -> list[UUID]:
-        """Delete a whole chain, with *cascade* also all it waits for; return the ids of the deleted chains.
+        """Delete a whole chain, with *cascade* also its blockers; return the ids of the deleted chains.
 
-        Raises `ChainNotFound`, and `StillReferenced` while an open job of another chain waits for it.
+        Raises `ChainNotFound`, and `StillReferenced` while a job of another chain waits for it, or
+        would if it was retried.
         """
         return drive(self._verbs.delete(self._runner(connection), chain, cascade))
 
     def delete_many(self, chains: Sequence[Target], *, cascade: bool = False, connection: object = None) -> list[UUID]:
-        """Delete whole chains, all or none; ids that are not there are passed over."""
+        """Delete whole chains, all or none; ids that do not exist are skipped."""
         return drive(self._verbs.delete_many(self._runner(connection), chains, cascade))
 
     def cancel(
@@ -210,8 +243,8 @@ class BlockingHoldfast:
     ) -> CancelAnswer:
         """Cancel a job: at once if it does not run, by request if it does.
 
-        A job that has completed or been cancelled is left as it is; the answer says so. Once a request is committed,
-        that run can no longer complete the job. *by* and *why* are kept in the job's history.
+        A completed or cancelled job stays as it is, and the answer says so. Once a request is committed, the running
+        attempt can no longer complete the job. The job's history keeps *by* and *why*.
         """
         return self.cancel_many(only_one(job, "cancel"), by=by, why=why, connection=connection)[0]
 
@@ -226,8 +259,8 @@ class BlockingHoldfast:
     ) -> PauseAnswer:
         """Pause a job until it is resumed: at once if it waits, by request if it runs.
 
-        A job that has a place in its lane keeps it, and halts the lane when its turn comes. Raises `StatusConflict`
-        for a job that is paused already or has ended.
+        A job in a lane keeps its place, and halts the lane when its turn comes. Raises `StatusConflict` for a job that
+        is already paused or has ended.
         """
         return self.pause_many(only_one(job, "pause"), by=by, why=why, connection=connection)[0]
 
@@ -238,7 +271,7 @@ class BlockingHoldfast:
         return drive(self._verbs.pause(self._runner(connection), jobs, asked_by(by, why)))
 
     def resume(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
-        """Let a paused job go on: in its place, with the attempts that it has used.
+        """Resume a paused job; it keeps its place and its used attempts.
 
         Raises `StatusConflict` for a job that is not paused.
         """
@@ -253,8 +286,8 @@ class BlockingHoldfast:
     def retry(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
         """Run a failed or cancelled job again, with a new budget of attempts.
 
-        Jobs that failed because it did are blocked again. Raises `StatusConflict`, and `UniqueConflict` if another
-        chain holds its key by now.
+        Jobs that failed because this job failed are blocked again. Raises `StatusConflict`, and `UniqueConflict` if
+        another chain holds its key now.
         """
         return self.retry_many(only_one(job, "retry"), by=by, why=why, connection=connection)[0]
 
@@ -274,9 +307,9 @@ class BlockingHoldfast:
         why: str | None = None,
         connection: object = None,
     ) -> Job:
-        """Have a pending job run *at* an aware datetime or *after* seconds or a timedelta.
+        """Reschedule a pending job: *at* a timezone-aware datetime, or *after* seconds or a timedelta.
 
-        A time that is past means now. Raises `StatusConflict` for a job that is not pending.
+        A time in the past means now. Raises `StatusConflict` for a job that is not pending.
         """
         return self.reschedule_many(
             only_one(job, "reschedule"), at=at, after=after, by=by, why=why, connection=connection
@@ -297,7 +330,7 @@ class BlockingHoldfast:
         return drive(self._verbs.reschedule(self._runner(connection), jobs, when, asked))
 
     def trigger(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
-        """Have a pending job run now instead of later: a backoff or a delay is over."""
+        """Run a pending job now: this ends its delay or its backoff."""
         return self.trigger_many(only_one(job, "trigger"), by=by, why=why, connection=connection)[0]
 
     def trigger_many(
@@ -317,9 +350,9 @@ class BlockingHoldfast:
     def start_again(
         self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> Chain[Any]:
-        """Start a new chain as this one, or the one of this job, began: the same task, input, queue, lane and key.
+        """Start a new chain like this one, or like the chain of this job: same task, input, queue, lane and key.
 
-        The old one is left as it is. If it, or another, still holds the unique key, that chain is given, with
+        The old chain stays as it is. If a chain still holds the unique key, the call returns that chain, with
         `deduplicated` set.
         """
         return self.start_again_many(only_one(job, "start_again"), by=by, why=why, connection=connection)[0]
@@ -328,7 +361,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
-        again = drive(self._verbs.start_again(self._runner(connection), jobs, connection, asked_by(by, why)))
+        again = drive(self._verbs.start_again(self._runner(connection), jobs, asked_by(by, why)))
         return list(map(self._handle, again))
 
     @overload
@@ -363,9 +396,9 @@ class BlockingHoldfast:
         why: str | None = None,
         connection: object = None,
     ) -> Job:
-        """Complete the current job of a chain with *output*, without a worker; *task* is the one that it is of.
+        """Complete the current job of a chain, a job of *task*, with *output* and without a worker.
 
-        From every state but completed and cancelled; the handler of a running job is told. Raises `JobNotFound`,
+        Works in every state but completed and cancelled; a running handler is asked to stop. Raises `JobNotFound`,
         `WrongTask`, `StatusConflict` and `InvalidOutput`.
         """
         return drive(self._verbs.complete(self._runner(connection), task, job, output, asked_by(by, why)))
@@ -380,11 +413,11 @@ class BlockingHoldfast:
         connection: object = None,
         using: object = None,
     ) -> BlockingBlock[Completing[R]]:
-        """Take the current job of a chain in the hand: look at it, then finish it, or go on, in several steps.
+        """Open the current job of a chain in a block: read it, then finish or continue it there, in one transaction.
 
-        Without *connection* it has a transaction of its own, `job.tx`, that commits when the block is left; an error
-        inside undoes all of it. Looking alone changes nothing. Raises `JobNotFound` and `WrongTask` when it is entered.
-        *using* has that transaction be one of your own library's, as in `ctx.complete`.
+        Without *connection* the block has its own transaction, `job.tx`, which commits at the end of the block; an
+        error inside rolls everything back. Reading alone changes nothing. Entering the block raises `JobNotFound` and
+        `WrongTask`. With *using*, that transaction is one of your own library, as in `ctx.complete`.
         """
         fence = RowLockFence(
             task,
@@ -398,22 +431,22 @@ class BlockingHoldfast:
         return BlockingBlock(fence, Completing)
 
     def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
-        """Read the chains that a job waits or has waited for, in the order in which they were given."""
+        """Read the blockers of a job, open or closed, in the order in which they were given."""
         found = drive(self._verbs.get_blockers(self._runner(connection), job))
         return list(map(self._handle, found))
 
     def list_blocked_by(self, chain: Target, **page: Unpack[PageOptions]) -> Page[Job]:
-        """List the jobs that wait or have waited for a chain, newest first; or raise `ChainNotFound`."""
+        """List the jobs that have this chain as a blocker, newest first; or raise `ChainNotFound`."""
         return drive(self._verbs.list_blocked_by(self._blocking, chain, page))
 
     def events(self, after: str | None = None, **wanted: Unpack[EventOptions]) -> BlockingFollower:
-        """Follow the log from now on, or behind the cursor *after*, so that no event is missed and none comes twice.
+        """Follow the event log from now on, or from the cursor *after*: every event once, without gaps.
 
-        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it; each takes one or several. `event.cursor` resumes
-        behind an event, `events.cursor` behind all that was seen. End it by `close()`, or have it in a block, `async
-        with` or on `hf.sync` `with`, from whose beginning on nothing is missed. Raises `InvalidCursor`, and
-        `CursorExpired` if events behind *after* are gone, or the database was restored or failed over: then read the
-        jobs anew, and go on from `hf.cursor()`.
+        `jobs`, `chains`, `tasks`, `lanes`, `parents` and `names` filter it; each takes one or several. `event.cursor`
+        resumes after that event, `events.cursor` after all events seen so far. Call `close()` to end it, or use it in a
+        block, `async with` or on `hf.sync` `with`: then nothing after the start of the block is missed. Raises
+        `InvalidCursor`, and `CursorExpired` if events after *after* are gone, or the database was restored or failed
+        over: then read the jobs again, and continue from `hf.cursor()`.
         """
         return self._feed.follow(after, event_filter(**wanted), self._starter.decoder.values).blocking()
 
@@ -425,37 +458,40 @@ class BlockingHoldfast:
         ping_seconds: float = 15.0,
         **wanted: Unpack[EventOptions],
     ) -> BlockingStream[bytes]:
-        """Give the log as server-sent events, in pieces of bytes: a `snapshot` of the newest jobs, then every event.
+        """Give the event log as server-sent events, in chunks: a `snapshot` of the newest jobs, then events.
 
-        With *last_event_id*, the last id that a reader was sent, it goes on behind that; what leads nowhere, or can no
-        longer be resumed, gives `reset` and a `snapshot`. After *ping_seconds* without a message a `ping` is sent.
-        `jobs`, `chains`, `tasks`, `lanes` and `names` narrow it as in `events`, and it ends as that does.
+        With *last_event_id*, the last id that the client got, the stream resumes after it; if that is impossible,
+        the client gets `reset` and a new `snapshot`. After *ping_seconds* without a message it sends a `ping`.
+        `jobs`, `chains`, `tasks`, `lanes`, `parents` and `names` filter it as in `events`, and it ends like that.
         `holdfast.http.Events` serves it.
         """
+        from holdfast.events.sse_stream import EventStream, StreamRequest
+
         asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
         return EventStream(self._feed, asked).blocking()
 
     def cursor(self) -> str:
-        """Give the cursor of now: `hf.events(after=cursor)` gives what is committed from now on."""
+        """Get the current position in the log; `hf.events(after=cursor)` then gives every event committed after it."""
         return drive(self._verbs.cursor(self._blocking))
 
     def watch(self, job: Target) -> BlockingStream[Job]:
-        """Give a job as it is, and again whenever something is told of it, until it has ended or is deleted.
+        """Iterate over a job as it is now and after each of its events, until it has ended or is deleted.
 
-        It is this one job, not what continues it. What follows closely may come as one. Raises `JobNotFound`.
+        It follows this one job, not its continuations. Events that come close together may give one item. Raises
+        `JobNotFound`.
         """
         return JobWatch(self._feed, target_id(job), self._starter.decoder.job).blocking()
 
     def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
-        """List the events of a job, its first one first; their job is as it stands now. Raises `JobNotFound`."""
+        """List the events of a job, oldest first; each event shows the job as it is now. Raises `JobNotFound`."""
         return drive(self._verbs.timeline(self._blocking, job, page))
 
     def lane(self, key: str) -> BlockingLaneHandle:
-        """Take hold of a lane, to pause, resume or skip, or to ask how it stands; reads and changes nothing."""
+        """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""
         return BlockingLaneHandle(check_any("lane", key), self._blocking)
 
     def queue(self, name: str) -> BlockingQueueHandle:
-        """Take hold of a queue, to pause or resume it; reads and changes nothing."""
+        """Get a handle to pause or resume a queue; the call itself reads and changes nothing."""
         return BlockingQueueHandle(check_any("queue", name), self._blocking)
 
     def _runner(self, connection: object) -> Runner:
@@ -478,6 +514,11 @@ class BlockingHoldfast:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    if not TYPE_CHECKING:  # so that type checkers still refuse what it does not have
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
 
 def _close_at_exit(

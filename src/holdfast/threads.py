@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import Unavailable
+from holdfast.logging import reason_of, say
 from holdfast.signals import blocked_signals, remember_mask, with_signals_blocked
 
 P = ParamSpec("P")
@@ -29,7 +30,9 @@ StartThread: TypeAlias = Callable[[Callable[[], None], str], threading.Thread]
 
 AFTER_FAILURE_SECONDS = 1.0
 SLICE_SECONDS = 1.0
-NO_THREAD = "no thread can be started; raise the limit of processes (`ulimit -u`), or run fewer things at once"
+NO_THREAD = (
+    "no thread can be started; raise the limit of processes (`ulimit -u`), or run fewer programs and jobs at once"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +113,10 @@ class StepThread:
                 return
             try:
                 seconds = self._step()
-            except Exception:  # leases are kept and results waited for by such a thread: it may not end unheard
+            except Exception as error:  # noqa: BLE001 - leases and results depend on such a thread: it may not end
                 seconds = AFTER_FAILURE_SECONDS
                 with suppress(Exception):  # it may be the application's logging that has failed
-                    logger.exception("step_failed", extra={"shell": self._name})
+                    say(logger, "step_failed", trace=error, part=self._name, reason=reason_of(error))
 
 
 class ThreadPool(Executor):
@@ -178,6 +181,11 @@ class ThreadPool(Executor):
             self._state.dismiss()
         if wait:
             self._state.join()
+
+    def leave_behind(self) -> None:
+        """Take no more calls, and have nobody wait for the threads that still run, not even the exit of Python."""
+        self.shutdown(wait=False, cancel_futures=True)
+        _states.discard(self._state)
 
 
 class _PoolState:

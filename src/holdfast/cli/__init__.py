@@ -15,8 +15,25 @@ from holdfast.cli.webhooks import webhooks
 from holdfast.cli.worker import worker
 from holdfast.errors import HoldfastError
 
+OF_JOBS = frozenset(["cancel", "failed", "info", "inspect", "jobs", "list", "pause", "requeue", "resume", "retry"])
+IN_PYTHON = (
+    'Write Python, e.g. `hf.sync.list_jobs(status="failed")` and `hf.sync.retry(id)`; `holdfast watch ID` shows a job.'
+)
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class Commands(click.Group):
+    """The commands; whoever looks for one that steers jobs hears how it is done."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that *args* begin with."""
+        if args[0] in OF_JOBS:
+            ctx.fail(f"No such command {args[0]!r}: no command lists or changes jobs yet. {IN_PYTHON}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def commands() -> None:
     """Run workers, migrate the database, watch jobs and manage webhooks."""

@@ -1,8 +1,10 @@
-"""What commands share that look into a database: their options, and the face that is opened on it."""
+"""What commands share that look into a database: how it is chosen, that it is named, and that it must exist."""
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,10 +12,16 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from holdfast.app import Holdfast
+    from holdfast.settings import Settings
     from holdfast.sync import BlockingHoldfast
 
-DATABASE_HELP = "Use this database: a SQLite file or a postgresql:// URL.  [default: HOLDFAST_DATABASE, or holdfast.db]"
+DATABASE_HELP = (
+    "Use this database: a SQLite file or a postgresql:// URL. Other users of the machine can see a password in it: put "
+    "such a URL into HOLDFAST_DATABASE.  [default: HOLDFAST_DATABASE]"
+)
 SCHEMA_NAME_HELP = "Use this PostgreSQL schema for the tables.  [default: HOLDFAST_SCHEMA_NAME, or public]"
+APP_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def of_database(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,12 +37,49 @@ def of_database(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def opened(database: str | None, schema_name: str | None) -> Iterator[BlockingHoldfast]:
-    """Open the blocking face on a database, as far as it is not named by that of the environment."""
+def opened(
+    database: str | None, schema_name: str | None, *, app: str | None = None, also: str = ""
+) -> Iterator[BlockingHoldfast]:
+    """Open the blocking face on a database that exists: that of *app*, or the one that is chosen, as `chosen` does."""
     from holdfast.app import Holdfast
+    from holdfast.cli.worker import load
+
+    hf = load(app) if app is not None else Holdfast(settings=chosen(database, schema_name, also=also))
+    announce(hf)
+    _require_file(hf.settings)
+    with hf.sync as face:
+        yield face
+
+
+def chosen(database: str | None, schema_name: str | None, *, also: str = "") -> Settings:
+    """Read the settings of a command; *also* names a further way by which this command takes its database."""
     from holdfast.settings import Settings
 
     given = {"database": database, "schema_name": schema_name}
     settings = Settings.from_environment(**{name: value for name, value in given.items() if value is not None})
-    with Holdfast(settings=settings).sync as face:
-        yield face
+    return settings.require_database(f"name it with --database{also}")
+
+
+def is_app(text: str) -> bool:
+    """Tell the import path of an object, such as `shop.jobs:hf`, from the address of a database."""
+    return APP_PATH.fullmatch(text) is not None and not Path(text).exists()
+
+
+def announce(hf: Holdfast) -> None:
+    """Name the database on stderr, so that nobody looks into the wrong one and stdout stays as it is."""
+    click.echo(f"database: {hf.settings.shown_database}", err=True)
+
+
+def _require_file(settings: Settings) -> None:
+    """Refuse a SQLite file that does not exist: opening would create it, and a wrong path would look like no jobs."""
+    from holdfast.database import migrations
+    from holdfast.errors import NotMigrated
+
+    if settings.is_postgres or Path(settings.database).exists():
+        return
+    raise NotMigrated(
+        f"there is no database file {settings.shown_database}; check the path, or create the file with "
+        f"`holdfast migrate {settings.database}`",
+        found=None,
+        needed=migrations.code_number("sqlite"),
+    )

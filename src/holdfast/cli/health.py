@@ -41,8 +41,9 @@ def health(path: Path, liveness: bool, as_json: bool) -> None:
 
     now = instant(wall_ms())
     report = read(path)
-    found = [each for each in problems(report, now) if each.is_stuck or not liveness]
-    click.echo(json.dumps(as_object(report, found)) if as_json else as_text(report, found, now))
+    every = problems(report, now)
+    found = [each for each in every if each.is_stuck] if liveness else every
+    click.echo(json.dumps(as_object(report, found)) if as_json else as_text(report, found, every, now))
     sys.exit(1 if found else 0)
 
 
@@ -56,10 +57,12 @@ def read(path: Path) -> HealthReport:
         return TypeAdapter(HealthReport).validate_json(path.read_bytes())
     except OSError as error:
         raise click.ClickException(
-            f"cannot read {path}: {error.strerror}; does a worker with --health-file run?"
+            f"cannot read {path}: {error.strerror}; start the worker with --health-file {path}"
         ) from None
     except ValidationError:
-        raise click.ClickException(f"{path} is not a health file of `holdfast worker`") from None
+        raise click.ClickException(
+            f"{path} is not a health file of `holdfast worker`; give the path that you gave to --health-file"
+        ) from None
 
 
 def as_object(report: HealthReport, found: Sequence[Problem]) -> dict[str, object]:
@@ -70,9 +73,14 @@ def as_object(report: HealthReport, found: Sequence[Problem]) -> dict[str, objec
     return {"is_healthy": not found, "problems": [each.text for each in found], **whole}
 
 
-def as_text(report: HealthReport, found: Sequence[Problem], now: datetime) -> str:
-    """Make lines for people: the verdict, then each process."""
+def as_text(report: HealthReport, found: Sequence[Problem], every: Sequence[Problem], now: datetime) -> str:
+    """Make lines for people: the verdict, by what was *found* of *every* problem, then each process."""
     from holdfast.supervisor.health import described, summary
 
-    verdict = "not healthy: " + "; ".join(each.text for each in found) if found else f"healthy: {summary(report)}"
+    if found:
+        verdict = "not healthy: " + "; ".join(each.text for each in found)
+    elif every:
+        verdict = "no restart needed, but not healthy: " + "; ".join(each.text for each in every)
+    else:
+        verdict = f"healthy: {summary(report)}"
     return "\n".join([verdict, *(described(each, now) for each in report.processes)])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.database import opened
+
 if TYPE_CHECKING:
     from holdfast.retention import Retained
 
@@ -30,9 +32,7 @@ def retention(app: str, dry_run: bool, as_json: bool) -> None:
       holdfast retention shop.jobs:hf --dry-run
       holdfast retention shop.jobs:hf --json
     """
-    from holdfast.cli.worker import load
-
-    with load(app).sync as face:
+    with opened(None, None, app=app) as face:
         done = face.retain(dry_run=dry_run)
     click.echo(json.dumps(as_object(done, dry_run)) if as_json else as_table(done, dry_run))
 

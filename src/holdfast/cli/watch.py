@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from holdfast.cli.database import of_database, opened
-from holdfast.supervisor.process_setup import allow_alarm, set_alarm
+from holdfast.supervisor.alarm import allow_alarm, set_alarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def watch(job: str, app: str | None, database: str | None, schema_name: str | No
     allow_alarm()
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        with _face(app, database, schema_name) as face:
+        with opened(database, schema_name, app=app, also=" or APP") as face:
             end = _print_events(face, job) if as_json else _show(face, job)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -63,18 +63,6 @@ def _interrupt(*_: object) -> None:
     """Break off, wherever it is; and be gone soon, even if that was in the middle of something."""
     set_alarm(LEAVE_SECONDS, lambda: os._exit(INTERRUPTED))
     raise KeyboardInterrupt
-
-
-@contextmanager
-def _face(app: str | None, database: str | None, schema_name: str | None) -> Iterator[BlockingHoldfast]:
-    if app is None:
-        with opened(database, schema_name) as face:
-            yield face
-    else:
-        from holdfast.cli.worker import load
-
-        with load(app).sync as face:
-            yield face
 
 
 class _View(Protocol):

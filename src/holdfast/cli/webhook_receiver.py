@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.errors import InvalidSignature
-from holdfast.settings import secret_key
+from holdfast.signing_keys import secret_key
 from holdfast.webhooks.signing import ID, verify_webhook
 
 HOST = "127.0.0.1"
@@ -67,7 +67,9 @@ class WebhookReceiver:
         try:
             return HTTPServer((HOST, port), Handler)
         except OSError as error:
-            raise click.ClickException(f"cannot listen on port {port}: {error.strerror}; choose another") from None
+            raise click.ClickException(
+                f"cannot listen on port {port}: {error.strerror}; choose another port with --port"
+            ) from None
 
     def retry_after_for(self, status: int) -> int | None:
         """Say what `Retry-After` an answer of *status* has."""

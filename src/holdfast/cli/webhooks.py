@@ -53,12 +53,14 @@ def list_subscriptions(database: str | None, schema_name: str | None, as_json: b
     multiple=True,
     help="Sign with the secret of this name in webhook_secrets; repeat the option for more.",
 )
+@click.option("--name", help="Name the subscription. If the name exists, change that subscription instead.")
 @of_database
 def add(
     url: str,
     events: tuple[Any, ...],
     tasks: tuple[str, ...],
     secrets: tuple[str, ...],
+    name: str | None,
     database: str | None,
     schema_name: str | None,
     as_json: bool,
@@ -67,15 +69,16 @@ def add(
 
     URL is the address of your receiver. It gets the events that happen from now on. Without --event these are
     job:completed, job:failed, job:retrying, job:cancelled and job:stale; without --task, of the jobs of all tasks.
+    Without --name each call adds another subscription, even if URL has one already.
 
     \b
     Examples:
-      holdfast webhooks add https://example.com/hooks
+      holdfast webhooks add https://example.com/hooks --name billing
       holdfast webhooks add https://example.com/hooks --event job:failed --task orders.charge --secret shop
     """
     wanted: dict[str, Any] = {"events": events} if events else {}
     with opened(database, schema_name) as face:
-        made = face.webhooks.subscribe(url, **wanted, tasks=tasks or None, secrets=secrets)
+        made = face.webhooks.subscribe(url, **wanted, tasks=tasks or None, secrets=secrets, name=name)
     click.echo(json.dumps(subscription_object(made)) if as_json else str(made.id))
 
 
@@ -83,7 +86,7 @@ def add(
 @click.argument("subscription")
 @of_database
 def remove(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """Delete a subscription. SUBSCRIPTION is the id that `holdfast webhooks list` prints.
+    """Delete a subscription. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     Workers still send the deliveries that exist.
 
@@ -100,7 +103,7 @@ def remove(subscription: str, database: str | None, schema_name: str | None, as_
 @click.argument("subscription")
 @of_database
 def enable(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """Enable a subscription again. SUBSCRIPTION is the id that `holdfast webhooks list` prints.
+    """Enable a subscription again. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     It gets the events that happen from now on. Holdfast disables a subscription when its URL answers 410 Gone.
 
@@ -118,7 +121,7 @@ def enable(subscription: str, database: str | None, schema_name: str | None, as_
 @click.option("--why", help="Show this text as the reason.")
 @of_database
 def disable(subscription: str, why: str | None, database: str | None, schema_name: str | None, as_json: bool) -> None:
-    """Disable a subscription until you enable it again. SUBSCRIPTION is the id that `holdfast webhooks list` prints.
+    """Disable a subscription until you enable it again. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     It gets no new events. Workers still send the deliveries that exist.
 
@@ -133,7 +136,7 @@ def disable(subscription: str, why: str | None, database: str | None, schema_nam
 
 @webhooks.command()
 @click.option("--job", help="Show only deliveries about the job with this id.")
-@click.option("--subscription", help="Show only deliveries to the subscription with this id.")
+@click.option("--subscription", help="Show only deliveries to the subscription with this id or name.")
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Show at most this many.")
 @of_database
 def deliveries(
@@ -240,10 +243,11 @@ def show(found: list[dict[str, Any]], line: Callable[[dict[str, Any]], str], as_
 
 def subscription_object(subscription: Subscription) -> dict[str, Any]:
     """Write a subscription for JSON."""
-    from holdfast.wire.job_json import instant_text
+    from holdfast.times import instant_text
 
     return {
         "id": str(subscription.id),
+        "name": subscription.name,
         "url": subscription.url,
         "events": list(subscription.events),
         "tasks": None if subscription.tasks is None else list(subscription.tasks),
@@ -256,15 +260,16 @@ def subscription_object(subscription: Subscription) -> dict[str, Any]:
 
 def subscription_line(each: dict[str, Any]) -> str:
     """Write a subscription for people."""
+    called = f" {each['name']}" if each["name"] else ""
     of = f" of {', '.join(each['tasks'])}" if each["tasks"] else ""
     by = f", signed by {', '.join(each['secrets'])}" if each["secrets"] else ""
     off = f", disabled: {each['reason'] or 'by hand'}" if each["disabled_at"] else ""
-    return f"{each['id']} {each['url']}: {', '.join(each['events'])}{of}{by}{off}"
+    return f"{each['id']}{called} {each['url']}: {', '.join(each['events'])}{of}{by}{off}"
 
 
 def delivery_object(delivery: Delivery) -> dict[str, Any]:
     """Write a delivery for JSON."""
-    from holdfast.wire.job_json import instant_text
+    from holdfast.times import instant_text
 
     return {
         "id": str(delivery.id),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.supervisor.launch import OPTIONS, WorkerOption, import_app, keywords, work
+from holdfast.supervisor.launch import OPTIONS, ProcessOptions, WorkerOption, import_app, keywords, work
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -34,19 +34,25 @@ def _click_type(option: WorkerOption) -> Any:
         return click.IntRange(least, most)
     if option.kind is float:
         return click.FloatRange(option.least, option.most)
-    return click.Path(dir_okay=False, path_type=Path) if option.kind is Path else str
+    if option.kind is Path:
+        return click.Path(dir_okay=False, path_type=Path)
+    return click.Choice(option.choices) if option.choices else str
 
 
 @click.command()
 @click.argument("app")
 @_options
-def worker(app: str, queues: str | None, processes: int, health_file: Path | None, **options: Any) -> None:
+def worker(app: str, queues: str | None, **options: Any) -> None:
     """Start a worker. APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`.
 
     The first SIGTERM or SIGINT (Ctrl-C) drains the worker: it claims no more jobs and gives running jobs the grace
     time. After that it interrupts them and gives them back; another worker can then run them. A second signal ends the
     process at once; other workers take its jobs over when their leases expire, on SQLite at once. On SIGUSR1 the worker
-    logs its health. Log lines go to stderr and start with the name of the event.
+    logs its health.
+
+    Log lines go to stderr, also those of your application. If your application sets up logging when it is imported, the
+    worker leaves that alone: --log-level then sets the level of the logger `holdfast` only, and --log-format has no
+    effect.
 
     With --processes 2 or more, a supervisor starts that many workers. It restarts a worker that ends, after about 1 to
     30 seconds, and its signals apply to all workers. On SIGHUP it replaces its workers one by one, so that they load
@@ -65,13 +71,28 @@ def worker(app: str, queues: str | None, processes: int, health_file: Path | Non
     """
     import sys
 
-    given = keywords(queues, app=app, **options)
-    sys.exit(work(lambda: load(app), given, processes=processes, health_file=health_file))
+    process = ProcessOptions.taken_from(options)
+    sys.exit(work(lambda: load(app), keywords(queues, app=app, **options), process))
 
 
 def load(path: str) -> Holdfast:
-    """Import the Holdfast object with the import path *path*, also from the current directory."""
+    """Import the Holdfast object with the import path *path*, also from the current directory.
+
+    If the module raises, its traceback is printed first: without it nobody finds the line.
+    """
     import sys
+    import traceback
+
+    from holdfast.errors import HoldfastError, Misuse
 
     sys.path.insert(0, "")
-    return import_app(path)
+    try:
+        return import_app(path)
+    except HoldfastError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a module of the user's may raise anything
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if "importlib" not in each.filename]
+        traceback.print_exc()
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        what = f"{type(error).__name__}: {error}{place}"
+        raise Misuse(f"importing {path.partition(':')[0]!r} raised {what}; correct the module") from None

@@ -6,10 +6,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast import models
+from holdfast.client.wrong_calls import not_of_chain
 from holdfast.database.tx import drive
 from holdfast.errors import Misuse
 from holdfast.store.chains.creation import Started, new_chain
@@ -33,8 +34,15 @@ class ChainHandle(models.StoredChain[R_co]):
         try:
             get_result = self._get_result
         except AttributeError:
-            raise Misuse(f"this chain is a copy, with no face to ask; write `{self._advice}` first") from None
+            raise Misuse(
+                f"this chain is a copy, which no Holdfast object belongs to; write `{self._advice}` first"
+            ) from None
         return get_result(self.id, timeout)
+
+    if not TYPE_CHECKING:  # so that type checkers still refuse what it does not have
+
+        def __getattr__(self, name: str) -> Any:
+            raise not_of_chain(self, name)
 
 
 H = TypeVar("H", bound=ChainHandle[Any])

@@ -26,7 +26,7 @@ from holdfast.client.starter import Starter
 from holdfast.client.transactions import Statements
 from holdfast.current_block import Mark
 from holdfast.database.tx import Last, OpenTx, drive
-from holdfast.errors import LeaseLost, Misuse, UnknownOutcome
+from holdfast.errors import LeaseLost, Misuse, UnknownMethod, UnknownOutcome
 
 T = TypeVar("T")
 
@@ -179,6 +179,9 @@ class AsyncBlock(CompletionBlock[T]):
 
     if not TYPE_CHECKING:  # both type checkers refuse it by themselves
 
+        def __getattr__(self, name: str) -> None:
+            raise _not_entered(name, self._fence.async_only)
+
         def __enter__(self) -> None:
             raise Misuse(self._fence.async_only)
 
@@ -198,7 +201,17 @@ class BlockingBlock(CompletionBlock[T]):
 
     if not TYPE_CHECKING:
 
+        def __getattr__(self, name: str) -> None:
+            raise _not_entered(name, self._fence.blocking_only)
+
         async def __aenter__(self) -> None:
             raise Misuse(self._fence.blocking_only)
 
         async def __aexit__(self, *_: object) -> None: ...
+
+
+def _not_entered(name: str, advice: str) -> AttributeError:
+    """Make the error for an attribute that only what a block gives has, such as `tx.execute`."""
+    if name.startswith("_"):
+        return AttributeError(name)
+    return UnknownMethod(f"a block has no {name}; enter it and use what it gives: {advice.partition('; ')[2]}")

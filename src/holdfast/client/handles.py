@@ -12,15 +12,18 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack
 from uuid import UUID
 
 from holdfast import current_block
-from holdfast.client.list_options import PageOptions, paging
+from holdfast.client.list_options import PageOptions, page_of
 from holdfast.client.starter import Starter
 from holdfast.client.verbs import asked_by
 from holdfast.database.tx import Operation, Runner, drive
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidId, InvalidInput, SubscriptionNotFound, got, near_and_all, shown
 from holdfast.ids import Target, target_id
 from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, LaneInfo, Page, Subscription, Trigger
+from holdfast.signing_keys import SECRET_PREFIX
 from holdfast.store import lanes, webhooks
-from holdfast.tasks.calls import is_name, milliseconds_of
+from holdfast.store.webhooks import NewSubscription
+from holdfast.tasks.calls import check_own, is_name
+from holdfast.times import milliseconds_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,7 +107,7 @@ class QueueHandle:
             "hf.queue(…).pause",
             lanes.pause_queue,
             self.name,
-            milliseconds_of(until, "until"),
+            None if until is None else milliseconds_of(until, "until"),
             asked_by(by, why),
         )
 
@@ -128,7 +131,7 @@ class BlockingQueueHandle:
                 "hf.queue(…).pause",
                 lanes.pause_queue,
                 self.name,
-                milliseconds_of(until, "until"),
+                None if until is None else milliseconds_of(until, "until"),
                 asked_by(by, why),
             )
         )
@@ -151,13 +154,17 @@ class WebhooksHandle:
         events: Sequence[Trigger] = DEFAULT_TRIGGERS,
         tasks: Sequence[str] | None = None,
         secrets: Sequence[str] = (),
+        name: str | None = None,
     ) -> Subscription:
         """Have *url* told of *events* of all jobs, or of those of *tasks* only, from now on.
+
+        With a *name* you may repeat the call: there is one subscription of this name, and the call changes it if
+        something is different. Without, each call makes another one.
 
         *secrets* are names out of the setting `webhook_secrets`; without, `webhook_secret` says which one signs. A job
         that has a `webhook=` of its own, or `webhook=None`, is told to no subscription. Raises `InvalidAddress`.
         """
-        return await self._verbs.subscribe(url, events, tasks, secrets)
+        return await self._verbs.subscribe(url, events, tasks, secrets, name)
 
     async def list(self) -> Subscriptions:
         """List all subscriptions, the oldest first."""
@@ -211,13 +218,17 @@ class BlockingWebhooksHandle:
         events: Sequence[Trigger] = DEFAULT_TRIGGERS,
         tasks: Sequence[str] | None = None,
         secrets: Sequence[str] = (),
+        name: str | None = None,
     ) -> Subscription:
         """Have *url* told of *events* of all jobs, or of those of *tasks* only, from now on.
+
+        With a *name* you may repeat the call: there is one subscription of this name, and the call changes it if
+        something is different. Without, each call makes another one.
 
         *secrets* are names out of the setting `webhook_secrets`; without, `webhook_secret` says which one signs. A job
         that has a `webhook=` of its own, or `webhook=None`, is told to no subscription. Raises `InvalidAddress`.
         """
-        return drive(self._verbs.subscribe(url, events, tasks, secrets))
+        return drive(self._verbs.subscribe(url, events, tasks, secrets, name))
 
     def list(self) -> Subscriptions:
         """List all subscriptions, the oldest first."""
@@ -266,21 +277,35 @@ class WebhookVerbs:
         self._starter = starter
 
     async def subscribe(
-        self, url: str, events: Sequence[str], tasks: Sequence[str] | None, secrets: Sequence[str]
+        self,
+        url: str,
+        events: Sequence[str],
+        tasks: Sequence[str] | None,
+        secrets: Sequence[str],
+        name: str | None,
     ) -> Subscription:
-        """Check what is given, and make a subscription."""
+        """Check what is given, and make a subscription, or change that of its name."""
         self._starter.addresses.check(url)
         wanted = _words("events", events)
-        if not wanted or not set(wanted) <= set(TRIGGERS):
-            raise InvalidInput(f"webhooks are for {', '.join(TRIGGERS)}; name at least one of them", "events")
+        if not wanted:
+            raise InvalidInput(f"events must name at least one of {', '.join(TRIGGERS)}", "events")
+        if strange := [each for each in wanted if each not in TRIGGERS]:
+            near = near_and_all(strange[0], TRIGGERS, "the events are")
+            raise InvalidInput(f"webhooks have no event {shown(strange[0])}{near}", "events")
         only = None if tasks is None else _words("tasks", tasks)
         if only == ():
-            raise InvalidInput("it names none, so nothing would be told; leave it out for all tasks", "tasks")
+            raise InvalidInput("tasks is empty, so nothing would be sent; leave tasks out to subscribe to all", "tasks")
         signing = _words("secrets", secrets)
-        new_id = self._starter.new_id()
-        return await write_alone(
-            self._runner, "hf.webhooks.subscribe", webhooks.subscribe, new_id, url, wanted, only, signing
-        )
+        if any(each.startswith(SECRET_PREFIX) for each in signing):
+            raise InvalidInput(
+                "secrets takes the names of secrets, but this looks like a secret itself (whsec_…); put it into the "
+                'settings, webhook_secrets={"shop": …} or HOLDFAST_WEBHOOK_SECRETS, and pass its name: '
+                'secrets=["shop"], or --secret shop',
+                "secrets",
+            )
+        _check_name(name)
+        asked = NewSubscription(self._starter.new_id(), url, wanted, only, signing, name)
+        return await write_alone(self._runner, "hf.webhooks.subscribe", webhooks.subscribe, asked)
 
     async def list_all(self) -> list[Subscription]:
         """List all subscriptions."""
@@ -288,26 +313,31 @@ class WebhookVerbs:
 
     async def get(self, subscription: Target) -> Subscription:
         """Read one."""
-        return await self._runner.read(webhooks.get_subscription, target_id(subscription))
+        return await self._runner.read(webhooks.get_subscription, _subscription_key(subscription))
 
     async def remove(self, subscription: Target) -> None:
         """Forget one."""
-        await write_alone(self._runner, "hf.webhooks.remove", webhooks.unsubscribe, target_id(subscription))
+        key = _subscription_key(subscription)
+        if not await write_alone(self._runner, "hf.webhooks.remove", webhooks.unsubscribe, key):
+            raise SubscriptionNotFound(key)
 
     async def enable(self, subscription: Target) -> Subscription:
         """Tell one again."""
-        return await write_alone(self._runner, "hf.webhooks.enable", webhooks.enable, target_id(subscription))
+        return await write_alone(self._runner, "hf.webhooks.enable", webhooks.enable, _subscription_key(subscription))
 
     async def disable(self, subscription: Target, why: str | None) -> Subscription:
         """Tell one nothing."""
-        reason = asked_by(None, why).why
-        return await write_alone(self._runner, "hf.webhooks.disable", webhooks.disable, target_id(subscription), reason)
+        key, reason = _subscription_key(subscription), asked_by(None, why).why
+        return await write_alone(self._runner, "hf.webhooks.disable", webhooks.disable, key, reason)
 
     async def deliveries(self, job: Target | None, subscription: Target | None, page: PageOptions) -> Page[Delivery]:
         """List deliveries."""
         about = None if job is None else target_id(job)
-        receiver = None if subscription is None else target_id(subscription)
-        return await self._runner.read(webhooks.list_deliveries, about, receiver, paging(**page))
+        receiver = None if subscription is None else await self._id_of(subscription)
+        return await self._runner.read(webhooks.list_deliveries, about, receiver, page_of(page, "deliveries()"))
+
+    async def _id_of(self, subscription: Target) -> UUID:
+        return (await self.get(subscription)).id if _is_name(subscription) else target_id(subscription)
 
     async def redeliver(self, delivery: Target, by: str | None, why: str | None) -> Delivery:
         """Deliver once more."""
@@ -318,10 +348,38 @@ class WebhookVerbs:
         )
 
 
+def _check_name(name: str | None) -> None:
+    if name is None:
+        return
+    check_own("name", name)
+    if not _is_name(name):
+        raise InvalidInput(f"name must not be an id, {got(name)}; choose a word, e.g. name='billing'", "name")
+
+
+def _subscription_key(subscription: Target) -> str:
+    """Give the name of a subscription if it is named so, or else its id as a text."""
+    if not _is_name(subscription):
+        return str(target_id(subscription))
+    if not is_name(subscription):
+        raise InvalidInput("pass the id of a subscription, or its name: a text of printable characters", "subscription")
+    return subscription
+
+
+def _is_name(subscription: Target) -> bool:
+    """Tell whether this is the name of a subscription, and not its id."""
+    if not isinstance(subscription, str):
+        return False
+    try:
+        target_id(subscription)
+    except InvalidId:
+        return True
+    return False
+
+
 def _words(option: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise InvalidInput(f"it is a list, also if it has one entry: {option}=[…]", option)
+        raise InvalidInput(f"{option} must be a list; write {option}=[…]", option)
     words = tuple(dict.fromkeys(value))
     if not all(map(is_name, words)) or len(words) > MOST_NAMES:
-        raise InvalidInput(f"it is a list of at most {MOST_NAMES} names", option)
+        raise InvalidInput(f"{option} must be a list of at most {MOST_NAMES} names", option)
     return words

@@ -41,8 +41,8 @@ class RowLockFence(Fence):
     one.
     """
 
-    async_only = "this face is async; write `async with hf.completing(…)`, or `with hf.sync.completing(…)`"
-    blocking_only = "this face is blocking; write `with hf.sync.completing(…)`, or `async with hf.completing(…)`"
+    async_only = "hf is async; write `async with hf.completing(…)`, or `with hf.sync.completing(…)`"
+    blocking_only = "hf.sync is blocking; write `with hf.sync.completing(…)`, or `async with hf.completing(…)`"
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RowLockFence(Fence):
             raise Misuse("this block was entered already; write hf.completing(…) again")
         require_task(self._task, "hf.completing")
         if self._borrow is not None and self._using is not None:
-            raise Misuse("connection= is a transaction that you have opened, using= one that we are to open; give one")
+            raise Misuse("give connection= (your open transaction) or using= (Holdfast opens one), not both")
 
     async def open(self) -> OpenTx | None:
         """Lock the job in a transaction that we open, or in the caller's; one that a library opens lasts as the block.
@@ -88,6 +88,8 @@ class RowLockFence(Fence):
             self.runner = self._held.enter_context(borrowed.held()) if isinstance(borrowed, Borrowed) else borrowed
         else:
             current_block.refuse_write("hf.completing")
+            if self._using is None:
+                self.starter.require_connection()
             self.runner = open_tx = await self._begin(STANDSTILL_SECONDS, None, self._using)
         try:
             await self.look(self._task, self._job_id, self._task.names)
@@ -185,7 +187,7 @@ class _Shared:
 
 
 class Completing(_Shared, Generic[R]):
-    """A job in the hand of `async with hf.completing(…) as job`."""
+    """The job inside `async with hf.completing(…) as job`: read it, then finish or continue it."""
 
     @property
     def blockers(self) -> list[Chain[Any]]:

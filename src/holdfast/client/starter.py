@@ -6,26 +6,31 @@ transaction. A task whose code lives elsewhere is started by what its owner wrot
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from holdfast import current_block
-from holdfast.client.chain_handle import H, Handles
+from holdfast.client.chain_handle import ChainHandle, GetResult, H, Handles
+from holdfast.client.wrong_calls import check_call
 from holdfast.database.tx import Runner
-from holdfast.errors import Misuse, TransactionRequired, UnknownTask
-from holdfast.ids import IdMaker
+from holdfast.errors import Misuse, TransactionRequired, UnknownTask, got
+from holdfast.ids import IdMaker, refuse_too_many
+from holdfast.logging import RUNNING_JOB
 from holdfast.models import Continuation, Start, TaskRecord
 from holdfast.runtime import Runtime
-from holdfast.settings import Settings
-from holdfast.store import task_rows
+from holdfast.store import task_rows, webhooks
 from holdfast.store.chains import creation
 from holdfast.store.rows import SILENT
-from holdfast.tasks.calls import Call, Options, check_arguments
+from holdfast.store.webhooks import OF_SETTINGS, NewSubscription
+from holdfast.tasks.calls import Call, Options, StartOptions, Unset, check_arguments
 from holdfast.tasks.decoder import Decoder
-from holdfast.tasks.registry import Tasks
+from holdfast.tasks.registry import Tasks, unknown_task
 from holdfast.webhooks.addresses import AddressRules
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 R = TypeVar("R")
 
@@ -47,29 +52,58 @@ class Starter:
         self.new_id = IdMaker(runtime.wall_ms, runtime.chance)
         self.addresses = AddressRules.of(settings)
         """Which addresses webhooks may go to."""
+        if settings.webhook:
+            self.addresses.check(settings.webhook)
         self.settings = settings
+        self.get_result: dict[type[ChainHandle[Any]], GetResult] = {}
+        """How each face waits for a result; for chains that are started in a block, and waited for behind it."""
         self._recorded: set[str] = set()
+        self._has_recorded_webhook = False
         self._strangers: dict[str, TaskRecord] = {}
         self._plans: dict[str, tuple[Options, Start]] = {}
 
-    async def record_tasks(self, runner: Runner) -> None:
-        """Write down what is new of the tasks whose code is here."""
+    async def record(self, runner: Runner) -> None:
+        """Write down what strangers to this program must know: what is new of its tasks, and its webhook."""
+        await self._record_tasks(runner)
+        if self.settings.webhook is not None and not self._has_recorded_webhook:
+            await self._record_webhook(runner, self.settings.webhook)
+            self._has_recorded_webhook = True
+
+    async def _record_webhook(self, runner: Runner, url: str) -> None:
+        """Make, change or remove the subscription of the settings; a restart finds it as it is, and writes nothing."""
+        found = await runner.read(webhooks.find_subscription, OF_SETTINGS)
+        if not url:
+            if found is not None:
+                await runner.run(webhooks.unsubscribe, OF_SETTINGS)
+            return
+        wanted = NewSubscription(self.new_id(), url, self.settings.webhook_events, name=OF_SETTINGS)
+        if found is None or not wanted.is_like(found):
+            await runner.run(webhooks.subscribe, wanted)
+
+    async def _record_tasks(self, runner: Runner) -> None:
         fresh = [task for task in self.tasks if not task.is_declared and task.name not in self._recorded]
         if fresh:
-            records = [task.record() for task in fresh]
+            # under former names as well: whoever steers or reaps a job goes by the name that it was stored under
+            records = [replace(task.record(), name=name) for task in fresh for name in task.names]
             if changed := await runner.read(task_rows.changed, records):
                 await runner.run(task_rows.record, changed)
             self._recorded |= {task.name for task in fresh}
 
     def forget(self) -> None:
         """Forget what is written down: the database may be another when it is next used."""
-        self._recorded, self._strangers = set(), {}
+        self._recorded, self._strangers, self._has_recorded_webhook = set(), {}, False
 
     async def start(
         self, runner: Runner, calls: Sequence[Call[Any]], handles: Handles[H], from_chain: UUID | None = None
     ) -> list[H]:
-        """Start a chain for each call, in order; a unique key that *from_chain* holds is handed over."""
+        """Start a chain for each call, in order; a unique key that *from_chain* holds is handed over.
+
+        What a handler starts has the handler's job as its parent, unless the call says otherwise.
+        """
         starts = await self._starts_of(runner, calls)
+        if (running := RUNNING_JOB.get()) is not None:
+            parent = UUID(running.id)
+            starts = [_child(*each, parent) for each in zip(starts, calls, strict=True)]
         if from_chain is not None:
             starts = [each._replace(from_chain=from_chain) if each.unique is not None else each for each in starts]
         if not starts:
@@ -88,7 +122,7 @@ class Starter:
     def _said_by_owner(self, task: str) -> set[str]:
         """Name what the owner of a task whose code is not here has chosen for it; what is usual counts as not said."""
         record = self._strangers.get(task)
-        policy = {} if record is None else json.loads(record.policy)
+        policy = {} if record is None else task_rows.read_policy(task, record.policy)
         return {name for name in INHERITABLE & USUAL.keys() if policy.get(name, USUAL[name]) != USUAL[name]}
 
     def take(self, calls: Sequence[Call[R]], connection: object) -> list[Call[R]]:
@@ -96,11 +130,15 @@ class Starter:
         taken = take_calls(calls)
         if connection is None:
             current_block.refuse_start()
-        if connection is None and self.settings.require_connection:
+            self.require_connection()
+        return taken
+
+    def require_connection(self) -> None:
+        """Raise for who writes in a transaction of our own, under the setting `require_connection`."""
+        if self.settings.require_connection:
             raise TransactionRequired(
                 "this Holdfast has require_connection=True; pass connection= with the transaction of the job's data"
             )
-        return taken
 
     async def _starts_of(self, runner: Runner, calls: Sequence[Call[Any]]) -> list[Start]:
         """Fill in what owners wrote down of tasks whose code is not here; what was found of them is kept."""
@@ -108,7 +146,13 @@ class Starter:
         if missing := {each.task for each in calls if each.chosen.is_for_owner} - known.keys():
             found = await runner.read(task_rows.find, sorted(missing))
             known |= {each.name: each for each in found}
+            if unknown := [each for each in sorted(missing) if each not in known and each not in self.tasks]:
+                raise await self._unknown(runner, unknown[0])
         return [self._start_of(each, known.get(each.task)) for each in calls]
+
+    async def _unknown(self, runner: Runner, name: str) -> UnknownTask:
+        """Make the error for a task that nobody knows, with the nearest names of those that are known anywhere."""
+        return unknown_task(name, {*self.tasks.names, *(await runner.read(task_rows.policies))})
 
     def _start_of(self, call: Call[Any], record: TaskRecord | None) -> Start:
         """Make the start of *call*; the calls of a task that choose nothing share their options, and so a plan."""
@@ -121,11 +165,9 @@ class Starter:
 
     def _plan(self, call: Call[Any], record: TaskRecord | None) -> Start:
         """Make a start of what is chosen for *call*, and of what the task's owner has written down of it."""
-        if call.task not in self.tasks:
-            if record is None:
-                raise UnknownTask(call.task)
+        if record is not None and call.task not in self.tasks:
             check_arguments(call.arguments, record.input_schema)
-        policy = USUAL | (json.loads(record.policy) if record is not None else {})
+        policy = USUAL | (dict(task_rows.read_policy(call.task, record.policy)) if record is not None else {})
         options = call.chosen
         webhook = SILENT if options.webhook is None else None
         if isinstance(options.webhook, str):
@@ -148,27 +190,41 @@ class Starter:
             on_blocker_failure=options.on_blocker_failure,
             unique=options.unique,
             webhook=webhook,
+            attempts=options.attempts,
+            parent=None if isinstance(options.parent, Unset) else options.parent,
         )
+
+
+def _child(start: Start, call: Call[Any], parent: UUID) -> Start:
+    return start._replace(parent=parent) if call.chosen.parent is Unset.UNSET else start
+
+
+def with_options(call: Call[R], options: StartOptions, more: Sequence[object] = ()) -> Call[R]:
+    """Add the keywords of a start to its call, if it is one; *more* is what followed it, and should not be there."""
+    check_call(call, options, more)
+    return call.options(**options) if options else call
 
 
 def take_calls(calls: Sequence[Call[R]]) -> list[Call[R]]:
     """Take *calls* as used; refuse what is no call."""
     if isinstance(calls, Call):
-        raise Misuse("several are started from a list of calls; write `hf.start_many([task(argument=…)])`")
+        raise Misuse("start_many() takes a list of calls, got one call; write `hf.start_many([task(argument=…)])`")
+    if not isinstance(calls, Iterable):
+        raise Misuse(f"start_many() takes a list of calls, {got(calls)}; write `hf.start_many([task(argument=…)])`")
     given = list(calls)  # once: what makes its calls as it goes gives them to the first who asks
     for each in given:
-        if not isinstance(each, Call):
-            raise Misuse(f"{each!r} is not a call; call the task: `hf.start(task(argument=…))`")
+        check_call(each, {})
     for each in given:
         each.consume()
+    refuse_too_many(given)
     return given
 
 
 def take_continuation(call: Call[R]) -> Call[R]:
     """Take the call that a chain goes on with as used; refuse options that only the start of a chain can have."""
     (taken,) = take_calls([call])
-    if taken.chosen.id is not None:
-        raise Misuse("a continuation gets its own id: a chain has one successor, and a repeat of it writes nothing")
+    if taken.chosen.parent is not Unset.UNSET:
+        raise Misuse("a continuation has no parent of its own: it belongs to its chain; start() makes a child")
     if taken.chosen.unique is not None:
-        raise Misuse("a continuation has no unique key of its own: the chain keeps the one that it was started with")
+        raise Misuse("a continuation takes no unique=: the chain keeps the unique key that it was started with")
     return taken

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, ClassVar, TypeVar, Unpack
 from uuid import UUID
 
-from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle, Handles
+from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle, Handles, Seconds
 from holdfast.client.starter import Starter, take_calls
 from holdfast.database.statements import Record
 from holdfast.database.tx import OpenTx, drive
@@ -19,6 +20,7 @@ from holdfast.errors import Misuse
 from holdfast.tasks.calls import Call, StartOptions
 
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Statements:
@@ -62,7 +64,14 @@ class Statements:
 
     async def start(self, calls: Sequence[Call[Any]], kind: type[ChainHandle[Any]]) -> list[Any]:
         """Start chains in this transaction; a key that the own chain holds is handed over."""
-        return await self._starter.start(self.open_tx, take_calls(calls), Handles(kind), self._from_chain)
+        handles = Handles(kind, partial(self._result_of, kind))
+        return await self._starter.start(self.open_tx, take_calls(calls), handles, self._from_chain)
+
+    async def _result_of(self, kind: type[ChainHandle[Any]], chain_id: UUID, timeout: Seconds | None) -> Any:
+        """Wait for a chain that was started here, which nobody sees before the block has committed."""
+        if not self._is_closed:
+            raise Misuse("the chain starts when the block commits; wait for its result after the block")
+        return await self._starter.get_result[kind](chain_id, timeout)
 
 
 class BlockTransaction:
@@ -82,6 +91,16 @@ class BlockTransaction:
     def session(self) -> Any:
         """The session of your own library that this transaction is, with `using=` or `transactions=`; else `Misuse`."""
         return self._statements.open_tx.session
+
+    def session_as(self, kind: type[S]) -> S:
+        """Give `session` as a *kind*, such as `AsyncSession`, for type checkers; raise `Misuse` if it is another.
+
+        >>> order = await tx.session_as(AsyncSession).get_one(Order, order_id)  # doctest: +SKIP
+        """
+        session = self.session
+        if not isinstance(session, kind):
+            raise Misuse(f"tx.session is a {type(session).__qualname__}, not a {kind.__qualname__}; ask for what it is")
+        return session
 
     def runner(self, *, is_async: bool) -> InBlock:
         """Give the transaction for a verb with `connection=tx`, of a face of this colour."""
@@ -122,7 +141,10 @@ class Transaction(BlockTransaction):
         return await self._statements.query(sql, values)
 
     async def start(self, call: Call[R], **options: Unpack[StartOptions]) -> Chain[R]:
-        """Start a chain that exists when the block commits; the keywords are those of `Call.options`."""
+        """Start a chain that exists when the block commits; the keywords are those of `Call.options`.
+
+        Wait for its result after the block: inside it, `chain.result()` raises `Misuse`.
+        """
         return (await self.start_many([call.options(**options) if options else call]))[0]
 
     async def start_many(self, calls: Sequence[Call[R]]) -> list[Chain[R]]:
@@ -160,7 +182,10 @@ class BlockingTransaction(BlockTransaction):
         return drive(self._statements.query(sql, values))
 
     def start(self, call: Call[R], **options: Unpack[StartOptions]) -> BlockingChain[R]:
-        """Start a chain that exists when the block commits; the keywords are those of `Call.options`."""
+        """Start a chain that exists when the block commits; the keywords are those of `Call.options`.
+
+        Wait for its result after the block: inside it, `chain.result()` raises `Misuse`.
+        """
         return self.start_many([call.options(**options) if options else call])[0]
 
     def start_many(self, calls: Sequence[Call[R]]) -> list[BlockingChain[R]]:

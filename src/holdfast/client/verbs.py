@@ -13,23 +13,34 @@ from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.chain_handle import Seconds
-from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, paging
+from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, page_of
 from holdfast.client.starter import Starter
 from holdfast.client.transactions import InBlock
 from holdfast.client.waiter import Until, Waits
-from holdfast.codec import clean_text
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import Operation, Runner
-from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, InvalidInput
-from holdfast.ids import Target, target_id
+from holdfast.errors import (
+    ChainCancelled,
+    ChainFailed,
+    ChainNotFound,
+    InvalidInput,
+    StoreError,
+    WaitTimeout,
+    WrongTask,
+    got,
+)
+from holdfast.ids import Target, refuse_too_many, target_id
 from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.states import Status
 from holdfast.store import polls, reads
 from holdfast.store.chains import creation, deletes
 from holdfast.store.jobs import completing, steering
 from holdfast.store.log import reading
-from holdfast.tasks.calls import check_delay, milliseconds_of
+from holdfast.store.polls import ChainResult
+from holdfast.tasks.calls import check_delay
 from holdfast.tasks.task import Task, require_task
+from holdfast.texts import clean_text
+from holdfast.times import milliseconds_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,18 +62,24 @@ class Verbs:
         """Read one job."""
         return self._decoder.job(await runner.read(reads.get_job, target_id(target)))
 
-    async def get_chain(self, runner: Runner, target: Target) -> StoredChain[Any]:
-        """Read one chain."""
-        return self._decoder.chain(await runner.read(reads.get_chain, target_id(target)))
+    async def get_chain(self, runner: Runner, target: Target, task: Task[..., Any] | None) -> StoredChain[Any]:
+        """Read one chain, which *task* has begun if that is given."""
+        if task is not None:
+            require_task(task, "hf.get_chain")
+        chain = self._decoder.chain(await runner.read(reads.get_chain, target_id(target)))
+        if task is not None and chain.task not in task.names:
+            raise WrongTask(chain.id, asked=task.name, found=chain.task)
+        return chain
 
     async def result(self, runner: Runner, waits: Waits, chain_id: UUID, timeout: Seconds | None) -> Any:
         """Wait until a chain closes and give its output; or raise why there is none."""
         seconds = _timeout(timeout)
         end = (await runner.read(polls.chain_results, [chain_id])).get(chain_id)
         if end is None:
+            await runner.read(reads.get_chain, chain_id)  # says that it cannot be read, if it is there
             raise ChainNotFound(chain_id)
         if end.closed_as is None:
-            end = (await waits.wait([end.chain_id], "all", seconds))[end.chain_id]
+            end = (await _wait(runner, waits, [end.chain_id], "all", seconds))[end.chain_id]
         match end.closed_as:
             case Status.FAILED:
                 raise ChainFailed(end.chain_id, end.job_id, end.reason, end.error)
@@ -75,15 +92,16 @@ class Verbs:
     ) -> list[StoredChain[Any]]:
         """Wait until all, or any, of the chains have closed; give all of them as they are then."""
         if until not in get_args(Until):
-            raise InvalidInput("one waits for 'all' or for 'any'", "until")
+            raise InvalidInput(f"until must be 'all' or 'any', {got(until)}", "until")
         seconds = _timeout(timeout)
         ids = _ids_in_any_order(targets)
         found = await runner.read(polls.chain_results, ids) if ids else {}
         if missing := [each for each in ids if each not in found]:
+            await runner.read(reads.get_chain, missing[0])  # says that it cannot be read, if it is there
             raise ChainNotFound(missing[0])
         still_open = list({each.chain_id: None for each in found.values() if each.closed_as is None})
         if still_open and (until == "all" or len(still_open) == len({each.chain_id for each in found.values()})):
-            await waits.wait(still_open, until, seconds)
+            await _wait(runner, waits, still_open, until, seconds)
         chain_ids = [found[each].chain_id for each in ids]
         known = {each.id: self._decoder.chain(each) for each in await runner.read(reads.chains_by_id, chain_ids)}
         if gone := [each for each in chain_ids if each not in known]:
@@ -102,7 +120,7 @@ class Verbs:
 
     async def list_chain_jobs(self, runner: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs of one chain."""
-        page = await runner.read(reads.list_chain_jobs, target_id(target), paging(**options))
+        page = await runner.read(reads.list_chain_jobs, target_id(target), page_of(options, "list_chain_jobs()"))
         return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
     async def delete(self, runner: Runner, target: Target, cascade: bool) -> list[UUID]:
@@ -115,35 +133,35 @@ class Verbs:
     async def delete_many(self, runner: Runner, targets: Sequence[Target], cascade: bool) -> list[UUID]:
         """Delete chains, as far as they are there."""
         ids = _ids_in_any_order(targets)
-        refuse_in_block(runner, _verb("delete", targets))
+        self._refuse_alone(runner, _verb("delete", targets))
         return await runner.run(deletes.delete, ids, cascade)
 
     async def cancel(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[CancelAnswer]:
         """Cancel jobs."""
-        return await _steer(runner, "cancel", steering.cancel, jobs, asked)
+        return await self._steer(runner, "cancel", steering.cancel, jobs, asked)
 
     async def pause(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[PauseAnswer]:
         """Pause jobs."""
-        return await _steer(runner, "pause", steering.pause, jobs, asked)
+        return await self._steer(runner, "pause", steering.pause, jobs, asked)
 
     async def resume(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Let paused jobs go on."""
-        return [self._decoder.job(each) for each in await _steer(runner, "resume", steering.resume, jobs, asked)]
+        return [self._decoder.job(each) for each in await self._steer(runner, "resume", steering.resume, jobs, asked)]
 
     async def retry(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
         """Run failed or cancelled jobs again."""
-        return [self._decoder.job(each) for each in await _steer(runner, "retry", steering.retry, jobs, asked)]
+        return [self._decoder.job(each) for each in await self._steer(runner, "retry", steering.retry, jobs, asked)]
 
     async def reschedule(self, runner: Runner, jobs: Sequence[Target], when: When, asked: Asked) -> list[Job]:
         """Have pending jobs run at another time, or at once."""
         verb = "trigger" if when is NOW else "reschedule"
-        moved = await _steer(runner, verb, steering.reschedule, jobs, *when, asked)
+        moved = await self._steer(runner, verb, steering.reschedule, jobs, *when, asked)
         return [self._decoder.job(each) for each in moved]
 
     async def complete(self, runner: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
         """Complete a job without a worker."""
         require_task(task, "hf.complete")
-        refuse_in_block(runner, "complete")
+        self._refuse_alone(runner, "complete")
         operation = completing.complete if _is_callers(runner) else completing.complete_at_once
         job = await runner.run(operation, target_id(target), task.names, task.encode_output(output), asked)
         return self._decoder.job(job)
@@ -154,7 +172,7 @@ class Verbs:
 
     async def list_blocked_by(self, runner: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs that wait for a chain."""
-        page = await runner.read(reads.list_blocked_by, target_id(target), paging(**options))
+        page = await runner.read(reads.list_blocked_by, target_id(target), page_of(options, "list_blocked_by()"))
         return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
 
     async def cursor(self, runner: Runner) -> str:
@@ -163,19 +181,54 @@ class Verbs:
 
     async def timeline(self, runner: Runner, target: Target, options: PageOptions) -> Page[Event]:
         """List the events of one job."""
-        wanted = paging(**options)
+        wanted = page_of(options, "timeline()")
         page = await runner.read(reading.timeline, target_id(target), wanted.limit, wanted.cursor)
         return Page(tuple(map(self._decoder.event, page.items)), page.next_cursor)
 
-    async def start_again(
-        self, runner: Runner, jobs: Sequence[Target], connection: object, asked: Asked
-    ) -> list[StoredChain[Any]]:
+    async def start_again(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""
-        refuse_in_block(runner, _verb("start_again", jobs))
-        self._starter.take([], connection)
+        self._refuse_alone(runner, _verb("start_again", jobs))
         wanted = [(each, self._starter.new_id()) for each in _target_ids(jobs)]
         started = await runner.run(creation.start_again, wanted, asked.said()) if wanted else []
         return [self._decoder.chain(each) for each in started]
+
+    async def _steer(
+        self,
+        runner: Runner,
+        verb: str,
+        operation: Operation[Concatenate[Sequence[UUID], P], list[R]],
+        targets: Sequence[Target],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[R]:
+        """Run *operation*; on a caller's connection what it leaves to admission stays left until the commit."""
+        ids = _target_ids(targets)
+        if not ids:
+            return []
+        self._refuse_alone(runner, _verb(verb, targets))
+        if _is_callers(runner):
+            return await runner.run(operation, ids, *args, **kwargs)
+        return await runner.run(steering.at_once, operation, ids, *args, **kwargs)
+
+    def _refuse_alone(self, runner: Runner, verb: str) -> None:
+        """Raise if *verb* would write in a transaction of our own where it may not: in a block, or ever."""
+        if not _is_callers(runner):
+            current_block.refuse_write(f"hf.{verb}")
+            self._starter.require_connection()
+
+
+async def _wait(
+    runner: Runner, waits: Waits, chain_ids: Sequence[UUID], until: Until, seconds: float | None
+) -> dict[UUID, ChainResult]:
+    """Wait; if that takes too long, say in the error how the jobs stand, as far as one read can tell."""
+    try:
+        return await waits.wait(chain_ids, until, seconds)
+    except WaitTimeout as late:
+        try:
+            jobs, served = await runner.read(polls.open_jobs, late.chain_ids)
+        except StoreError:
+            raise late from None
+        raise WaitTimeout(late.chain_ids, late.seconds, jobs, served) from None
 
 
 def _timeout(timeout: Seconds | None) -> float | None:
@@ -183,7 +236,9 @@ def _timeout(timeout: Seconds | None) -> float | None:
         return None
     seconds: object = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidInput("it is seconds or a timedelta, 0 or more; None waits for ever", "timeout")
+        raise InvalidInput(
+            f"timeout must be seconds or a timedelta, or None to wait for ever, {got(timeout)}", "timeout"
+        )
     return seconds
 
 
@@ -194,7 +249,7 @@ class OnlyOne(list[Target]):
 def only_one(target: Target, verb: str) -> OnlyOne:
     """Take the one job that *verb* is given; refuse several of them with the line to write."""
     if _are_several(target):
-        raise InvalidInput(f"hf.{verb}() takes one job, chain or id; write hf.{verb}_many([...])")
+        raise InvalidInput(f"hf.{verb}() takes one job, chain or id, but {got(target)}; write hf.{verb}_many([…])")
     return OnlyOne([target])
 
 
@@ -205,46 +260,25 @@ def _verb(name: str, targets: object) -> str:
 
 def _ids_in_any_order(targets: object) -> list[UUID]:
     if isinstance(targets, Iterable) and _are_several(targets):
-        return [target_id(each) for each in targets]
-    raise InvalidInput(
-        f"it is a list of jobs, chains or ids, not one {type(targets).__name__}; write [chain]", "chains"
-    )
+        given = list(targets)
+        refuse_too_many(given)
+        return [target_id(each) for each in given]
+    raise InvalidInput(f"chains must be a list of jobs, chains or ids, {got(targets)}; write [chain]", "chains")
 
 
 def _target_ids(targets: object) -> list[UUID]:
     if isinstance(targets, Sequence) and not isinstance(targets, str | bytes):
+        refuse_too_many(targets)
         return [target_id(each) for each in targets]
     if _are_several(targets):
-        raise InvalidInput("several are given as a list or a tuple, for the answers have their order; write list(…)")
-    raise InvalidInput(f"it is a list of jobs, chains or ids, not one {type(targets).__name__}; write [job]", "jobs")
+        raise InvalidInput(
+            f"jobs must be a list or a tuple, because the answers have the same order, {got(targets)}; write list(…)"
+        )
+    raise InvalidInput(f"jobs must be a list of jobs, chains or ids, {got(targets)}; write [job]", "jobs")
 
 
 def _are_several(targets: object) -> bool:
     return isinstance(targets, Iterable) and not isinstance(targets, str | bytes) and not hasattr(targets, "id")
-
-
-async def _steer(
-    runner: Runner,
-    verb: str,
-    operation: Operation[Concatenate[Sequence[UUID], P], list[R]],
-    targets: Sequence[Target],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> list[R]:
-    """Run *operation*; on a caller's connection what it leaves to admission stays left until the commit."""
-    ids = _target_ids(targets)
-    if not ids:
-        return []
-    refuse_in_block(runner, _verb(verb, targets))
-    if _is_callers(runner):
-        return await runner.run(operation, ids, *args, **kwargs)
-    return await runner.run(steering.at_once, operation, ids, *args, **kwargs)
-
-
-def refuse_in_block(runner: Runner, verb: str) -> None:
-    """Raise `Misuse` for *verb* in a transaction of our own, if a block of a handler is open here."""
-    if not _is_callers(runner):
-        current_block.refuse_write(f"hf.{verb}")
 
 
 def _is_callers(runner: Runner) -> bool:
@@ -259,17 +293,17 @@ def asked_by(by: str | None, why: str | None) -> Asked:
 
 def _words(value: object, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise InvalidInput(
-            f"it is a text, not {type(value).__name__}; write {name}=str(…), or what it stands for", name
-        )
+        raise InvalidInput(f"{name} must be a text, {got(value)}; write {name}=str(…)", name)
     return value and clean_text(value, WORDS_LENGTH)
 
 
 def when_of(at: datetime | None, after: float | timedelta | None) -> When:
     """Read `at=` or `after=`, just one of them, as the store takes it."""
     if (at is None) == (after is None):
-        raise InvalidInput("give at= or after=, and just one of them", "at")
-    return milliseconds_of(at, "at") or 0, 0 if after is None else check_delay(after)
+        raise InvalidInput("give at= or after=, and only one of them", "at")
+    if after is not None:
+        return 0, check_delay(after)
+    return milliseconds_of(at, "at", "use after="), 0
 
 
 NOW: When = (0, 0)

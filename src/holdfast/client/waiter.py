@@ -164,7 +164,7 @@ class _WaiterState:
     def close(self) -> None:
         """End every wait, and the thread."""
         self.poller.close()
-        self.break_off(Misuse("hf was closed while this waited for a chain; wait before you close it, or ask anew"))
+        self.break_off(Misuse("hf was closed while this waited for a chain; close hf after the wait, or wait again"))
         with self._change:
             self._waits.clear()
 

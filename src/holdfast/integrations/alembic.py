@@ -10,7 +10,13 @@ migrate` has done already is not done again, nor the other way round: both go by
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TypeAlias
+
+from holdfast.errors import MissingLibrary
+
+if find_spec("alembic") is None:
+    raise MissingLibrary("holdfast.integrations.alembic", "alembic", "alembic")
 
 from alembic import op
 from sqlalchemy import TextClause, text
@@ -39,8 +45,8 @@ def upgrade(step: int, *, schema_name: str = "public") -> None:
     known = {each.number: each for each in migrations.steps(tx.database)}
     if step not in known:
         raise Misuse(
-            f"this release of Holdfast knows the steps {min(known)} to {max(known)}, and not {step}; install the "
-            "release that the revision was written for"
+            f"this release of Holdfast has the migration steps {min(known)} to {max(known)}, not step {step}; "
+            "install the release for which the revision was written"
         )
     if op.get_context().as_sql:
         for statement in migrations.sql_of(known[step], tx.dialect):
@@ -72,7 +78,10 @@ class _Revision:
     def __init__(self, schema_name: str) -> None:
         name = op.get_context().dialect.name
         if name not in DATABASES:
-            raise Misuse(f"Holdfast lives in PostgreSQL or SQLite, and this revision runs on {name}")
+            raise Misuse(
+                f"Holdfast needs PostgreSQL or SQLite, but this revision runs on {name}; run it on the database of "
+                "your Holdfast object"
+            )
         self.database: Database = DATABASES[name]
         schema = Settings.of(schema_name=schema_name).schema_name
         self.dialect: Dialect = PostgresDialect(schema) if self.database == "postgres" else SqliteDialect()

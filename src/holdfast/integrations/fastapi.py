@@ -9,7 +9,13 @@ async def start_greeting(name: str, hf: AppHoldfast) -> UUID:
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated, TypeAlias
+
+from holdfast.errors import MissingLibrary
+
+if find_spec("fastapi") is None:
+    raise MissingLibrary("holdfast.integrations.fastapi", "fastapi", "fastapi")
 
 from fastapi import Depends
 

@@ -13,8 +13,14 @@ import socket
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
+
+from holdfast.errors import MissingLibrary
+
+if find_spec("sqlalchemy") is None:
+    raise MissingLibrary("holdfast.integrations.sqlalchemy", "sqlalchemy", "sqlalchemy>=2.0")
 
 from sqlalchemy import Connection, Dialect, Engine, ExceptionContext, event, exc, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
@@ -44,7 +50,10 @@ class SQLAlchemy:
         for each in sources:
             is_async, maker = _session_maker(each)
             if is_async in self._makers:
-                raise Misuse("SQLAlchemy() takes one engine or sessionmaker of each colour: one blocking, one async")
+                raise Misuse(
+                    f"SQLAlchemy() got two {'async' if is_async else 'blocking'} engines or sessionmakers; give at "
+                    "most one blocking and one async: `SQLAlchemy(engine, async_engine)`"
+                )
             self._makers[is_async] = maker
         if not self._makers:
             raise Misuse("SQLAlchemy() needs an engine or a sessionmaker; write `SQLAlchemy(engine)`")
@@ -62,11 +71,11 @@ class SQLAlchemy:
         """Say what to write instead, in a handler of a colour that it does not serve."""
         if is_async:
             return (
-                "this engine is blocking, and the handler is async; give one of `create_async_engine(…)`, or an "
-                "`async_sessionmaker`, or make the handler a plain `def`"
+                "this engine is blocking, but the handler is async; give an engine of `create_async_engine(…)`, or "
+                "an `async_sessionmaker`, or make the handler a plain `def`"
             )
         return (
-            "this engine is async, and the handler is a plain function; give one of `create_engine(…)`, or a "
+            "this engine is async, but the handler is a plain function; give an engine of `create_engine(…)`, or a "
             "`sessionmaker`, or make the handler an `async def`"
         )
 
@@ -92,12 +101,13 @@ def _session_maker(source: object) -> tuple[bool, Callable[[], Any]]:
             return False, source
         case scoped_session() | async_scoped_session():
             raise Misuse(
-                "a block has a session of its own, and what your code writes by this scoped session would not commit "
-                "with it; give its maker, `scope.session_factory`, or the engine, and write by `tx.session` in a block"
+                "a block has its own session, so writes through this scoped session would not commit with the "
+                "block; give `scope.session_factory` or the engine, and write through `tx.session` in a block"
             )
         case _:
             raise Misuse(
-                f"SQLAlchemy() cannot make sessions of a {type(source).__qualname__}; give an engine or a sessionmaker"
+                f"SQLAlchemy() cannot make sessions from a {type(source).__qualname__}; give an engine or a "
+                "sessionmaker"
             )
 
 
@@ -115,11 +125,14 @@ def address_of(engine: Engine | AsyncEngine) -> str:
             return url.database
         case "sqlite":
             raise Misuse(
-                "this engine's database is in memory, or a file: address; Holdfast needs a file that its worker finds "
-                'too: write `create_engine("sqlite:///orders.db")`'
+                "the database of this engine is in memory, or a file: URL, but Holdfast needs a file that its "
+                'worker can open too: write `create_engine("sqlite:///orders.db")`'
             )
         case name:
-            raise Misuse(f"this engine is for {name}; Holdfast lives in PostgreSQL or SQLite")
+            raise Misuse(
+                f"this engine is for {name}, but Holdfast needs PostgreSQL or SQLite; give the engine of such a "
+                "database"
+            )
 
 
 def _for_libpq(given: dict[str, Any]) -> dict[str, str]:
@@ -195,7 +208,10 @@ class BlockingSessionTransaction:
         if root is None or root is not self._root or not (root.is_active or is_committing):
             raise ended_by_user()
         if self._connection is not None and (self._connection.closed or self._connection.invalidated):
-            raise Unavailable("the connection of this block was lost, and all that was done in it is undone")
+            raise Unavailable(
+                "the connection of this block was lost, so everything in the block is rolled back; let the error "
+                "leave the block, and try again"
+            )
 
     def is_lost(self, error: BaseException) -> bool:
         """Tell whether SQLAlchemy has given the connection up."""
@@ -208,7 +224,9 @@ class BlockingSessionTransaction:
             event.listen(self._connection, "commit", self._before_commit)  # now: the last of them
         await self._do("commit")
         if not self.is_commit_sent:
-            raise TransactionBroken("commit() of this session has sent no COMMIT; call `super().commit()` in your own")
+            raise TransactionBroken(
+                "commit() of this session sent no COMMIT; call `super().commit()` in your session class"
+            )
         self._forget()
         with suppress(Exception):  # it has happened; a connection that cannot go back to its pool is the pool's to mend
             await self._do("close")
@@ -262,9 +280,7 @@ class BlockingSessionTransaction:
             return
         transaction.close()  # else the next call would find it open
         if self._is_over:
-            raise Misuse(
-                "this session was its block's, which has ended; open a session of your own for what comes next"
-            )
+            raise Misuse("this session belongs to a block that has ended; open your own session for later statements")
         raise ended_by_user()
 
     def _after_begin(self, _: Session, transaction: SessionTransaction, connection: Connection) -> None:
@@ -273,7 +289,7 @@ class BlockingSessionTransaction:
             return
         driver = connection.dialect.get_driver_connection(connection.connection.dbapi_connection)  # type: ignore[arg-type]
         if OPEN.setdefault(id(driver), self) is not self:
-            raise _shared("what this engine's pool, or its creator=, has given")
+            raise _shared("from the pool of this engine, or its creator=")
         self._connection, self._driver = connection, driver
         self._events.follow(connection)
         event.listen(connection, "commit", self._refuse_early_commit)
@@ -337,28 +353,30 @@ OPEN: weakref.WeakValueDictionary[int, BlockingSessionTransaction] = weakref.Wea
 def _refuse_binds(session: Session) -> None:
     if session.in_transaction():  # nobody has told us what has happened in it
         raise WrongConnection(
-            "sessions of this maker are in a transaction already when they are made; leave it to the block to begin it"
+            "the sessions of this sessionmaker are in a transaction already when they are made; let the block begin "
+            "the transaction"
         )
     try:
         bind = session.get_bind()
     except exc.UnboundExecutionError as error:
         raise WrongConnection(
-            "sessions of this maker have several databases, or none; a block commits one: give `sessionmaker(engine)`, "
-            "with the engine of hf's database"
+            "the sessions of this sessionmaker are bound to several databases, or to none, but a block commits one; "
+            "give `sessionmaker(engine)`, with the engine of the database of hf"
         ) from error
     if isinstance(bind, Connection):
         raise WrongConnection(
-            "sessions of this maker are on a connection of yours, and its commits may not be real ones; give "
-            "`sessionmaker(engine)`, so that the block's transaction is its own"
+            "the sessions of this sessionmaker use a connection of yours, and a commit on it may not be a real one; "
+            "give `sessionmaker(engine)`, so that the block has its own transaction"
         )
     if isinstance(bind.pool, StaticPool | SingletonThreadPool):
-        raise _shared(f"what a {type(bind.pool).__name__} gives")
+        raise _shared(f"from a {type(bind.pool).__name__}")
 
 
 def _shared(what: str) -> WrongConnection:
     return WrongConnection(
-        f"several sessions may be on one connection at a time, by {what}, and one would commit half of another; "
-        "make the engine with a pool that gives each its own, such as `poolclass=NullPool`, or leave out `poolclass=`"
+        f"several sessions may share one connection at a time ({what}), and one would commit half of another; create "
+        "the engine with a pool that gives each session its own connection, e.g. `poolclass=NullPool`, or leave out "
+        "`poolclass=`"
     )
 
 
@@ -384,7 +402,7 @@ class ConnectionEvents:
         self.is_busy = False
         self._transaction_watch.failed(context.original_exception)
         if isinstance(context.original_exception, asyncio.CancelledError):
-            self._transaction_watch.spoil("it was cancelled, so that nobody knows whether it was done")
+            self._transaction_watch.spoil("it was cancelled, and may or may not have run")
             if connection.dialect.driver == "aiosqlite":
                 _keep_open(context, connection)
 

@@ -13,20 +13,24 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from importlib.util import find_spec
 from typing import Any, TypeAlias
+
+from holdfast.errors import MissingLibrary
+
+if find_spec("starlette") is None:
+    raise MissingLibrary("holdfast.integrations.starlette", "starlette", ".[http]")
 
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
 from holdfast.app import Holdfast
 from holdfast.errors import Misuse
+from holdfast.logging import reason_of, say
 from holdfast.worker.options import WorkerKeywords, WorkerOptions
-from holdfast.worker.shutdown import LAST_SECONDS
-from holdfast.worker.worker import Worker
 
 __all__ = ["Lifespan", "get_holdfast", "lifespan"]
 
-CLEANUP_SECONDS = 2.5
 
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 """What Starlette takes as `lifespan=`: a context manager for an application, which may give a state."""
@@ -60,8 +64,8 @@ def get_holdfast(connection: HTTPConnection) -> Holdfast:
     found = getattr(connection.app.state, "holdfast", None)
     if not isinstance(found, Holdfast):
         raise Misuse(
-            "this application has no open Holdfast; give it `lifespan=lifespan(hf)`, and in a test enter "
-            "`app.router.lifespan_context(app)` first; a mounted application has its parent's: import hf there"
+            "this application has no open Holdfast; create it with `lifespan=lifespan(hf)`; in a test, enter "
+            "`app.router.lifespan_context(app)` first; in a mounted application, import hf instead"
         )
     return found
 
@@ -70,7 +74,7 @@ def get_holdfast(connection: HTTPConnection) -> Holdfast:
 async def _attached(app: Starlette, hf: Holdfast) -> AsyncIterator[None]:
     # the application's state, not the lifespan's: a test that sends requests without a server has only this one
     if hasattr(app.state, "holdfast"):
-        raise Misuse("this application has a Holdfast already; use one lifespan(hf) for an application")
+        raise Misuse("this application already has a Holdfast; give an application only one lifespan(hf)")
     app.state.holdfast = hf
     try:
         yield
@@ -85,21 +89,10 @@ async def _running_worker(hf: Holdfast, options: WorkerKeywords) -> AsyncIterato
     try:
         yield
     finally:
-        await _stop(worker, options.get("grace", WorkerOptions().grace))
+        await worker.stop()
 
 
 def _log_broken(ended: asyncio.Future[None]) -> None:
     """Log at once that a worker has broken; its application goes on without it, and gets the error when it stops."""
     if not ended.cancelled() and (error := ended.exception()) is not None:
-        logger.error("worker_broke", exc_info=error)
-
-
-async def _stop(worker: Worker, grace: float | None) -> None:
-    """Stop *worker* in time; raise what broke it, if something did."""
-    worker.drain()
-    if not await worker.has_ended(grace):
-        worker.interrupt()
-        if not await worker.has_ended(CLEANUP_SECONDS):
-            await worker.abandon(LAST_SECONDS - CLEANUP_SECONDS)  # a thread cannot be ended: it is left behind
-            return
-    worker.ended.result()
+        say(logger, "worker_broke", trace=error, error=reason_of(error))

@@ -7,25 +7,28 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeGuard, Unpack, cast, get_args
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from holdfast.errors import InvalidInput, Misuse
-from holdfast.ids import HasId, to_id
+from holdfast.errors import SHOWN_LENGTH, InvalidInput, Misuse, got, near_and_all, shown
+from holdfast.ids import HasId, Target, target_id, to_id
+from holdfast.keywords import refuse_unknown
 from holdfast.models import RESERVED, BlockerPolicy, Job, R_co, Unique, UniqueScope
+from holdfast.times import milliseconds_of
+from holdfast.unreadable import object_of
 
 NAME_LENGTH = 200
 KEY_LENGTH = 500  # four bytes a character and the task's name beside it fit an index entry of PostgreSQL
 WEBHOOK_LENGTH = 2_000
 MOST_TAGS = 20
+MOST_ATTEMPTS = 1_000_000_000
 PRIORITIES = range(-100, 101)
 LONGEST = timedelta(days=36_525)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # characters that could forge a line in a log or a header, or that a database cannot store
 UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -65,6 +68,8 @@ class StartOptions(TypedDict, total=False):
     webhook: str | None
     tags: Sequence[str]
     id: UUID | str | None
+    attempts: int | None
+    parent: Target | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,10 @@ class Options:
     """None silences the job; unset leaves it to its queue."""
     tags: tuple[str, ...] = ()
     id: UUID | None = None
+    attempts: int | None = None
+    """None leaves it to the `Retry` of the task."""
+    parent: UUID | Unset | None = Unset.UNSET
+    """Unset leaves it to who starts it: the job whose handler does, if one does."""
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """The names of what was said, by the call or by its task; a continuation inherits the rest."""
 
@@ -99,9 +108,9 @@ class Options:
         """Check what is *given* and put it in place of what was chosen before."""
         if not given:
             return self
-        refuse_unknown(given, CHECKS, "a call")
+        refuse_unknown(given, CHECKS, "start()")
         if given.get("delay") is not None and given.get("run_at") is not None:
-            raise InvalidInput("delay= and run_at= exclude each other; give one of them", "options.delay")
+            raise InvalidInput("delay and run_at cannot be combined; give only one of them", "options.delay")
         checked = {name: CHECKS[name](value) for name, value in given.items()}
         return replace(self, **_as_fields(checked), given=self.given | given.keys())
 
@@ -125,7 +134,9 @@ class Call(Generic[R_co]):
         """Give a new call with these options in place of the old ones.
 
         *delay* is seconds or a timedelta, *run_at* an aware datetime; a larger *priority* runs first. A start
-        that meets its *unique* key gives the chain that has it. `webhook=None` silences the job.
+        that meets its *unique* key gives the chain that has it. `webhook=None` silences the job. *attempts*, the first
+        run included, goes before those of the task's `Retry`. *parent* is the job that this one is listed under; what
+        a handler starts has the handler's job, unless `parent=None` says otherwise.
         """
         self.consume()
         return Call(self.task, self.arguments, self.chosen.but(given))
@@ -140,47 +151,41 @@ class Call(Generic[R_co]):
         def __await__(self) -> None:
             self.consume()
             raise Misuse(
-                f"{self.function}(…) only builds a call; write `await hf.start({self.function}(…))`, "
-                f"or `{self.function}.run(…)` to run it here"
+                f"{self.function}(…) only builds a call and starts no job; write `await hf.start({self.function}(…))`, "
+                f"or `{self.function}.run(…)` to run the function here"
             )
 
     @property
     def function(self) -> str:
         """The last part of the task's name, as it is probably written."""
-        return re.split(r"[.:]", self.task)[-1]
+        return last_part(self.task)
 
     def __del__(self) -> None:
         if self._is_used or sys.is_finalizing():
             return
         warnings.warn(
-            f"a call of task {self.task} was never used; write `await hf.start({self.function}(…))`, "
-            f"or `{self.function}.run(…)` to run it here",
+            f"the call {self.function}(…) was never started, so no job exists; write "
+            f"`await hf.start({self.function}(…))`, or `hf.sync.start({self.function}(…))` in blocking code; "
+            f"`{self.function}.run(…)` runs the function here",
             RuntimeWarning,
             stacklevel=2,
             source=self,
         )
 
 
-def refuse_unknown(given: Mapping[str, object], known: Collection[str], what: str) -> None:
-    """Raise `Misuse` for the first option in *given* that is not *known*, naming those that are."""
-    if given.keys() <= set(known):
-        return
-    unknown = min(given.keys() - set(known))
-    raise Misuse(f"{what} has no option {unknown!r}; it has {', '.join(sorted(known))}")
+def last_part(task: str) -> str:
+    """Give the last part of a task's name."""
+    return re.split(r"[.:]", task)[-1]
 
 
 def check_priority(value: object) -> int:
     """Take a whole number from -100 to 100."""
     if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
-        raise InvalidInput("it is a whole number from -100 to 100; a larger one runs first", "options.priority")
+        raise InvalidInput(
+            f"priority must be a whole number from -100 to 100, {got(value)}; a larger priority runs first",
+            "options.priority",
+        )
     return value
-
-
-def milliseconds_of(value: datetime | None, name: str) -> int | None:
-    """Read an aware datetime, or None, as milliseconds since 1970."""
-    if value is not None and value.utcoffset() is None:
-        raise InvalidInput("it is an aware datetime; write datetime.now(UTC), or give it a tzinfo", name)
-    return None if value is None else (value - EPOCH) // timedelta(milliseconds=1)
 
 
 def check_lane(value: object) -> str:
@@ -195,7 +200,12 @@ def check_delay(value: object) -> int:
 
 def check_queue(value: object) -> str:
     """Take a name of 1 to 200 printable characters that is not one of the engine's own."""
-    return _refuse_reserved("queue", check_any("queue", value))
+    return check_own("queue", value)
+
+
+def check_own(option: str, value: object) -> str:
+    """Take a name for something of the user's: none of the engine's own."""
+    return _refuse_reserved(option, check_any(option, value))
 
 
 def check_any(option: str, value: object) -> str:
@@ -205,7 +215,10 @@ def check_any(option: str, value: object) -> str:
 
 def _refuse_reserved(option: str, name: str) -> str:
     if name.startswith(RESERVED):
-        raise InvalidInput(f"what begins with {RESERVED!r} is the engine's own; choose another", f"options.{option}")
+        raise InvalidInput(
+            f"{option} cannot be {shown(name)}: Holdfast keeps {RESERVED!r} for itself; choose another",
+            f"options.{option}",
+        )
     return name
 
 
@@ -216,8 +229,18 @@ def is_name(value: object, limit: int = NAME_LENGTH) -> TypeGuard[str]:
 
 def _check_text(option: str, value: object, limit: int) -> str:
     if not is_name(value, limit):
-        raise InvalidInput(f"it is a text of 1 to {limit} printable characters", f"options.{option}")
+        raise InvalidInput(f"{option} {_text_complaint(value, limit)}", f"options.{option}")
     return value
+
+
+def _text_complaint(value: object, limit: int) -> str:
+    if not isinstance(value, str):
+        return f"must be a text, {got(value)}"
+    if not value:
+        return f"must not be empty; give it 1 to {limit} characters, or leave it out"
+    if len(value) > limit:
+        return f"must have at most {limit} characters, got {len(value)}; use a shorter one, e.g. a hash"
+    return f"must have printable characters only, {got(value)}"
 
 
 def _check_lane(value: object) -> str | None:
@@ -228,7 +251,9 @@ def _check_milliseconds(option: str, value: object) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= cast("float", seconds) <= LONGEST.total_seconds():
-        raise InvalidInput("it is seconds or a timedelta, from 0 to 100 years", f"options.{option}")
+        negative = is_number and cast("float", seconds) < 0
+        limits = "must not be negative" if negative else "must be seconds or a timedelta, up to 100 years"
+        raise InvalidInput(f"{option} {limits}, {got(value)}; leave it out to run the job now", f"options.{option}")
     return math.ceil(cast("float", seconds) * 1000)
 
 
@@ -237,16 +262,13 @@ def _check_delay(value: object) -> int | None:
 
 
 def _check_run_at(value: object) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidInput("it is an aware datetime; give it a tzinfo, or use delay=", "options.run_at")
-    return (value - EPOCH) // timedelta(milliseconds=1)
+    return None if value is None else milliseconds_of(value, "options.run_at", "use delay=")
 
 
 def _check_list(option: str, value: object) -> Iterable[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise InvalidInput(f"it is a list, also if it has one entry: {option}=[…]", f"options.{option}")
+        entry = json.dumps(value[:SHOWN_LENGTH]) if isinstance(value, str) else "…"
+        raise InvalidInput(f"{option} must be a list, {got(value)}; write {option}=[{entry}]", f"options.{option}")
     return value
 
 
@@ -262,13 +284,15 @@ def _blocker_id(blocker: Blocker) -> UUID:
 
 def _check_on_blocker_failure(value: object) -> BlockerPolicy:
     if value not in get_args(BlockerPolicy):
-        raise InvalidInput("it is 'fail', 'wait' or 'ignore'", "options.on_blocker_failure")
+        raise InvalidInput(
+            f"on_blocker_failure must be 'fail', 'wait' or 'ignore', {got(value)}", "options.on_blocker_failure"
+        )
     return cast("BlockerPolicy", value)
 
 
 def _check_paused(value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput("it is True or False", "options.paused")
+        raise InvalidInput(f"paused must be True or False, {got(value)}", "options.paused")
     return value
 
 
@@ -277,7 +301,11 @@ def _check_unique(value: object) -> Unique | None:
     if unique is None:
         return None
     if not isinstance(unique, Unique) or unique.scope not in get_args(UniqueScope):
-        raise InvalidInput("it is a text or Unique(key, scope='open' or 'any', within=…)", "options.unique")
+        raise InvalidInput(
+            f"unique must be a text or Unique(key, …), {got(value)}; give the key that makes the job unique, e.g. "
+            'unique="order-7"',
+            "options.unique",
+        )
     _check_text("unique", unique.key, KEY_LENGTH)
     if unique.within is None:
         return unique
@@ -293,15 +321,29 @@ def _check_webhook(value: object) -> str | None:
     except ValueError:
         is_address = False
     if not is_address:
-        raise InvalidInput("it is an http:// or https:// address, or None for no webhook", "options.webhook")
+        raise InvalidInput("webhook must be an https:// address, or None for no webhook", "options.webhook")
     return cast("str", value)
 
 
 def _check_tags(value: object) -> tuple[str, ...]:
     tags = tuple(dict.fromkeys(_check_text("tags", each, NAME_LENGTH) for each in _check_list("tags", value)))
     if len(tags) > MOST_TAGS:
-        raise InvalidInput(f"a job has at most {MOST_TAGS} tags, not {len(tags)}", "options.tags")
+        raise InvalidInput(f"tags may be at most {MOST_TAGS}, got {len(tags)}", "options.tags")
     return tags
+
+
+def _check_parent(value: object) -> UUID | None:
+    return None if value is None else target_id(cast("Target", value))
+
+
+def _check_attempts(value: object) -> int | None:
+    if value is not None and not (type(value) is int and 1 <= value <= MOST_ATTEMPTS):
+        raise InvalidInput(
+            f"attempts must be a whole number from 1 to {MOST_ATTEMPTS:,}, {got(value)}; the first run counts, and "
+            "None takes the task's own",
+            "options.attempts",
+        )
+    return value
 
 
 def _check_id(value: object) -> UUID | None:
@@ -321,6 +363,8 @@ CHECKS: dict[str, Callable[[object], Any]] = {
     "webhook": _check_webhook,
     "tags": _check_tags,
     "id": _check_id,
+    "attempts": _check_attempts,
+    "parent": _check_parent,
 }
 
 
@@ -339,16 +383,21 @@ def check_arguments(arguments: str, schema: str) -> None:
     later, by the worker. What is inside a value is left to the worker's own types.
     """
     given: dict[str, Any] = json.loads(arguments)
-    wanted: dict[str, Any] = json.loads(schema)
+    wanted: dict[str, Any] = object_of(schema)
     known: dict[str, Any] = wanted.get("properties", {})
     for name in wanted.get("required", []):
         if name not in given:
-            raise InvalidInput(f"it is missing; the task takes {', '.join(known)}", f"arguments.{name}")
+            raise InvalidInput(
+                f"the argument {name} is missing; the task takes {', '.join(known)}", f"arguments.{name}"
+            )
     for name, value in given.items():
         if known and name not in known:
-            raise InvalidInput(f"the task takes no such argument, but {', '.join(known)}", f"arguments.{name}")
+            raise InvalidInput(
+                f"the task has no argument {name!r}{near_and_all(name, known, 'its arguments are')}",
+                f"arguments.{name}",
+            )
         if not _fits(value, known.get(name, {}).get("type")):
-            raise InvalidInput(f"it is to be of kind {known[name]['type']}", f"arguments.{name}")
+            raise InvalidInput(f"the argument {name} must be of type {known[name]['type']}", f"arguments.{name}")
 
 
 def _fits(value: Any, kind: Any) -> bool:

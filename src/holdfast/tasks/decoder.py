@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from holdfast.models import Event, Job, StoredChain
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
+from holdfast.unreadable import json_or_text
 
 
 class Decoder:
@@ -48,12 +48,12 @@ class Decoder:
 
 
 def _read(text: str | None, decode: Callable[[str], Any] | None) -> Any:
-    """Read a stored value by its type; a value that no longer fits its type is given as plain JSON, not lost."""
+    """Read a stored value by its type; one that no longer fits it is given as plain JSON, or as text, and not lost."""
     if text is None:
         return None
     if decode is None:
-        return json.loads(text)
+        return json_or_text(text)
     try:
         return decode(text)
     except Exception:  # noqa: BLE001 - it does not fit, or a validator of the user's has raised whatever it likes
-        return json.loads(text)
+        return json_or_text(text)

@@ -10,15 +10,18 @@ rounded half up, so that three phases at 50, 25 and 80 give 17, 42 and 93:
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache, partial
 from types import SimpleNamespace
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from holdfast.codec import Codec, make_codec
-from holdfast.errors import InvalidInput, InvalidOutput, Misuse
+from holdfast.errors import SHOWN_LENGTH, InvalidInput, InvalidOutput, Misuse, got, shown
 from holdfast.models import RUN_PHASE
+
+if TYPE_CHECKING:
+    from holdfast.codec import Codec
 
 MOST_PHASES = 1_000
 LONGEST_NAME = 100
@@ -27,26 +30,31 @@ LONGEST_NAME = 100
 def check_phases(names: object) -> tuple[str, ...]:
     """Read the names of a task's phases, or raise `InvalidInput` and say what is wrong with them."""
     if isinstance(names, str) or not isinstance(names, list | tuple):
-        raise InvalidInput('they are a list of names; write phases=("download", "encode")', "options.phases")
+        entry = json.dumps(names[:SHOWN_LENGTH]) if isinstance(names, str) else '"download"'
+        raise InvalidInput(f"phases must be a list of names, {got(names)}; write phases=({entry},)", "options.phases")
     if len(names) > MOST_PHASES:
         raise InvalidInput(
-            f"they are {len(names)}, and {MOST_PHASES} are allowed; start a job for each part", "options.phases"
+            f"phases may be at most {MOST_PHASES}, got {len(names)}; start a job for each part", "options.phases"
         )
     for name in names:
         _check_name(name)
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     if twice:
-        raise InvalidInput(f"{twice[0]!r} stands there twice; each has a name of its own", "options.phases")
+        raise InvalidInput(f"phases names {shown(twice[0])} twice; give each phase its own name", "options.phases")
     return tuple(names)
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.isprintable() or name != name.strip() or not name:
-        raise InvalidInput(f"{str(name)[:60]!r} cannot name a phase; give a text of one line", "options.phases")
+        raise InvalidInput(f"a phase cannot be called {shown(name)}; use a text of one line", "options.phases")
     if len(name) > LONGEST_NAME:
-        raise InvalidInput(f"{name[:60]!r}… has more than {LONGEST_NAME} characters", "options.phases")
+        raise InvalidInput(
+            f"the name of a phase has at most {LONGEST_NAME} characters, got {len(name)}", "options.phases"
+        )
     if name == RUN_PHASE:
-        raise InvalidInput(f"{RUN_PHASE!r} is what the phase of a task is called that declares none", "options.phases")
+        raise InvalidInput(
+            f"a phase cannot be called {RUN_PHASE!r}: Holdfast uses that name; choose another", "options.phases"
+        )
 
 
 def overall(position: int, total: int, percent: float) -> int:
@@ -74,7 +82,7 @@ def percent_of(done: object, total: object = None) -> float:
         return min(max(part, 0.0), 100.0)
     whole = _number(total, "progress.total")
     if whole < 0:
-        raise InvalidInput(f"{total} is less than nothing; give how much there is to do", "progress.total")
+        raise InvalidInput(f"total must not be negative, got {total}; pass how much there is to do", "progress.total")
     return 100.0 if whole == 0 else min(max(100 * part / whole, 0.0), 100.0)
 
 
@@ -85,8 +93,8 @@ def _number(value: object, path: str) -> float:
         number = None
     if number is None or not math.isfinite(number):
         is_long = isinstance(value, int) and abs(value) > 1  # which Python may refuse to write down
-        shown = "what is beyond all measure" if is_long else repr(str(value)[:60])
-        raise InvalidInput(f"{shown} is no number; say how far it is, from 0 to 100", path)
+        given = "a number without a size" if is_long else shown(str(value))
+        raise InvalidInput(f"progress must be a number from 0 to 100, got {given}", path)
     return number
 
 
@@ -101,6 +109,8 @@ def result_codec(function: Callable[..., object], name: str, task: str) -> Codec
 
 @lru_cache(1024)
 def _codec(kind: Any, name: str, task: str) -> Codec[Any]:
+    from holdfast.codec import make_codec
+
     return make_codec(kind, f"phase {name}", InvalidOutput, task)
 
 
@@ -115,8 +125,8 @@ def returned_type(function: Callable[..., object], name: str) -> Any:
             annotation = get_type_hints(alone, globalns=names, include_extras=True)["return"]
         except Exception as error:  # noqa: BLE001 - an annotation is an expression of the user's
             raise Misuse(
-                f"what the function of phase {name!r} returns cannot be resolved ({error}); define or import what its "
-                "annotation names above it, and not under `if TYPE_CHECKING`"
+                f"the return annotation of the function of phase {name!r} cannot be resolved ({error}); define or "
+                "import the type above it, and not under `if TYPE_CHECKING`"
             ) from None
     return get_args(annotation)[-1] if get_origin(annotation) in (Awaitable, Coroutine) else annotation
 

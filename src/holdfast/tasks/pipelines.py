@@ -23,7 +23,7 @@ from typing import (
 )
 
 from holdfast.errors import Misuse
-from holdfast.tasks.calls import refuse_unknown
+from holdfast.keywords import refuse_unknown
 from holdfast.tasks.phases import result_codec, returned_type
 from holdfast.tasks.signatures import AsyncContext, PlainContext, context_colour
 from holdfast.tasks.task import PipelineOptions, Task
@@ -234,7 +234,7 @@ class Pipeliner:
 def make_handler(name: str, functions: Sequence[Function], local_names: Mapping[str, Any]) -> Function:
     """Make the handler that runs *functions* one after the other, as phases of task *name*."""
     if not functions:
-        raise Misuse(f"a pipeline has at least one function; write hf.pipeline({name!r}, download, encode)")
+        raise Misuse(f"pipeline {name!r} has no function; write hf.pipeline({name!r}, download, encode)")
     for each in functions:
         _check_function(each)
     for each in functions[1:]:
@@ -283,7 +283,7 @@ def _dressed(handler: Function, functions: Sequence[Function], hints: Mapping[st
 
 def _check_function(function: object) -> None:
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
-        raise Misuse(f"{str(function)[:60]} cannot name a phase: a pipeline is made of functions such as {EXAMPLE}")
+        raise Misuse(f"{str(function)[:60]} cannot be a phase of a pipeline; give functions such as {EXAMPLE}")
 
 
 def _check_takes_two(function: Function) -> None:
@@ -291,8 +291,8 @@ def _check_takes_two(function: Function) -> None:
         inspect.signature(function).bind(None, None)
     except TypeError:
         raise Misuse(
-            f"{function.__name__} is given the context and what the function before it returned, and takes something "
-            "else; write `(ctx, input)`"
+            f"{function.__name__} must take two arguments: the context, and the result of the function before it; "
+            f"write `def {function.__name__}(ctx, input)`"
         ) from None
 
 
@@ -300,13 +300,15 @@ def _is_async(functions: Sequence[Function], local_names: Mapping[str, Any]) -> 
     """Tell the colour of the handler, or refuse functions whose contexts do not go together."""
     colours = {each: _colour(each, local_names) for each in functions}
     if colours[functions[0]] is None:
-        raise Misuse(f"{functions[0].__name__} does not say that it takes a context first; write it as {EXAMPLE}")
+        raise Misuse(
+            f"the first parameter of {functions[0].__name__} is not annotated as a context; write it as {EXAMPLE}"
+        )
     is_async = "async" in colours.values() or any(map(inspect.iscoroutinefunction, functions))
     wrong = next((each for each in functions if is_async and colours[each] == "blocking"), None)
     if wrong is not None:
         raise Misuse(
-            f"{wrong.__name__} takes the blocking context, and others of the pipeline are async: all of them are given "
-            "the async one, and a plain function runs in a thread; write `ctx: holdfast.Context`"
+            f"{wrong.__name__} takes the blocking context, but other functions of the pipeline are async, so every "
+            "function gets the async context; write `ctx: holdfast.Context` (a plain function runs in a thread)"
         )
     return is_async
 
@@ -322,6 +324,6 @@ def _hints(function: Function, local_names: Mapping[str, Any]) -> dict[str, Any]
         return get_type_hints(function, localns=dict(local_names), include_extras=True)
     except Exception as error:  # noqa: BLE001 - an annotation is an expression of the user's
         raise Misuse(
-            f"an annotation of {function.__name__} cannot be resolved ({error}); define or import what it names above "
-            "the pipeline, and not under `if TYPE_CHECKING`"
+            f"an annotation of {function.__name__} cannot be resolved ({error}); define or import the name above the "
+            "pipeline, not under `if TYPE_CHECKING`"
         ) from None

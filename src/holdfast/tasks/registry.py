@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
-from holdfast.codec import Codec
-from holdfast.errors import DuplicateTask, InvalidInput, Misuse, UnknownTask
+from holdfast.errors import DuplicateTask, InvalidInput, Misuse, UnknownTask, got, shown
+from holdfast.keywords import refuse_unknown
 from holdfast.models import RESERVED
-from holdfast.tasks.calls import Call, Options, refuse_unknown
+from holdfast.outcomes import Retry
+from holdfast.tasks.calls import Call, Options
 from holdfast.tasks.pipelines import Pipeliner
 from holdfast.tasks.signatures import AsyncContext, PlainContext, read_fields, read_signature
 from holdfast.tasks.task import (
     OWNERS,
     PLACED,
     POLICY_KEYS,
+    DefaultOptions,
     Middleware,
     PipelineOptions,
     Policy,
@@ -27,11 +30,13 @@ from holdfast.tasks.task import (
     TaskOptions,
 )
 
+if TYPE_CHECKING:
+    from holdfast.codec import Codec
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
-ANY_ARGUMENTS = Codec[dict[str, Any]](dict[str, Any], "arguments", InvalidInput)
 
 
 class Registrar:
@@ -59,11 +64,11 @@ class Registrar:
     def __call__(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Registrar: ...
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
         """Register *function*, or refuse it with what to write instead."""
-        refuse_unknown(options, TaskOptions.__optional_keys__, "a task")
+        refuse_unknown(options, TaskOptions.__optional_keys__, "@hf.task")
         merged = cast("TaskOptions", {**self._options, **options})
         if function is None:
             return Registrar(self._tasks, merged)
-        task = _from_function(function, merged, sys._getframe(1), self._tasks.middleware)
+        task = _from_function(function, self._tasks.filled(merged), sys._getframe(1), self._tasks.middleware)
         self._tasks.add(task)
         return task
 
@@ -71,14 +76,24 @@ class Registrar:
 class Tasks:
     """A registry of tasks; an application of several modules has one in each and merges them.
 
+    *retry* and *lease* are for those of its tasks that choose none; *middleware* is around them all.
+
     >>> tasks = Tasks()
     >>> charge = tasks.declare("billing.charge", dict, str)
     Traceback (most recent call last):
     holdfast.errors.Misuse: the input of a declared task is a pydantic model, a dataclass or a TypedDict
     """
 
-    def __init__(self, *, middleware: Sequence[Middleware] = ()) -> None:
+    def __init__(
+        self, *, middleware: Sequence[Middleware] = (), retry: Retry | None = None, lease: float | None = None
+    ) -> None:
         self._by_name: dict[str, Task[..., Any]] = {}
+        self._defaults: DefaultOptions = {}
+        if retry is not None:
+            self._defaults["retry"] = retry
+        if lease is not None:
+            self._defaults["lease"] = lease
+        Policy(**self._defaults)  # refuses what no task can have
         self.middleware = tuple(middleware)
         """Wraps every attempt of the tasks registered here, inside the worker's and outside the task's own."""
         self.task = Registrar(self, {})
@@ -106,7 +121,7 @@ class Tasks:
         *input_type* is a pydantic model, a dataclass or a TypedDict. Without `queue=` and `priority=` its
         jobs get those that the code's owner chose.
         """
-        refuse_unknown(options, PolicyOptions.__optional_keys__, "a declared task")
+        refuse_unknown(options, PolicyOptions.__optional_keys__, "hf.declare()")
         said = {option: options[option] for option in OWNERS & options.keys()}
         task: Task[..., Any] = Task(
             _check_name(name),
@@ -121,10 +136,14 @@ class Tasks:
     def _add_pipeline(
         self, handler: Callable[..., Any], phases: Sequence[str], options: Mapping[str, Any], frame: FrameType
     ) -> Task[..., Any]:
-        merged = cast("TaskOptions", {**options, "phases": phases})
+        merged = self.filled(cast("TaskOptions", {**options, "phases": phases}))
         task = _from_function(handler, merged, frame, self.middleware, _place(frame))
         self.add(task)
         return task
+
+    def filled(self, options: TaskOptions) -> TaskOptions:
+        """Give *options* of a task with what the registry chooses where they do not."""
+        return cast("TaskOptions", {**self._defaults, **options})
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Call[Any]:
         """Build a call by name; *arguments* of a task not known here are only checked to be storable."""
@@ -132,27 +151,31 @@ class Tasks:
         if task is not None:
             return task.call_with(arguments)
         if not NAME.fullmatch(name) or name.startswith(RESERVED):
-            raise self._unknown(name)
-        return Call(name, ANY_ARGUMENTS.encode(ANY_ARGUMENTS.check(arguments)))
+            raise unknown_task(name, self._by_name)
+        return Call(name, _any_arguments().encode(_any_arguments().check(arguments)))
 
     def get(self, name: str) -> Task[..., Any]:
         """Find a task by its name or an alias, or raise `UnknownTask` with the names that are near."""
         if name not in self._by_name:
-            raise self._unknown(name)
+            raise unknown_task(name, self._by_name)
         return self._by_name[name]
 
     def add(self, *tasks: Task[..., Any]) -> None:
-        """Take *tasks* in, all or none; raise `DuplicateTask` for names that other tasks have."""
+        """Take *tasks* in, all or none; raise `DuplicateTask` for names that other tasks have.
+
+        What they do not choose themselves, and this registry does, they have here and not elsewhere.
+        """
         merged = dict(self._by_name)
-        claims = [(name, task, merged.setdefault(name, task)) for task in tasks for name in task.names]
-        clashes = {name: (holder, task) for name, task, holder in claims if holder is not task}
+        here = [task.with_defaults(self._defaults) for task in tasks]
+        claims = [(name, task, merged.setdefault(name, task)) for task in here for name in task.names]
+        clashes = {name: (holder, task) for name, task, holder in claims if not holder.is_same(task)}
         if clashes:
             places = [f"{name}: {holder.place}, {task.place}" for name, (holder, task) in clashes.items()]
             raise DuplicateTask(list(clashes), places)
         self._by_name = merged
 
     def merge(self, *others: Tasks) -> None:
-        """Take in all tasks of *others*; a task that is here already is no duplicate of itself."""
+        """Add all tasks of *others*; adding the same task twice is no error."""
         self.add(*(task for other in others for task in other))
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
@@ -164,10 +187,17 @@ class Tasks:
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
-    def _unknown(self, name: str) -> UnknownTask:
-        from difflib import get_close_matches
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tasks, former ones included."""
+        return self._by_name.keys()
 
-        return UnknownTask(name[:200], get_close_matches(name[:200], self._by_name))
+
+def unknown_task(name: str, known: Collection[str]) -> UnknownTask:
+    """Make the error for a *name* that no task has, with those of *known* that are near."""
+    from difflib import get_close_matches
+
+    return UnknownTask(name[:200], get_close_matches(name[:200], known))
 
 
 def _from_function(
@@ -187,6 +217,7 @@ def _from_function(
         place=place or f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
         function=function,
         middleware=middleware,
+        said=frozenset(options),
     )
 
 
@@ -197,14 +228,14 @@ def _refuse_unreachable(function: Any, frame: FrameType, *, is_made_here: bool) 
     module = frame.f_globals.get("__name__") if is_made_here else function.__module__
     if is_inside:
         raise Misuse(
-            'run_in="process" needs what a child process finds when it imports the module; write it at the top of a '
-            "module, not inside another function"
+            f'{function.__qualname__} cannot run in a child process (run_in="process"): a child imports the module and '
+            "finds only functions at module level; move it out of the function around it"
         )
     main = sys.modules["__main__"]
     if module == "__main__" and main.__spec__ is None and not Path(getattr(main, "__file__", None) or "").is_file():
         raise Misuse(
-            'run_in="process" needs a file that a child process can import; put the task into a module, for what is '
-            "typed or given by -c is nowhere"
+            'run_in="process" needs a file that a child process can import; put the task into a module: what you type '
+            "into a prompt or give with -c is in no file"
         )
 
 
@@ -225,17 +256,25 @@ def _module_name(module: str) -> str:
 
 def _check_name(name: object) -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise Misuse(f"{str(name)[:60]!r} cannot name a task; give name= of letters, digits and . _ : -")
+        raise Misuse(f"a task cannot be called {shown(name)}; use letters, digits and . _ : - in name=")
     if name.startswith(RESERVED):
-        raise Misuse(f"{name!r} cannot name a task; what begins with {RESERVED!r} is the engine's own: give a name=")
+        raise Misuse(f"a task cannot be called {name!r}: Holdfast keeps {RESERVED!r} for itself; give another name=")
     return name
 
 
 def _check_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
     if isinstance(aliases, str):
-        raise Misuse(f"aliases are a list; write aliases=[{aliases[:60]!r}]")
+        raise Misuse(f"aliases must be a list, {got(aliases)}; write aliases=[{shown(aliases)}]")
     return tuple(_check_name(each) for each in aliases)
 
 
 def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@cache
+def _any_arguments() -> Codec[dict[str, Any]]:
+    """Make the codec of the arguments of tasks whose code is elsewhere."""
+    from holdfast.codec import Codec
+
+    return Codec(dict[str, Any], "arguments", InvalidInput)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
+from holdfast.errors import pip_install
 from holdfast.testing.host import (
     Binaries,
     Identity,
@@ -329,7 +330,7 @@ def _ask_version(url: str) -> str:
     try:
         import psycopg
     except ImportError as error:
-        raise PostgresUnavailable("PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
+        raise PostgresUnavailable(f"psycopg is not installed; {pip_install('.[postgres]')}") from error
     try:
         with psycopg.connect(url, connect_timeout=10) as connection:
             reported = connection.info.parameter_status("server_version") or "of unknown version"

@@ -10,6 +10,13 @@
 `holdfast()` is the project's one Holdfast: `holdfast().sync.start(charge(order_id=7), connection="default")`.
 """
 
+from importlib.util import find_spec
+
+from holdfast.errors import MissingLibrary
+
+if find_spec("django") is None:
+    raise MissingLibrary("holdfast.integrations.django", "django", ".[django]")
+
 from holdfast.integrations.django.connections import tidy_connections
 from holdfast.integrations.django.project import holdfast, tasks
 from holdfast.integrations.django.provider import Django

@@ -22,11 +22,13 @@ def connection_of(alias: str) -> Any:
         connection = connections[alias]
     except ConnectionDoesNotExist:
         there = ", ".join(map(repr, connections))
-        raise ImproperlyConfigured(f"HOLDFAST names the database {alias!r}, and DATABASES has {there}") from None
+        raise ImproperlyConfigured(
+            f"HOLDFAST names the database {alias!r}, but DATABASES has only {there}; write one of its aliases"
+        ) from None
     if connection.vendor not in DATABASES:
         raise ImproperlyConfigured(
-            f"DATABASES[{alias!r}] is {connection.display_name}; Holdfast lives in PostgreSQL or SQLite: "
-            'name the alias of one, HOLDFAST = {"database": "…"}'
+            f"DATABASES[{alias!r}] is {connection.display_name}, but Holdfast needs PostgreSQL or SQLite: write "
+            'HOLDFAST = {"database": "…"} with the alias of such a database'
         )
     return connection
 
@@ -39,11 +41,11 @@ def address_of(alias: str) -> str:
     name = str(connection.settings_dict["NAME"])
     if connection.is_in_memory_db():
         raise ImproperlyConfigured(
-            f"DATABASES[{alias!r}] is in memory, where no worker can find its jobs; give it a file, and in tests too: "
+            f"DATABASES[{alias!r}] is in memory, where no worker can find its jobs; use a file, also in tests: "
             '"TEST": {"NAME": BASE_DIR / "test.sqlite3"}'
         )
     if name.startswith("file:"):
-        raise ImproperlyConfigured(f"DATABASES[{alias!r}] has a file: address as its NAME; write the path alone")
+        raise ImproperlyConfigured(f"the NAME of DATABASES[{alias!r}] is a file: URL; write only the path")
     return name
 
 

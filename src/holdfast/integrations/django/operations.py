@@ -76,7 +76,7 @@ class _Editor:
 
     async def execute(self, sql: str, /, **values: object) -> None:
         """Run *sql*, or have it written down."""
-        assert not values, "a step's statements carry no values"  # noqa: S101
+        assert not values, "the statements of a migration step take no values"  # noqa: S101
         self._editor.execute(self.dialect.compile(sql).text, params=self.no_values)
 
     async def fetch_all(self, sql: str, /, **values: object) -> list[Row]:

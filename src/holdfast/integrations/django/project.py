@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from holdfast.app import Holdfast
-from holdfast.errors import Misuse
+from holdfast.errors import Misuse, got
 from holdfast.integrations.django.addresses import address_of, connection_of
 from holdfast.integrations.django.provider import Django
 from holdfast.settings import Settings
@@ -38,7 +38,10 @@ def holdfast() -> Holdfast:
     if "app" in options:
         return _own_app(options["app"])
     if not apps.ready:
-        raise Misuse("holdfast() was called before all tasks are known; call it in a function, when Django is ready")
+        raise Misuse(
+            "holdfast() was called before Django has loaded all tasks; call it inside a function, after Django has "
+            "started"
+        )
     wanted = _wanted(options)
     with _LOCK:
         if _BUILT is None or _BUILT[0] != wanted:
@@ -71,10 +74,12 @@ def table(name: str) -> str:
 def _options() -> dict[str, Any]:
     options = getattr(settings, "HOLDFAST", {})
     if not isinstance(options, dict):
-        raise ImproperlyConfigured('HOLDFAST is a dictionary, such as {"database": "default"}')
+        raise ImproperlyConfigured(
+            f'HOLDFAST must be a dictionary, {got(options)}; write HOLDFAST = {{"database": "default"}}'
+        )
     if "app" in options and not options.keys() <= {"app", "database", "schema_name"}:
         raise ImproperlyConfigured(
-            'HOLDFAST takes "app" with "database" and "schema_name" alone; other settings stand where hf is made'
+            'HOLDFAST with "app" takes only "database" and "schema_name"; give other settings where you create hf'
         )
     return options
 
@@ -83,7 +88,8 @@ def _own_app(path: str) -> Holdfast:
     hf = import_app(path)
     if hf.settings.schema_name != schema_name():  # models know their tables before hf can be imported
         raise ImproperlyConfigured(
-            f'{path} has the schema {hf.settings.schema_name!r}; write HOLDFAST = {{"app": …, "schema_name": …}}, too'
+            f"{path} has the schema {hf.settings.schema_name!r}, but HOLDFAST has {schema_name()!r}; write the same "
+            'one: HOLDFAST = {"app": …, "schema_name": …}'
         )
     return hf
 

@@ -18,6 +18,7 @@ from typing import Any
 from holdfast.database.borrowed import Check, TransactionWatch, UserTransaction, ended_by_user
 from holdfast.database.statements import Record, in_format, records
 from holdfast.errors import Misuse, TransactionBroken
+from holdfast.logging import reason_of, say
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ class Django:
     def refusal(self, *, is_async: bool) -> str:
         """Say what to write instead, in a handler that is async."""
         return (
-            "Django's transactions are blocking, and the handler is async; make it a plain `def`, which runs in a "
-            "thread, or leave `using=` out and call your ORM code by `await sync_to_async(…)` before the block"
+            "Django's transactions are blocking, but the handler is async; make it a plain `def`, which runs in a "
+            "thread, or leave out `using=` and call your ORM code with `await sync_to_async(…)` before the block"
         )
 
     def __repr__(self) -> str:
@@ -119,8 +120,8 @@ class AtomicTransaction:
             raise ended_by_user()
         if self.session.needs_rollback:
             raise TransactionBroken(
-                "Django has marked this block to be rolled back, after an error or by `set_rollback(True)`; let the "
-                "error out of the block, or write `with transaction.atomic():` around what may fail"
+                "Django has marked this block for rollback, after an error or because of `set_rollback(True)`; let "
+                "the error leave the block, or write `with transaction.atomic():` around a statement that may fail"
             )
 
     def is_lost(self, error: BaseException) -> bool:
@@ -131,7 +132,9 @@ class AtomicTransaction:
         """Leave `atomic()`, which has no hooks before COMMIT, and then call what waits for it."""
         wrapper = self.session
         if wrapper.atomic_blocks[-1] is not self._atomic:
-            raise TransactionBroken("an `atomic()` inside this block was never left, as in a generator; leave it first")
+            raise TransactionBroken(
+                "an `atomic()` inside this block is still open, perhaps in a generator; leave it before the block ends"
+            )
         await check()
         hooks, wrapper.run_on_commit = wrapper.run_on_commit, []
         self._forget()
@@ -194,7 +197,7 @@ def _connection(alias: str) -> Any:
     from holdfast.database.borrowed.django import why_no_alias
 
     if (why_not := why_no_alias(alias)) is not None:
-        raise Misuse(f"{why_not}; give the alias of the database that holds the jobs")
+        raise Misuse(f"{why_not}; pass the alias of the database that holds the jobs")
     if connections[alias].in_atomic_block and connections[alias].closed_in_transaction:
         del connections[alias]
     return connections[alias]
@@ -203,16 +206,19 @@ def _connection(alias: str) -> Any:
 def _refuse_nested(wrapper: Any) -> None:
     if wrapper.in_atomic_block:
         raise Misuse(
-            "this block commits by itself, and stands inside an `atomic()` of yours, which may still roll back; open "
-            'it outside, or have hf.sync.completing() be a part of yours: `connection="default"`'
+            "this block commits by itself, but it is inside your `atomic()`, which may still roll back; open the "
+            'block outside, or make hf.sync.completing() a part of your transaction: `connection="default"`'
         )
     if not wrapper.autocommit:
-        raise Misuse("this block opens and commits `atomic()`, and Django's autocommit is turned off; turn it on first")
+        raise Misuse(
+            "Django's autocommit is off, but this block opens and commits an `atomic()` of its own; turn autocommit "
+            "on first"
+        )
 
 
 def _call(hook: Callable[[], object]) -> None:
     """Call what waits for a commit; the job is completed by now, whatever it raises."""
     try:
         hook()
-    except Exception:
-        logger.exception("on_commit_hook_failed")
+    except Exception as error:  # noqa: BLE001 - it is the user's
+        say(logger, "on_commit_hook_failed", trace=error, error=reason_of(error))

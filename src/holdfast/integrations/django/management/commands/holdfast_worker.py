@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from holdfast.errors import HoldfastError
 from holdfast.integrations.django.connections import tidy_connections
 from holdfast.integrations.django.project import holdfast
-from holdfast.supervisor.launch import OPTIONS, WorkerOption, keywords, work
+from holdfast.supervisor.launch import OPTIONS, ProcessOptions, WorkerOption, keywords, work
 
 
 class Command(BaseCommand):
@@ -28,18 +28,23 @@ class Command(BaseCommand):
                 parser.add_argument(each.flag, dest=each.name, action=flag, default=each.default, help=each.help)
                 continue
             parser.add_argument(
-                each.flag, dest=each.name, type=_converter(each), default=each.default, help=each.described
+                each.flag,
+                dest=each.name,
+                type=_converter(each),
+                default=each.default,
+                help=each.described,
+                choices=each.choices or None,
             )
 
     def handle(self, *args: Any, **given: Any) -> None:
         """Work; leave with the exit code of `holdfast worker`."""
         words = {each.name: given[each.name] for each in OPTIONS}
-        processes, health_file = words.pop("processes"), words.pop("health_file")
-        options = keywords(words.pop("queues"), **words)
-        options["middleware"] = [tidy_connections]
-        options["app"] = "holdfast.integrations.django.child:hf"
+        process = ProcessOptions.taken_from(words)
         try:
-            code = work(holdfast, options, processes=processes, health_file=health_file)
+            options = keywords(words.pop("queues"), **words)
+            options["middleware"] = [tidy_connections]
+            options["app"] = "holdfast.integrations.django.child:hf"
+            code = work(holdfast, options, process)
         except HoldfastError as error:
             raise CommandError(str(error), returncode=error.exit_code) from error
         sys.exit(code)
