@@ -18,6 +18,7 @@ import enum
 import importlib
 import inspect
 import json
+import logging
 import os
 import pkgutil
 import re
@@ -27,6 +28,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -44,7 +46,8 @@ from holdfast.client.handles import WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.errors import HoldfastError
 from holdfast.events.listeners import Listeners
-from holdfast.models import EventName
+from holdfast.log_events import EVENTS
+from holdfast.models import EventFacts, EventName
 from holdfast.settings import Settings
 from holdfast.states import MOVES, State, Status
 from holdfast.tasks.calls import CHECKS, StartOptions
@@ -57,6 +60,7 @@ from tests.support.processes import forked
 from tests.support.tables import faults as fault_table
 from tests.support.tables import guarantees as guarantee_table
 from tests.support.tables import rooms as room_table
+from tests.support.tables import sources as source_table
 from tests.test_house import SOURCE, room_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,12 +137,28 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
             timeout=60,
         )
         assert done.returncode == 0, done.stderr
-        assert not done.stderr, done.stderr
+        assert not (said := unexpected(done.stderr)), said
         return done.stdout
 
     return run
 
 
+FAILURE = re.compile(r"(Attempt \d+ of job \S+ \(task .*\) failed: |Job \S+ \(task .*\) (failed for good|is paused)).*")
+OF_A_TRACEBACK = re.compile(r"\s.*|Traceback .*:|[\w.]+(: .*)?|The above exception .*|During handling .*|")
+
+
+def unexpected(said: str) -> str:
+    """Leave out of what a program has *said* on stderr that jobs failed, with their tracebacks."""
+    left, is_trace = [], False
+    for line in said.splitlines():
+        is_failure = FAILURE.fullmatch(line) is not None
+        is_trace = is_failure or (is_trace and OF_A_TRACEBACK.fullmatch(line) is not None)
+        if not is_trace:
+            left.append(line)
+    return "\n".join(left)
+
+
+@pytest.mark.source("PQ-63")
 @pytest.mark.parametrize("page", SHOWN, ids=name_of)
 def test_what_a_page_shows_runs_and_prints_what_it_says(page: Path, tmp_path: Path, run: Callable[..., str]) -> None:
     file = tmp_path / "shop.py"
@@ -364,6 +384,7 @@ def test_a_command_of_dev_py_that_is_shown_exists(command: str) -> None:
     assert told.returncode == 0, f"{DEV_COMMANDS[command]} shows dev.py {command}"
 
 
+@pytest.mark.source("PQ-4")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_methods_events_and_settings_that_are_named_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -393,7 +414,7 @@ def test_classes_that_are_named_exist(page: Path) -> None:
     assert set(named) <= known | vars(builtins).keys() | OTHER_CLASSES
 
 
-OTHER_CLASSES = {"AsyncConnection", "AsyncSession", "TestCase", "TransactionTestCase"}
+OTHER_CLASSES = {"AsyncConnection", "AsyncSession", "QueueHandler", "TestCase", "TransactionTestCase"}
 
 
 # what exists is documented: the tables are made from the code
@@ -429,6 +450,22 @@ def errors_table() -> str:
 def events_table() -> str:
     rows = [(f"`{name}`", APPENDED_BY[name], FACTS[name]) for name in get_args(EventName)]
     return table(("event", "appended by", "its facts"), rows)
+
+
+def log_table() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            ", ".join(map(level_of, [line.level, *line.otherwise])),
+            re.sub(r"%\((\w+)\)s", r"*\1*", line.sentence),
+        )
+        for name, line in EVENTS.items()
+    ]
+    return table(("event_name", "level", "sentence"), rows)
+
+
+def level_of(number: int) -> str:
+    return logging.getLevelName(number).lower()
 
 
 def event_values_text() -> str:
@@ -475,34 +512,43 @@ APPENDED_BY = {
 
 WHO = "`by` and `reason`, if given"
 FACTS: dict[str, str] = {
-    "job:enqueued": "after `start_again`: `again`, the job that it repeats; " + WHO,
+    "job:enqueued": (
+        "`run_at`, if it is later; `blockers`, the chains that it waits for; after `start_again`: `again`, the job "
+        "that it repeats; " + WHO
+    ),
     "job:started": "`worker`",
     "job:progress": "`progress`, `message`; in a phase `phase` and `phase_progress`",
     "job:phase:completed": "`phase`, `progress` of the whole",
     "job:completed": "`continued`, the job that continues it, if one does; " + WHO,
-    "job:failed": "`reason`, `error`",
-    "job:retrying": "`reason`, `error`",
-    "job:rescheduled": "`reason`, `error`; " + WHO,
+    "job:failed": "`reason`, `error`; `blockers`, the chains that it failed by",
+    "job:retrying": "`run_at`, the time of the next attempt; `reason`, `error`",
+    "job:rescheduled": "`run_at`, unless a worker gave it back; `reason`, `error`; " + WHO,
     "job:pausing": WHO,
     "job:paused": "`reason`, `error`; " + WHO,
     "job:resumed": WHO,
     "job:cancelling": WHO,
     "job:cancelled": "`reason`, `error`; " + WHO,
-    "job:blocked": "",
-    "job:unblocked": "",
-    "job:reaped": "`reason`, `error`",
+    "job:blocked": "`blockers`, the chains that it still waits for",
+    "job:unblocked": "`blockers`, the chains that let it go",
+    "job:reaped": "`worker` that was gone; `reason`, `error`",
     "job:stale": "",
     "job:webhook:delivered": "`delivery`, the job that posted it; `event`; `subscription`, if it is for one",
     "job:webhook:failed": "`delivery`, the job that posted it; `event`; `subscription`, if it is for one; `reason`",
     "job:warning": "`error`",
     "chain:completed": "",
-    "job:deleted": "`id`, `seq`",
-    "lane:halted": "`lane`, `job` that halts it, `reason`",
+    "job:deleted": "`id`, `seq`, `chain_id`, `task`; `lane` and `parent`, if it had one",
+    "lane:halted": "`lane`, `job` that halts it, `reason`: what it raised, or why it was paused",
     "lane:paused": "`lane`; " + WHO,
     "lane:resumed": "`lane`, `job` that halted it, if one did; " + WHO,
     "queue:paused": "`queue`; `until`, in milliseconds since 1970, if it is for a time; " + WHO,
     "queue:resumed": "`queue`; " + WHO,
 }
+
+
+def test_every_fact_of_an_event_is_typed_and_documented() -> None:
+    told = {word for text in FACTS.values() for word in re.findall(r"`(\w+)`", text)} - {"start_again"}
+
+    assert told == set(EventFacts.__annotations__)
 
 
 def moves_table() -> str:
@@ -615,7 +661,9 @@ def methods_of(owner: type, short: str, names: list[str]) -> str:
 
 
 def parameters(method: Callable[..., object]) -> list[inspect.Parameter]:
-    return [each for each in inspect.signature(method).parameters.values() if each.name != "self"]
+    # what is Never takes nothing: it is there to be refused with a better text
+    given = inspect.signature(method).parameters.values()
+    return [each for each in given if each.name != "self" and each.annotation != "Never"]
 
 
 def fields_text(kind: Any) -> str:
@@ -713,13 +761,22 @@ def first_line(module: str) -> str:
     return (ast.get_docstring(tree) or "").partition("\n")[0]
 
 
+def sources_table(family: dict[str, str]) -> str:
+    return table(("line", "what it is", "shown by"), source_table.rows(family))
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "rooms": rooms_text,
     "guarantees": guarantee_table.show,
     "faults": faults_table,
+    "phase queue": partial(sources_table, source_table.PHASE_QUEUE),
+    "job chains": partial(sources_table, source_table.JOB_CHAINS),
+    "target queue": partial(sources_table, source_table.TARGET_QUEUE),
+    "defects": partial(sources_table, source_table.DEFECTS),
     "settings": settings_table,
     "errors": errors_table,
     "events": events_table,
+    "log": log_table,
     "event values": event_values_text,
     "listener methods": listener_methods_text,
     "webhook schema": webhook_schema_text,
@@ -752,6 +809,7 @@ def places() -> dict[str, tuple[Path, str]]:
     }
 
 
+@pytest.mark.source("PQ-68")
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_generated_part_is_what_the_code_says(name: str) -> None:
     page, text = places()[name]
@@ -815,6 +873,7 @@ def test_every_option_of_a_start_has_its_row_in_the_guide() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)) == CHECKS.keys()
 
 
+@pytest.mark.source("JC-99")
 def test_every_error_is_in_the_guide_of_what_to_do() -> None:
     page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -22,6 +23,7 @@ from holdfast.client.handles import (
     QueueHandle,
     WebhooksHandle,
 )
+from holdfast.log_events import EVENTS
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.sync import BlockingHoldfast
 
@@ -30,8 +32,9 @@ SOURCE = Path(holdfast.__file__).parent
 # from the ground up: a module imports from its own room or a lower one, never from a higher
 ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
-        *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention"),
-        *("signals", "threads", "runtime", "fault_points", "current_block"),
+        *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times"),
+        *("signing_keys", "texts", "version", "log_events", "logging", "keywords"),
+        *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),
     "webhooks": ("webhooks",),
@@ -48,7 +51,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "cli": ("cli", "__main__"),
     "testing": ("testing",),
 }
-PURE = ROOMS["ground"][:-5] + ROOMS["wire"]
+PURE = ROOMS["ground"][:-6] + ROOMS["wire"]
 """What knows neither clock nor thread, file, socket or database: the ground without what it is given from outside."""
 
 # the same inside the rooms that have an order of their own; in every other one there are only no circles
@@ -65,7 +68,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("rows",),
         ("reads",),
         ("log",),
-        ("lanes", "webhooks"),
+        ("delivery_backlog", "lanes", "outbox", "webhooks"),
         ("chains",),
         ("admission", "retention"),
         ("jobs",),
@@ -74,8 +77,9 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "tasks": (("calls", "phases", "signatures"), ("task",), ("pipelines",), ("registry",), ("decoder",)),
     "events": (("filters", "follower", "page_cache", "poller"), ("feed",), ("job_watch", "listeners", "sse_stream")),
     "client": (
-        ("chain_handle", "list_options", "providers", "starter", "waiter"),
-        ("transactions",),
+        ("chain_handle", "list_options", "providers", "waiter", "wrong_calls"),
+        ("starter",),
+        ("engine_parts", "transactions"),
         ("completion",),
         ("outside_completion",),
         ("verbs",),
@@ -93,6 +97,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
 SAME_NAME = {
     **dict.fromkeys(("Job", "Event", "Task"), "Django names its pages after its models"),
     "Migration": "Django looks for this name",
+    "JobFilter": "one filters log records, as Python's logging calls it, and one the lists of jobs",
 }
 """Class names that stand in more than one module, each with the reason."""
 
@@ -302,6 +307,47 @@ FORBIDDEN = {
     "random.random", "random.uniform", "random.Random", "random.SystemRandom", "uuid.uuid4", "uuid4", "uuid.uuid1",
     "secrets.token_hex", "threading.Thread", "threading.Timer", "datetime.now", "datetime.utcnow",
 }  # fmt: skip
+
+
+LOG_CALLS = {f"{name}.{level}" for name in ("logger", "log", "logging") for level in
+             ("debug", "info", "warning", "error", "exception", "critical", "log")}  # fmt: skip
+
+
+def test_every_line_of_the_log_is_said_by_its_name() -> None:
+    past_it = {name_of(path): calls_in(path) & LOG_CALLS for path in modules() if name_of(path) != "logging"}
+    said = {name for call in log_lines() for name in [getattr(call.args[1], "value", None)]}
+
+    assert not {name: found for name, found in past_it.items() if found}
+    assert said == EVENTS.keys()
+
+
+def test_a_line_of_the_log_is_given_its_facts_and_no_name_that_logging_has_taken() -> None:
+    taken = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "event_name"}
+    for call, function in log_lines().items():
+        name = ast.literal_eval(call.args[1])
+        given = {each.arg for each in call.keywords if each.arg}
+        if len(given) < len(call.keywords):  # **facts, which are written above it
+            given |= set(re.findall(r'"(\w+)": ', ast.unparse(function).replace("'", '"')))
+        wanted = set(re.findall(r"%\((\w+)\)s", EVENTS[name].sentence))
+        is_elsewhere = "**_handler_in(frame)" in ast.unparse(call)
+        assert is_elsewhere or wanted <= given, f"{name} lacks {wanted - given}"
+        assert not given & taken, name
+
+
+def log_lines() -> dict[ast.Call, ast.AST]:
+    """Find the calls of `say`, each in the function that it stands in."""
+    functions = [
+        node
+        for path in modules()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return {
+        node: function
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "say"
+    }
 
 
 def public(face: type) -> dict[str, object]:

@@ -14,6 +14,7 @@ import pytest
 from holdfast import Context, Holdfast, Tasks
 from holdfast.outcomes import Retry
 from tests.support.conditions import until
+from tests.support.log_lines import lines
 
 NewHoldfast: TypeAlias = Callable[..., Holdfast]
 
@@ -100,7 +101,7 @@ def deadlocks(url: str) -> int:
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.message for each in caplog.records]
+    return lines(caplog)
 
 
 def disconnect_all(person: psycopg.Connection[Any]) -> None:

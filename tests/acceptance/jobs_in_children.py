@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from holdfast import Holdfast, Tasks
 from holdfast.outcomes import Retry
 from holdfast.worker.attempts.context import BlockingContext
@@ -17,4 +19,4 @@ def in_child(ctx: BlockingContext, n: int) -> int:
         return n
 
 
-hf = Holdfast(tasks=[TASKS])
+hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"), tasks=[TASKS])

@@ -176,4 +176,4 @@ async def kept(ctx: Context) -> None:
     """Do nothing, and be asked about before it is marked or deleted."""
 
 
-hf = Holdfast(tasks=[TASKS])
+hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"), tasks=[TASKS])

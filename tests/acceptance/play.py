@@ -12,7 +12,7 @@ from holdfast.fault_points import VARIABLE
 from tests.acceptance.processes import until
 from tests.acceptance.scene import Scene, WorkerProcess
 
-REACHED = "crash_point_reached"
+REACHED = " is reached: "  # of the fault point; a program that has set up no logging prints no more than the sentence
 POLLING = ("--poll", "0.5")  # what a cut transaction lets go, nobody is told of
 Tables: TypeAlias = dict[str, list[tuple[Any, ...]]]
 
@@ -70,7 +70,7 @@ def until_on_stage(stage: Scene, condition: Callable[[], bool], what: str) -> No
         raise AssertionError(f"{error}; they are {stage.statuses()}; {stage.logs()}") from None
 
 
-NAMES = ("job", "event", "lane", "queue", "unique", "blocker", "phase", "delivery", "subscription", "meta")
+NAMES = ("job", "event", "lane", "queue", "unique", "blocker", "phase", "delivery", "outbox", "subscription", "meta")
 
 
 def tables(stage: Scene) -> Tables:

@@ -32,6 +32,7 @@ from tests.acceptance.jobs_of_tests import TASKS as JOBS
 from tests.acceptance.paying.runtime import CREATE
 from tests.acceptance.produce import early, job_id, late
 from tests.acceptance.steer import FIRST, SECOND, VERBS
+from tests.support.outbox import empty_outbox
 
 LEASE = 1.0
 GLANCE = 0.02
@@ -264,6 +265,21 @@ def told(hf: Holdfast) -> None:
     hf.sync.start(ends(how="done"), webhook=HOOK)
 
 
+def to_be_made(hf: Holdfast) -> None:
+    """Have two events of one job wait for their deliveries to be made, which nobody posts."""
+    hf.sync.queue(INTERNAL_QUEUE).pause()
+    hf.sync.start(ends(how="done"), id=FIRST, webhook=HOOK)
+    hf.sync.cancel(FIRST)
+    hf.sync.retry(FIRST)
+    hf.sync.cancel(FIRST)
+
+
+def are_made(hf: Holdfast) -> bool:
+    """Tell whether the two deliveries are there, the first at the head of its lane, and nothing waits any more."""
+    counts = [rows(hf, f"SELECT count(*) FROM holdfast_{name}") for name in ("outbox", "delivery", "lane")]
+    return counts == [[(0,)], [(2,)], [(1,)]]
+
+
 def is_told(hf: Holdfast) -> bool:
     """Tell whether the delivery is there, and in its lane."""
     return [rows(hf, f"SELECT count(*) FROM holdfast_{name}") for name in ("delivery", "lane")] == [[(1,)], [(1,)]]
@@ -273,6 +289,7 @@ def to_be_delivered(hf: Holdfast) -> None:
     """Have a delivery that is due."""
     hf.sync.start(ends(how="done"), id=FIRST, webhook=HOOK)
     hf.sync.cancel(FIRST)
+    empty_outbox(hf)
 
 
 def one_id(hf: Holdfast) -> None:
@@ -487,6 +504,9 @@ SCENARIOS: dict[str, Scenario] = {
     "go on": replace(AT_ITS_END, prepare=started(job("goes on"))),
     "complete, told": replace(
         AT_ITS_END, prepare=told, is_done=is_told, act=lambda hf: asyncio.run(_work(hf, is_told)),
+    ),
+    "make deliveries": Scenario(
+        ("outbox.deliver",), to_be_made, lambda hf: asyncio.run(_work(hf, are_made)), are_made,
     ),
     "deliver": Scenario(
         (*EXCHANGE, "claiming.admit_and_claim", "deliver.after_post"), to_be_delivered, work, all_ended, holds=one_id,

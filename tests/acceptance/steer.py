@@ -16,6 +16,7 @@ from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import admission
 from tests.acceptance.jobs_of_tests import kept, quick
 from tests.acceptance.produce import job_id
+from tests.support.outbox import empty_outbox
 
 FIRST, SECOND = job_id("first"), job_id("second")
 LANE = "lane"
@@ -105,6 +106,7 @@ def delivered(hf: Holdfast) -> None:
     hf.sync.queue(INTERNAL_QUEUE).pause()
     a_job(hf, webhook=HOOK)
     hf.sync.cancel(FIRST)
+    empty_outbox(hf)
     hf.sync.cancel(only_delivery(hf))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import itertools
+import os
 import time
 
 from holdfast import Context, Holdfast, Tasks
@@ -114,5 +115,5 @@ def sits_in_a_child(ctx: BlockingContext) -> str:
         return tx.finish("stopped")
 
 
-hf = Holdfast(tasks=[TASKS])
-with_children = Holdfast(tasks=[TASKS, CHILD_TASKS])
+hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"), tasks=[TASKS])
+with_children = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"), tasks=[TASKS, CHILD_TASKS])

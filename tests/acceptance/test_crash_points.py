@@ -45,6 +45,7 @@ ALWAYS: set[Way] = {
 WALKS = ways({name: each for name, each in SCENARIOS.items() if not each.needs})
 
 
+@pytest.mark.source("DF-35")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("name", "database", "mode"), places(WALKS, ALWAYS))
 def test_whatever_happens_at_a_point_loses_and_doubles_nothing(

@@ -19,7 +19,7 @@ from tests.acceptance.processes import is_running, until
 from tests.disk.read_only import obey_modes
 
 SCRIPT = Path(dev.__file__)
-PROJECT = ("src", "requirements", "tests", "dev.py", "pyproject.toml", "LICENSE", "README.md")
+PROJECT = ("src", "requirements", "tests", "dev.py", "pyproject.toml", "hatch_build.py", "LICENSE", "README.md")
 
 
 def run_dev(*arguments: str, script: Path = SCRIPT, cwd: Path = Path("/"), **variables: str) -> str:
@@ -103,6 +103,7 @@ def test_an_old_python_starts_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert started == ["/bin/python3.13", ["/bin/python3.13", str(SCRIPT), "test", "-x"]]
 
 
+@pytest.mark.source("PQ-56")
 def test_an_old_python_alone_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "find_newer_python", lambda: "")
 

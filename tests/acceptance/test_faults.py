@@ -56,6 +56,7 @@ LEASE = 1.0
 OUTAGES = pytest.mark.parametrize(("lease", "seconds"), [(5.0, 0.6), pytest.param(1.0, 7.0, marks=pytest.mark.long)])
 
 
+@pytest.mark.source("DF-20")
 async def test_handlers_that_hold_every_connection_cost_no_lease_and_no_cancel(
     new_holdfast: NewHoldfast, empty_url: str
 ) -> None:

@@ -116,6 +116,7 @@ def worker_whose_clock_is_wrong(stage: Scene, library: Path, offset: str) -> Wor
     return stage.workers[-1]
 
 
+@pytest.mark.source("DF-25")
 @pytest.mark.long
 def test_workers_whose_clocks_are_wrong_by_hours_do_as_the_others_do(stage: Scene) -> None:
     """F-40, I-17: no lease, no backoff and no due time is judged by them."""

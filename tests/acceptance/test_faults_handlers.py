@@ -95,7 +95,7 @@ def test_a_handler_that_lets_no_other_thread_run_past_its_lease_completes_nothin
     stage.until_all("completed")
 
     assert first.is_alive
-    assert f"worker={completed_by} " not in first.said
+    assert f"Worker {completed_by} " not in first.said
     stage.assert_each_completed_once()
     attempts = dict(stage.rows("SELECT id, attempt FROM holdfast_job"))
     assert attempts == {str(job): 2, str(late): 1}

@@ -24,6 +24,7 @@ from tests.conftest import SCHEMA
 from tests.support.conditions import until
 from tests.support.faults.fault_proxy import FaultProxy
 from tests.support.faults.lossy_network import LossyNetwork, NoNamespace, lossy_network
+from tests.support.log_lines import name_of
 
 # what a busy machine may add to a promised time
 NOISE = 10.0
@@ -218,7 +219,7 @@ async def test_results_that_miss_their_deadline_together_are_written_in_smaller_
         await results.all_return_over_a_slow_line(beside, proxy)
         await until_counts(beside, 60, completed=COUNT)
 
-    missed = [each.__dict__ for each in caplog.records if each.message == "exchange_not_answered"]
+    missed = [each.__dict__ for each in caplog.records if name_of(each) == "exchange_not_answered"]
     assert missed[0]["jobs"] > 1
     assert missed[0]["bytes"] > LINE
     assert "the database did not answer within 1 s" in missed[0]["reason"]

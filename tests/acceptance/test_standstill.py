@@ -109,7 +109,7 @@ def test_who_stands_still_with_the_right_to_write_is_named_and_keeps_it_until_it
 
     with pytest.raises(Busy, match=had_it_last):
         shop.start(quick())
-    until(lambda: 'worker_store_trouble level=warning reason="the right to write' in heir.said, "it says so", NOISE)
+    until(lambda: "cannot use the database: Busy: the write lock was not free" in heir.said, "it says so", NOISE)
     until(lambda: shop.rows(LEASED, id=str(job)) == [(0,)], "the lease ends", LEASE + NOISE)
     assert had_it_last in heir.said
     assert "worker_store_answers" not in heir.said

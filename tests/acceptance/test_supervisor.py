@@ -80,6 +80,7 @@ def supervised(stage: Scene) -> Iterator[Any]:
             os.kill(each, signal.SIGKILL)
 
 
+@pytest.mark.source("PQ-1", "JC-31")
 @on_sqlite
 def test_two_processes_share_the_work_are_replaced_when_killed_and_drain_together(
     stage: Scene, supervised: Any
@@ -100,7 +101,7 @@ def test_two_processes_share_the_work_are_replaced_when_killed_and_drain_togethe
     assert {each["job"] for each in again} == {job for job, process in runners.items() if process == victim}
     assert {each["process"] for each in again}.isdisjoint({victim, other})
     assert min(each["at"] for each in again) - killed > 1  # and so it was not started sooner
-    assert f'pid={victim} how="killed by SIGKILL"' in started.said
+    assert f"pid {victim}, has ended: killed by SIGKILL" in started.said
     started.until_states("working", "working")
     assert holdfast("health", str(stage.directory / "health.json"), cwd=stage.directory).returncode == 0
 
@@ -142,7 +143,7 @@ def test_an_application_that_cannot_be_used_is_told_at_once_and_is_not_imported_
     assert told.returncode == 2
     assert "module 'shop' has no 'jobs'" in told.stderr
     assert "process_starts_again" not in told.stderr
-    started = set(re.findall(r"process_started place=\d pid=(\d+)", told.stderr))
+    started = set(re.findall(r"Started worker process \d, pid (\d+)", told.stderr))
     assert set((tmp_path / "imported").read_text().split()) <= started
     assert len(started) == 2
 
@@ -164,7 +165,7 @@ def test_a_worker_alone_has_a_health_file_and_tells_systemd_too(stage: Scene, sy
     until(lambda: hear(systemd, "STATUS")["STATUS"] == "1 working; 1 job running", "systemd hears of the job")
     assert holdfast("health", str(file), cwd=stage.directory).returncode == 0
     worker.send(signal.SIGUSR1)
-    until(lambda: 'process_health is="process 1, working' in worker.said, "its health is logged")
+    until(lambda: "Health: process 1, working" in worker.said, "its health is logged")
     worker.send(signal.SIGTERM)
     assert hear(systemd, "STOPPING") == {"STOPPING": "1"}
     assert hear(systemd, "STATUS")["STATUS"] == "1 draining; 1 job running"
@@ -189,9 +190,9 @@ def test_twenty_long_jobs_complete_beside_one_that_takes_its_processes_down(stag
     assert set(stage.completions().values()) == {1}
     assert len(deaths(stage)) == 3
     assert started.process.is_alive
-    assert started.said.count('how="exit code 9"') == 2  # the third time it runs in a child process
+    assert started.said.count("has ended: exit code 9") == 2  # the third time it runs in a child process
     assert started.said.count("child_died") == 1
-    waits = [float(each) for each in re.findall(r"process_starts_again place=\d seconds=([\d.]+)", started.said)]
+    waits = [float(each) for each in re.findall(r"process \d starts again in ([\d.]+) s", started.said)]
     assert len(waits) == 2
     assert min(waits) >= 1
     started.until_states("working", "working")
@@ -209,7 +210,7 @@ def test_without_a_database_all_are_tried_again_until_it_is_there(own_server: Po
         stop(own_server)
         process = stage.worker("--processes", "2", "--health-file", file, waits=False, HOLDFAST_DEADLINE_SECONDS="1")
         supervised = Supervised(stage, process)
-        until(lambda: process.said.count('how="exit code 5"') >= 4, "both are tried again", 60)
+        until(lambda: process.said.count("has ended: exit code 5") >= 4, "both are tried again", 60)
         supervised.until_states("down", "down")
 
         told = holdfast("health", file, cwd=tmp_path)
@@ -265,6 +266,7 @@ def test_what_is_not_done_in_the_grace_time_is_given_back_by_every_process(stage
     assert stage.statuses() == {"pending": 4}
 
 
+@pytest.mark.source("DF-34")
 @pytest.mark.long
 @on_both
 def test_a_rolling_restart_completes_what_runs_and_loses_nothing(stage: Scene, supervised: Any) -> None:

@@ -67,6 +67,7 @@ def test_ten_suspects_in_children_leave_every_slot_to_the_others(stage: Scene) -
     assert set(stage.rows("SELECT crashes FROM holdfast_job")) == {(0,), (2,)}
 
 
+@pytest.mark.source("DF-8")
 @on_both
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.long), True], ids=["exit", "SIGKILL"])
 def test_a_job_that_kills_its_process_is_poison_within_three_deaths_and_its_neighbours_complete(

@@ -41,6 +41,7 @@ def on_both_but(later: str) -> pytest.MarkDecorator:
 NOISE = 3.0
 
 
+@pytest.mark.source("DF-9")
 @on_both
 def test_the_jobs_of_a_killed_worker_run_again_in_time(
     stage: Scene, stage_database: tuple[str, dict[str, str]], record_property: Callable[[str, object], None]
@@ -86,7 +87,7 @@ def test_a_worker_stopped_past_its_lease_is_fenced_when_it_goes_on(stage: Scene)
 
     stage.assert_each_completed_once()
     ((worker,),) = stage.rows("SELECT completed_by FROM holdfast_job")
-    assert f"worker={worker} pid={heir.id}" in heir.said
+    assert f"Worker {worker} (pid {heir.id}," in heir.said
     (reason,) = told_to_stop(stage, zombie)
     assert reason in ("error", "taken_by_another_worker")  # by its own clock, or by the row: whichever it reads first
     assert zombie.is_alive
@@ -96,6 +97,7 @@ def told_to_stop(stage: Scene, worker: WorkerProcess) -> list[str]:
     return [each["aborted"] for each in stage.notes("end") if each["process"] == worker.id and each["aborted"]]
 
 
+@pytest.mark.source("DF-37")
 @on_both_but("postgres")
 def test_a_blocked_event_loop_keeps_its_lease_and_is_reported(stage: Scene) -> None:
     """F-09, I-19."""
@@ -112,7 +114,7 @@ def test_a_blocked_event_loop_keeps_its_lease_and_is_reported(stage: Scene) -> N
     stage.assert_each_completed_once()
     assert not rerun(stage)
     assert blocked.said.count("event_loop_blocked") == 1
-    assert f"job={job} task=blocks_the_loop" in blocked.said
+    assert f"by job {job} (task blocks_the_loop), " in blocked.said
     assert "time.sleep(seconds)" in blocked.said
     until(lambda: "event_loop_answers" in blocked.said, "the loop is said to answer again")
 
@@ -200,6 +202,7 @@ def test_open_transactions_of_callers_hold_nobody_up_and_strand_nothing(stage: S
     assert not overlaps([each for each in stage.notes() if each["lane"]])
 
 
+@pytest.mark.source("PQ-53", "TQ-32")
 @on_both
 def test_the_first_signal_drains_and_leaves_no_running_row(stage: Scene) -> None:
     """F-06, I-30, I-50."""
@@ -244,6 +247,7 @@ def test_a_cancel_is_heard_while_the_worker_drains(stage: Scene) -> None:
     assert stage.statuses() == {"cancelled": 1}
 
 
+@pytest.mark.source("TQ-33")
 @on_sqlite
 def test_a_second_signal_ends_the_process_at_once(stage: Scene) -> None:
     """F-06, I-50."""

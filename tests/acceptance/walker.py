@@ -50,7 +50,7 @@ from tests.support.log_rows import as_events
 
 SECONDS = 50.0
 TABLE = Path(__file__).with_name("points.json")
-NAMES = ("job", "event", "lane", "queue", "unique", "blocker", "phase", "delivery", "subscription", "meta")
+NAMES = ("job", "event", "lane", "queue", "unique", "blocker", "phase", "delivery", "outbox", "subscription", "meta")
 DECISIVE = (
     "job:completed", "job:enqueued", "job:cancelled", "job:failed", "job:deleted", "job:stale", "job:phase:completed",
     "chain:completed", "chain:cancelled", "lane:paused", "lane:resumed", "queue:paused", "queue:resumed",
@@ -379,7 +379,7 @@ class Flag(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take note of it."""
-        if record.msg == "crash_point_reached":
+        if record.__dict__.get("event_name") == "crash_point_reached":
             self._path.touch()
 
 
@@ -397,7 +397,7 @@ def summary(hf: Holdfast) -> dict[str, Any]:
         "events": {name: events[name] for name in DECISIVE if events[name]},
         "rows": {
             name: rows(hf, f"SELECT count(*) FROM holdfast_{name}")[0][0]
-            for name in ("lane", "unique", "blocker", "delivery", "subscription", "phase")
+            for name in ("lane", "unique", "blocker", "delivery", "outbox", "subscription", "phase")
         },
         "most_completions": max(Counter(rows(hf, COMPLETED)).values(), default=0),
     }

@@ -98,12 +98,14 @@ def supervise(directory: Path, processes: int, grace: float, terminal: str | Non
     """Be the supervisor, in a session of its own on *terminal*."""
     import ctypes
 
+    from holdfast.logging import LogOptions, set_up_logging
     from holdfast.supervisor import reporting, supervisor
 
     ctypes.CDLL(None).prctl(TAKE_IN_ORPHANS, 1)  # as the first process of a container does
     if terminal is not None:
         os.setsid()
         os.dup2(os.open(terminal, os.O_RDWR), 0)  # the first one that is opened is that of the session
+    set_up_logging(LogOptions())
     told = reporting.Reporting(directory / "health.json", reporting.Notifier.from_environment(os.environ))
     return supervisor.supervise(processes, grace, told)
 

@@ -16,8 +16,9 @@ from holdfast.errors import Misuse
 from holdfast.supervisor.health import HealthReport, ProcessReport, is_stuck, problems, summary
 from holdfast.supervisor.reporting import HealthFile, Notifier, Reporting
 from holdfast.supervisor.worker_process import SupervisorPipe
-from holdfast.worker.health import Health
+from holdfast.worker.health import Health, ReceiverHealth
 from tests.cli.test_worker import holdfast
+from tests.support.log_lines import lines
 from tests.support.processes.listening_systemd import listening_systemd
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -118,7 +119,8 @@ def _shifted(value: Any, shift: timedelta) -> Any:
 
 def test_the_command_tells_of_each_process_and_that_all_is_well(tmp_path: Path) -> None:
     children = {"idle": 1, "busy": 2, "starting": 1, "failing_since": None}
-    fresh(tmp_path / "health.json", working(stubborn=["a", "b"], children=children))
+    silent = {"receiver": "hooks.example:443/…", "since": None, "is_silent": True, "under_way": 1, "put_off": 12}
+    fresh(tmp_path / "health.json", working(stubborn=["a", "b"], children=children, receivers=[silent]))
 
     told = holdfast("health", "health.json", cwd=tmp_path)
 
@@ -126,7 +128,9 @@ def test_the_command_tells_of_each_process_and_that_all_is_well(tmp_path: Path) 
     verdict, process = told.stdout.splitlines()
     assert verdict == "healthy: 1 working; 3 jobs running"
     assert process.startswith("process 1, working, pid 7, 3 running, listening, asked for work ")
-    assert process.endswith("2 of 4 children busy, 2 that do not stop")
+    assert process.endswith(
+        "2 of 4 children busy, 2 that do not stop, webhook receiver hooks.example:443/… silent for 0 s (12 put off)"
+    )
 
 
 def test_the_command_names_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
@@ -142,7 +146,10 @@ def test_the_command_names_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None
 def test_liveness_is_only_about_what_a_restart_would_mend(tmp_path: Path, text: str, code: int) -> None:
     fresh(tmp_path / "health.json", (STUCK | TROUBLED)[text])
 
-    assert holdfast("health", "health.json", "--liveness", cwd=tmp_path).returncode == code
+    told = holdfast("health", "health.json", "--liveness", cwd=tmp_path)
+
+    assert told.returncode == code
+    assert told.stdout.startswith("not healthy: " if code else "no restart needed, but not healthy: ")
 
 
 def test_as_json_it_is_the_report_with_the_verdict(tmp_path: Path) -> None:
@@ -184,6 +191,20 @@ def test_a_health_file_is_always_a_whole_one_and_gone_at_the_end(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_health_file_is_for_its_owner_and_follows_no_link(tmp_path: Path) -> None:
+    """A7."""
+    path, precious = tmp_path / "health.json", tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / ".health.json.new").symlink_to(precious)
+    path.symlink_to(precious)
+
+    Reporting(path, None).begin(report())
+
+    assert precious.read_text() == "precious"
+    assert not path.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_health_file_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match=r"cannot write the health file .*No such file or directory"):
         Reporting(tmp_path / "nowhere" / "health.json", None).begin(report())
@@ -200,7 +221,7 @@ def test_a_health_file_that_cannot_be_written_any_more_is_said_once(
     for _ in range(3):
         file.write(report())
 
-    assert [each.message for each in caplog.records] == ["health_file_not_written"]
+    assert lines(caplog) == ["health_file_not_written"]
 
 
 def test_systemd_is_not_told_that_we_live_if_we_are_stuck(tmp_path: Path) -> None:
@@ -288,9 +309,9 @@ def test_a_line_is_written_whole_however_much_is_to_be_said() -> None:
     reading, writing = os.pipe()
     line = SupervisorPipe(3, writing)
     try:
-        assert line.write(
-            health(stubborn=tuple(f"{n:036}" for n in range(9_000)), trouble="\ud800" + "\U0001f600" * 9_000), 2.0
-        )
+        silent = ReceiverHealth(receiver="h" * 253 + ":443/…", since=NOW, is_silent=True, under_way=8, put_off=9_999)
+        stubborn, trouble = tuple(f"{n:036}" for n in range(9_000)), "\ud800" + "\U0001f600" * 9_000
+        assert line.write(health(stubborn=stubborn, trouble=trouble, receivers=(silent,) * 1_000), 2.0)
 
         told = os.read(reading, 65_536)
         assert told.endswith(b"\n")

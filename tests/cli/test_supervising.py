@@ -197,6 +197,7 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
                 os.kill(int(note["pid"]), signal.SIGKILL)
 
 
+@pytest.mark.source("DF-32")
 def test_a_process_that_ends_is_started_again_after_a_second_and_then_two(supervise: Supervise) -> None:
     supervised = supervise("work", "fall--9 fall-1")
     until(lambda: len(supervised.pids(2)) == 3, "the second one is started again and again", 40)
@@ -204,9 +205,9 @@ def test_a_process_that_ends_is_started_again_after_a_second_and_then_two(superv
     assert 1.0 <= supervised.waits(2)[0] < supervised.waits(2)[1]
     assert supervised.waits(2)[1] >= 2.0
     assert len(supervised.pids(1)) == 1
-    ended = f'process_ended level=warning place=2 pid={supervised.pids(2)[0]} how="killed by SIGKILL"'
+    ended = f"WARNING Worker process 2, pid {supervised.pids(2)[0]}, has ended: killed by SIGKILL [process_ended]"
     assert ended in supervised.said
-    assert 'how="exit code 1"' in supervised.said
+    assert "has ended: exit code 1" in supervised.said
 
 
 def test_one_that_could_not_reach_its_database_is_started_again(supervise: Supervise) -> None:
@@ -365,8 +366,8 @@ def test_sigusr1_has_the_health_of_each_logged(supervise: Supervise) -> None:
     supervised.send(signal.SIGUSR1)
 
     supervised.until_said("process_health", 2)
-    assert f'process_health is="process 1, working, pid {supervised.pids(1)[0]}, 1 running' in supervised.said
-    assert 'process_health is="process 2, starting' in supervised.said
+    assert f"Health: process 1, working, pid {supervised.pids(1)[0]}, 1 running" in supervised.said
+    assert "Health: process 2, starting" in supervised.said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no other process than the first one takes in orphans")
@@ -389,7 +390,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(supervise: Supervise) -
     limits = resource.prlimit(supervised.process.pid, resource.RLIMIT_NOFILE)
 
     resource.prlimit(supervised.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-    supervised.until_said('process_not_started level=error place=1 reason="Too many open files"')
+    supervised.until_said("Worker process 1 could not be started: OSError: [Errno 24] Too many open files")
     before = len(supervised.pids(1))
     resource.prlimit(supervised.process.pid, resource.RLIMIT_NOFILE, limits)
 

@@ -23,6 +23,7 @@ from holdfast.cli import main
 from holdfast.runtime import wall_ms
 from holdfast.settings import secret_key
 from holdfast.webhooks import sign
+from tests.support.outbox import empty_outbox
 from tests.support.processes import forked
 
 COMMAND = str(Path(sys.executable).with_name("holdfast"))
@@ -103,6 +104,20 @@ def test_a_subscription_is_made_seen_disabled_enabled_and_removed(database: str,
 
 
 @on_file
+def test_adding_under_a_name_twice_makes_one_subscription(database: str, webhooks: Command) -> None:
+    first = webhooks("add", "https://example.com/hooks", "--name", "billing").stdout
+    again = webhooks("add", "https://example.org/hooks", "--name", "billing").stdout
+    (listed,) = webhooks.read("list")
+    line = webhooks("list").stdout
+    removed = webhooks("remove", "billing")
+
+    assert first == again
+    assert (listed["name"], listed["url"]) == ("billing", "https://example.org/hooks")
+    assert line.startswith(f"{first.strip()} billing https://example.org/hooks: job:completed")
+    assert (removed.returncode, webhooks.read("list")) == (0, [])
+
+
+@on_file
 def test_deliveries_are_listed_and_delivered_once_more(database: str, webhooks: Command) -> None:
     hf = Holdfast(database)
 
@@ -113,6 +128,7 @@ def test_deliveries_are_listed_and_delivered_once_more(database: str, webhooks: 
     with hf.sync as face:
         chain = face.start(greet(), webhook="https://example.com/hooks")
         face.cancel(chain)
+        empty_outbox(hf)
         (delivery,) = face.webhooks.deliveries()
         face.cancel(delivery.id)
 
@@ -133,8 +149,8 @@ def test_what_is_wrong_is_told_in_one_line_with_its_exit_code(database: str, web
     unknown = webhooks("add", "https://example.com/", "--event", "job:dreamt")
 
     assert (bad.returncode, missing.returncode, unknown.returncode) == (2, 3, 2)
-    assert bad.stderr.startswith("holdfast: webhooks are not sent to http://127.0.0.1/…: it is not https")
-    assert missing.stderr.count("\n") == unknown.stderr.count("\n") == 1
+    assert "\nholdfast: webhooks are not sent to http://127.0.0.1/…: it is not https" in bad.stderr
+    assert missing.stderr.count("\n") == unknown.stderr.count("\n") == 2  # the database, and the error
 
 
 def test_a_secret_is_printed_and_new_each_time(webhooks: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -58,12 +59,12 @@ def shop(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        ("shop", "write module:attribute"),
-        (":jobs", "write module:attribute"),
-        ("shpo:jobs", "there is no module 'shpo' here"),
+        ("shop", "is not the import path of an object: write module, colon, name"),
+        (":jobs", "is not the import path of an object: write module, colon, name"),
+        ("shpo:jobs", "there is no module 'shpo' in "),
         ("shop.jobs:hf", "there is no module 'shop.jobs'"),
-        ("shop:hf", "has no 'hf'; there is jobs"),
-        ("shop:number", "is of type int, not Holdfast; there is jobs"),
+        ("shop:hf", "has no 'hf'; did you mean shop:jobs?"),
+        ("shop:number", "shop:number is a int, not a Holdfast object; did you mean shop:jobs?"),
     ],
 )
 def test_a_wrong_place_is_one_line_that_says_what_to_write(shop: Path, place: str, says: str) -> None:
@@ -77,7 +78,7 @@ def test_a_wrong_place_is_one_line_that_says_what_to_write(shop: Path, place: st
 def test_a_module_that_cannot_be_imported_shows_why(shop: Path) -> None:
     told = holdfast("worker", "broken:hf", cwd=shop)
 
-    assert told.returncode == 1
+    assert told.returncode == 2
     assert "No module named 'not_installed_anywhere'" in told.stderr
 
 
@@ -87,7 +88,7 @@ def test_a_database_that_cannot_be_reached_is_one_line(shop: Path) -> None:
     told = holdfast("worker", "away:jobs", cwd=shop, HOLDFAST_DEADLINE_SECONDS="1")
 
     assert told.returncode == 5
-    assert told.stderr.startswith(("holdfast:", "database_unavailable"))
+    assert "holdfast: the database" in told.stderr
     assert "Traceback" not in told.stderr
 
 
@@ -169,3 +170,80 @@ def test_a_worker_that_has_drained_ends_with_0_even_if_the_interpreter_ends_slow
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(20) == 0
+
+
+SPEAKING = """
+import logging, os, signal
+from holdfast import Holdfast, Retry
+{setup}
+hf = Holdfast("jobs.db")
+log = logging.getLogger("shop")
+
+@hf.task(name="pack", retry=Retry.never())
+async def pack(order: int) -> None:
+    log.info("packing %s", order)
+    raise ValueError("no box")
+
+@hf.task(name="leave", run_in="process")
+def leave(worker: int) -> None:
+    log.info("leaving")
+    os.kill(worker, signal.SIGTERM)
+
+@hf.task(name="lead")
+async def lead() -> None:
+    await hf.start(leave(worker=os.getpid()))
+
+if __name__ == "__main__":
+    hf.sync.start(pack(order=7))
+    hf.sync.start(lead())
+    hf.sync.close()
+"""
+
+
+def speaking_worker(place: Path, *options: str, setup: str = "") -> list[str]:
+    """Run a worker in *place* whose one job fails and whose other ends it; give the lines of its log."""
+    (place / "shop.py").write_text(SPEAKING.format(setup=setup))
+    forked.run([sys.executable, "shop.py"], check=True, cwd=place, timeout=60)
+    told = holdfast("worker", "shop:hf", *options, cwd=place)
+    assert told.returncode == 0, told.stderr
+    return told.stderr.splitlines()
+
+
+def test_a_failing_job_is_seen_in_the_terminal_and_the_application_is_heard(tmp_path: Path) -> None:
+    """B1."""
+    said = speaking_worker(tmp_path)
+
+    (failed,) = [n for n, line in enumerate(said) if line.endswith("failed for good in attempt 1 (attempts used up): "
+                                                                  "ValueError: no box [job_failed]")]  # fmt: skip
+    assert said[failed + 1] == "    Traceback (most recent call last):"
+    assert 'raise ValueError("no box")' in said[failed + 3]
+    (banner,) = [line for line in said if line.endswith("[worker_started]")]
+    assert f"started on {tmp_path}/jobs.db: 100 slots, queues default, tasks lead, leave, pack" in banner
+    (own,) = [line for line in said if "shop: packing 7 [job " in line]
+    assert own.endswith(" task pack attempt 1]")
+    assert [line for line in said if "shop: leaving [job " in line]  # of a child process
+    assert said[-2].endswith("[worker_stopped]")
+
+
+def test_log_lines_are_json_if_they_are_asked_for(tmp_path: Path) -> None:
+    """B1."""
+    said = [json.loads(line) for line in speaking_worker(tmp_path, "--log-format", "json", "--log-level", "warning")]
+
+    (failed,) = said
+    assert (failed["event_name"], failed["level"], failed["task"], failed["attempt"]) == (
+        "job_failed",
+        "error",
+        "pack",
+        1,
+    )
+    assert failed["message"].endswith(": ValueError: no box")
+    assert "raise ValueError" in failed["traceback"]
+
+
+def test_an_application_that_sets_up_logging_keeps_it(tmp_path: Path) -> None:
+    """B1."""
+    said = speaking_worker(tmp_path, setup='logging.basicConfig(format="OWN %(message)s", level="INFO")')
+
+    assert {"OWN packing 7", "OWN leaving"} <= set(said)
+    assert [line for line in said if line.startswith("OWN Job ") and line.endswith("ValueError: no box")]
+    assert not [line for line in said if "[worker_started]" in line]

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.errors import Unavailable, UnknownOutcome
 from tests.acceptance.processes import until
 from tests.store.notes import add, held, is_sound, new_store, numbers, waiting

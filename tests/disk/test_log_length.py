@@ -11,13 +11,15 @@ from typing import TypeAlias
 import pytest
 
 from holdfast import Busy, Holdfast
-from holdfast.database.sqlite import SqliteStore, wal
+from holdfast.database.sqlite import wal
 from holdfast.database.sqlite.file_locks import FileLock
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Tx
 from holdfast.worker.upkeep import reaper
 from tests.acceptance.processes import until as wait_until
 from tests.store.notes import add, is_sound, new_store, numbers
 from tests.support.conditions import until
+from tests.support.log_lines import lines
 
 NewHoldfast: TypeAlias = Callable[..., Holdfast]
 
@@ -100,7 +102,7 @@ def test_a_log_that_a_stuck_reader_keeps_is_said_once_and_emptied_once_he_is_gon
     store.tidy()
 
     assert kept >= TOO_LONG
-    assert [each.message for each in caplog.records] == ["sqlite_log_too_long", "sqlite_log_short_again"]
+    assert lines(caplog) == ["sqlite_log_too_long", "sqlite_log_short_again"]
     assert caplog.records[0].bytes >= TOO_LONG  # type: ignore[attr-defined]
 
 

@@ -14,6 +14,7 @@ from tests.support.ways import Way
 from tests.test_docs import FACTS
 
 
+@pytest.mark.source("PQ-36", "PQ-37")
 @pytest.mark.parametrize("way", ["sqlite-async", "postgres-async"], indirect=True)
 async def test_an_event_says_what_the_reference_page_says_and_nothing_else(way: Way) -> None:
     reader = await LogReader.from_now(way)

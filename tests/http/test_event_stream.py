@@ -55,6 +55,7 @@ def jobs_in(snapshot: Message) -> list[str]:
 # where it begins
 
 
+@pytest.mark.source("PQ-43")
 async def test_it_begins_with_the_jobs_and_goes_on_behind_them(way: Way) -> None:
     first = await start(way)
 
@@ -71,6 +72,7 @@ async def test_it_begins_with_the_jobs_and_goes_on_behind_them(way: Way) -> None
     assert (job["id"], job["task"], job["input"], job["status"]) == (str(second), "greet", {"name": "Bob"}, "pending")
 
 
+@pytest.mark.source("PQ-43")
 async def test_what_commits_between_the_snapshot_and_the_first_look_is_not_missed(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,7 @@ async def _start_internal(tx: Tx) -> None:
 # resuming
 
 
+@pytest.mark.source("PQ-44")
 async def test_it_is_resumed_behind_any_message_without_a_gap_or_a_double(way: Way) -> None:
     async with listening(way) as reader:
         await reader.next()
@@ -177,6 +180,7 @@ async def test_it_is_resumed_behind_any_message_without_a_gap_or_a_double(way: W
         await way.face.delete(last)
 
 
+@pytest.mark.source("DF-39")
 async def test_what_commits_while_nobody_reads_comes_when_it_is_resumed(way: Way) -> None:
     async with listening(way) as reader:
         await reader.next()
@@ -204,6 +208,7 @@ async def test_an_id_that_is_none_gives_a_reset_and_a_snapshot(way: Way) -> None
         assert ids_of([await reader.next()]) == [str(later)]
 
 
+@pytest.mark.source("PQ-44")
 async def test_an_id_of_another_database_gives_a_reset_and_a_snapshot(way: Way) -> None:
     here = SeqCursor("beef", 1) if way.database == "sqlite" else SnapshotCursor("beef", Snapshot(1_000_000))
     there = SnapshotCursor("beef", Snapshot(1_000_000)) if way.database == "sqlite" else SeqCursor("beef", 1)
@@ -252,6 +257,7 @@ async def test_a_stream_whose_log_becomes_another_goes_on_behind_a_reset_and_a_s
 # the ping
 
 
+@pytest.mark.source("PQ-41")
 async def test_silence_is_broken_by_a_ping_with_the_time_and_no_id_of_its_own(way: Way) -> None:
     async with listening(way, ping_seconds=0.02) as reader:
         await reader.begun()
@@ -449,6 +455,7 @@ async def test_a_stream_that_breaks_off_gives_what_it_has_first(way: Way) -> Non
 # what is left of it
 
 
+@pytest.mark.source("PQ-45")
 async def test_closing_leaves_no_follower(way: Way) -> None:
     followers = way.hf._feed.here._followers
     readers = []

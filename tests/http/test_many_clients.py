@@ -50,6 +50,7 @@ class Emitter:
             await until(lambda: self.count - crowd.seen < self._ahead, "the clients keep up", 60)
 
 
+@pytest.mark.source("DF-39")
 @pytest.mark.parametrize(
     ("database", "clients", "ahead", "seconds"),
     [

@@ -372,7 +372,7 @@ def test_a_step_that_this_release_does_not_know_is_refused(shop: Shop) -> None:
     unknown = code_number("sqlite") + 7
     shop.revise("a1", f"holdfast_tables.upgrade({unknown})")
 
-    with pytest.raises(Misuse, match=f"not {unknown}; install the release"):
+    with pytest.raises(Misuse, match=f"not step {unknown}; install the release"):
         shop.upgrade()
 
     assert shop.tables() == []

@@ -13,6 +13,7 @@ from holdfast import Holdfast, NotMigrated
 from holdfast.cli.worker import worker
 from holdfast.integrations.django import tidy_connections
 from holdfast.integrations.django.management.commands import holdfast_worker
+from holdfast.supervisor.launch import ProcessOptions
 from tests.integrations.django_site import on_sqlite
 
 
@@ -21,8 +22,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a worker is to serve, in the place of one that runs until it is told to stop."""
     served: list[Any] = []
 
-    def work(find: Callable[[], Holdfast], options: Any, **how: Any) -> int:
-        served.append((find(), options, how))
+    def work(find: Callable[[], Holdfast], options: Any, process: ProcessOptions) -> int:
+        served.append((find(), options, process))
         return 5
 
     monkeypatch.setattr(holdfast_worker, "work", work)
@@ -43,6 +44,7 @@ def test_it_serves_the_project_and_leaves_with_the_code_of_the_worker(site: Hold
             "holdfast_worker",
             *("--queues", "mail, reports", "--concurrency", "7", "--grace", "1.5", "--no-webhooks"),
             *("--processes", "2", "--health-file", "health.json", "--children", "3", "--child-jobs", "50"),
+            *("--log-level", "debug", "--log-format", "json"),
         )
 
     assert left.value.code == 5
@@ -62,7 +64,7 @@ def test_it_serves_the_project_and_leaves_with_the_code_of_the_worker(site: Hold
                 "middleware": [tidy_connections],
                 "app": "holdfast.integrations.django.child:hf",
             },
-            {"processes": 2, "health_file": Path("health.json")},
+            ProcessOptions(processes=2, health_file=Path("health.json"), log_level="debug", log_format="json"),
         )
     ]
 

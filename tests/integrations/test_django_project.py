@@ -47,7 +47,7 @@ def test_while_modules_are_imported_not_all_tasks_are_known_so_it_is_refused(
 ) -> None:
     monkeypatch.setattr(apps, "ready", False)
 
-    with pytest.raises(Misuse, match="in a function, when Django is ready"):
+    with pytest.raises(Misuse, match="inside a function, after Django has started"):
         holdfast()
 
 
@@ -76,10 +76,10 @@ def test_a_project_may_have_an_object_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"app": f"{__name__}:OWN", "pool_size": 3}, "other settings stand where hf is made"),
+        ({"app": f"{__name__}:OWN", "pool_size": 3}, "give other settings where you create hf"),
         ({"app": f"{__name__}:OTHERS"}, "has the schema 'jobs'"),
-        (["default"], "HOLDFAST is a dictionary"),
-        ({"database": "nowhere"}, "names the database 'nowhere', and DATABASES has"),
+        (["default"], "HOLDFAST must be a dictionary"),
+        ({"database": "nowhere"}, "names the database 'nowhere', but DATABASES has only"),
     ],
 )
 def test_what_is_wrong_with_the_setting_is_said(options: object, told: str) -> None:
@@ -104,13 +104,13 @@ def test_a_database_in_memory_is_refused_with_what_tests_need(name: str) -> None
 
 def test_a_file_address_is_refused() -> None:
     with django_project.databases(default=django_project.database("file:shop.db?mode=ro")):
-        with pytest.raises(ImproperlyConfigured, match="write the path alone"):
+        with pytest.raises(ImproperlyConfigured, match="write only the path"):
             address_of("default")
 
 
 def test_another_kind_of_database_is_refused() -> None:
     with django_project.databases(default={"ENGINE": "django.db.backends.dummy"}):
-        with pytest.raises(ImproperlyConfigured, match="Holdfast lives in PostgreSQL or SQLite"):
+        with pytest.raises(ImproperlyConfigured, match="Holdfast needs PostgreSQL or SQLite"):
             address_of("default")
 
 

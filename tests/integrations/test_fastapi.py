@@ -27,6 +27,7 @@ from holdfast.models import Job
 from holdfast.sync import Context as BlockingContext
 from holdfast.worker.worker import Worker
 from tests.support.conditions import until
+from tests.support.log_lines import lines, name_of, named
 
 tasks = Tasks()
 begun = threading.Event()
@@ -122,6 +123,7 @@ async def test_a_plain_endpoint_uses_the_blocking_face(hf: Holdfast) -> None:
     assert job.input.name == "Ada"
 
 
+@pytest.mark.source("TQ-43")
 async def test_a_worker_in_the_process_runs_what_was_started(hf: Holdfast) -> None:
     async with served(make_app(hf, worker=True)) as client:
         told = await client.post("/greetings", params={"name": "Ada"})
@@ -228,6 +230,7 @@ async def test_it_can_be_entered_inside_a_lifespan_of_ones_own(file: Holdfast) -
         assert (await client.get("/")).json() == repr(file)
 
 
+@pytest.mark.source("TQ-43")
 async def test_what_runs_is_given_its_grace_then_told_to_stop_and_given_back(hf: Holdfast) -> None:
     async with served(make_app(hf, worker={"grace": 0.05})):
         chain = await hf.start(sit())
@@ -249,14 +252,16 @@ async def test_what_ends_within_the_grace_is_completed(hf: Holdfast) -> None:
 async def test_a_handler_that_does_not_stop_does_not_keep_the_application(
     new_threads: Callable[[], set[str]], hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.integrations.starlette.CLEANUP_SECONDS", 0.05)
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("holdfast.worker.worker.CLEANUP_SECONDS", 0.05)
     try:
         async with served(make_app(hf, worker={"grace": 0.05})):
             chain = await hf.start(ignore())
             await until(begun.is_set, "the handler begins")
 
         assert not release.is_set()
-        assert "handler_left_behind" in caplog.messages
+        assert "handler_left_behind" in lines(caplog)
+        assert [vars(each)["left"] for each in named(caplog, "worker_stopped")] == [1]
         assert (await read(hf, chain.id)).status == "pending"
     finally:
         release.set()
@@ -281,10 +286,10 @@ async def test_a_worker_that_breaks_is_told_of_at_once_and_when_the_application_
 
     with pytest.raises(ExceptionGroup) as caught:
         async with app.router.lifespan_context(app):
-            await until(lambda: "worker_broke" in caplog.messages, "the log tells of it")
+            await until(lambda: "worker_broke" in lines(caplog), "the log tells of it")
 
     assert caught.group_contains(ValueError, match="out of order")
-    assert [each.levelno for each in caplog.records if each.message == "worker_broke"] == [logging.ERROR]
+    assert [each.levelno for each in caplog.records if name_of(each) == "worker_broke"] == [logging.ERROR]
 
 
 async def test_an_application_without_the_lifespan_says_what_to_write() -> None:

@@ -9,13 +9,17 @@ import types
 
 import pytest
 
+from holdfast.store import delivery_backlog, webhooks
 from holdfast.store.jobs import claiming
+from holdfast.webhooks import receivers
 from holdfast.worker import options
 from holdfast.worker.claiming import executor
 from holdfast.worker.claiming.batch_size import BatchSize
 from holdfast.worker.claiming.executor import Executor
 from tests.mutants import change_sql, wrong_worker
+from tests.store import test_delivery_backlog, test_subscriptions
 from tests.unit import test_batch_size
+from tests.webhooks import test_receivers
 from tests.worker import test_claim_ahead, test_first_steps
 
 
@@ -48,6 +52,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, claiming, "CLAIM_AHEAD", "ready.interrupted = 0", "1 = 1")
+
+
+@wrong_worker(
+    "queued with its own last attempt",
+    "I-24",
+    test_claim_ahead.test_a_job_with_one_attempt_of_its_own_is_never_claimed_ahead,
+    "0 wait behind the first",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, claiming, "CLAIM_AHEAD", "ready.attempts - 1", "ready.attempts + 1")
 
 
 @wrong_worker(
@@ -106,3 +120,94 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(executor, "_marks_of", lambda _: ())
+
+
+@wrong_worker(
+    "receivers without turns",
+    "I-48",
+    test_receivers.test_a_receiver_and_a_host_have_so_many_turns_and_no_more,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(receivers._Line, "turns", lambda self, _: self.most)
+
+
+@wrong_worker(
+    "silent receiver that keeps its turns",
+    "I-48",
+    test_receivers.test_a_silent_receiver_gets_one_post_at_a_time_until_it_answers,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(receivers._Line, "turns", lambda self, _: self.most - self.under_way)
+
+
+@wrong_worker(
+    "newcomers without a quota",
+    "I-48",
+    test_receivers.test_newcomers_share_their_turns_and_who_has_answered_needs_none,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(receivers.Receivers, "_with_shared", lambda _, lines: lines)
+
+
+@wrong_worker(
+    "silent receivers without a quota",
+    "I-48",
+    test_receivers.test_all_silent_receivers_share_the_turns_for_probes,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(receivers.Receivers, "_with_shared", lambda _, lines: lines)
+
+
+@wrong_worker(
+    "receivers that begin with all their turns",
+    "I-48",
+    test_receivers.test_before_its_first_answer_a_receiver_gets_one_post_at_a_time_and_a_host_two,
+    "DID NOT RAISE",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    most = receivers._most
+    patch.setattr(receivers, "_most", lambda key, **_: most(key, has_answered=True))
+
+
+@wrong_worker(
+    "host silenced by one of its paths",
+    "I-48",
+    test_receivers.test_one_silent_path_does_not_silence_its_host,
+    "assert|NoTurn",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(receivers._Line, "is_first_of_host", lambda *_: False)
+
+
+@wrong_worker(
+    "deliveries for receivers in trouble not put off",
+    "I-48",
+    test_delivery_backlog.test_deliveries_to_a_silent_receiver_give_way_to_those_behind_them,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, delivery_backlog, "PUT_OFF", "= 'ready'", "= 'nowhere'")
+
+
+@wrong_worker(
+    "subscription inserted whose name is there",
+    "I-48",
+    test_subscriptions.test_subscribing_again_under_a_name_changes_that_subscription,
+    "UNIQUE|unique",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, webhooks, "SUBSCRIBE", "ON CONFLICT DO", "ON CONFLICT (id) DO")
+
+
+@wrong_worker(
+    "subscription that is disabled at its new address, too",
+    "I-48",
+    test_subscriptions.test_a_disabled_subscription_stays_so_until_its_address_changes,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, webhooks, "CHANGE", "given.url THEN disabled_at", "given.url OR true THEN disabled_at")

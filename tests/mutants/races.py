@@ -16,7 +16,7 @@ from holdfast.database.hints import Horizon
 from holdfast.database.tx import Tx
 from holdfast.outcomes import Outcome, lost
 from holdfast.states import Change, Status, guard
-from holdfast.store import admission, lanes, phases, retention, rows, unique
+from holdfast.store import admission, lanes, outbox, phases, retention, rows, task_rows, unique, webhooks
 from holdfast.store.chains import blockers, chain_ends, continuations, deletes
 from holdfast.store.chains.blockers import Moved
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling
@@ -24,6 +24,7 @@ from holdfast.store.log import fan_out, reading
 from holdfast.store.log.reading import LogRow, LogRows
 from holdfast.wire.cursors import SeqCursor, behind_row, last_row
 from holdfast.worker.attempts.phases import Phases
+from holdfast.worker.upkeep import outbox as making
 from tests.mutants import Test, change_sql, race, without_guard
 from tests.mutants.simulation_chains import finish_anyway
 from tests.store import (
@@ -31,9 +32,12 @@ from tests.store import (
     test_borrowed,
     test_chain_races,
     test_claim,
+    test_continuations,
+    test_delete,
     test_interleavings_mutants,
     test_log_races,
     test_log_reading,
+    test_outbox,
     test_phases,
     test_reap,
     test_renew,
@@ -483,6 +487,14 @@ HALTING = test_retention.test_a_stale_job_that_came_to_halt_a_lane_is_not_delete
 LOOKS = ("FIRSTS", "LATER", "LOCK_FIRSTS", "LOCK_LATER")
 
 
+RETRYABLE = test_delete.test_what_a_job_would_need_for_its_retry_is_not_deleted_alone
+
+
+@race("a delete ignores what a retry would need", "I-58", RETRYABLE, "DID NOT RAISE", status="failed")
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, deletes, "REFERENCES", deletes.NEEDS_BLOCKER, deletes.WAITS, "postgres")
+
+
 @race("retention ignores blockers", "I-49", WAITED_FOR, "assert", status=Status.BLOCKED)
 def _(patch: pytest.MonkeyPatch) -> None:
     change_both(patch, "BLOCKING", "IS NOT NULL", "IS NOT NULL AND false")
@@ -573,20 +585,127 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(unique, "LOCK_TABLE", ())
 
 
-@race("delivery in its own transaction", "I-47", test_webhooks.test_a_delivery_is_undone_with_its_event, "assert")
+@race(
+    "outbox row in its own transaction",
+    "I-47",
+    test_webhooks.test_an_event_that_is_undone_makes_no_delivery,
+    "assert",
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     owed: list[Any] = []
 
-    async def put_off(tx: Tx, facts: Any) -> list[Any]:
+    async def put_off(tx: Tx, facts: Any) -> None:
         owed.extend(facts)
-        return []
 
-    patch.setattr(fan_out, "fan_out", put_off)
+    patch.setattr(fan_out, "want", put_off)
+
+
+@race(
+    "deliveries made, row not deleted in that commit",
+    "I-47",
+    test_outbox.test_deliveries_are_made_and_the_row_deleted_in_one_commit,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, outbox, "DELETE", "WHERE", "WHERE false AND")
+
+
+@race(
+    "a later event of a job becomes deliveries before an earlier one †",
+    "I-48",
+    test_outbox.test_a_later_event_waits_for_an_earlier_one_that_another_worker_has_locked,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, outbox, "EARLIER", "earlier.job = mine.job", "false")
+
+
+@race(
+    "the making of deliveries waits for rows that another worker has locked †",
+    "I-63",
+    test_outbox.test_events_that_another_worker_has_locked_are_left_to_it,
+    "assert|" + LATE,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, outbox, "LOCK", "$skip_locked", "$locked")
+
+
+@race(
+    "two workers make deliveries of one event †",
+    "I-47",
+    test_outbox.test_events_that_another_worker_has_locked_are_left_to_it,
+    "assert|" + LATE,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, outbox, "LOCK", "$skip_locked", "")
+
+
+@race(
+    "retention ignores the outbox",
+    "I-49",
+    test_outbox.test_an_event_in_the_outbox_keeps_its_job_from_being_deleted,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, retention, "UNDELIVERED", "unmade.job $any(seqs: bigint)", "false")
+
+
+@race(
+    "a deleted job takes its events out of the outbox",
+    "I-47",
+    test_outbox.test_a_job_that_was_deleted_meanwhile_is_told_without_input_and_output,
+    "unpack",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    gone = "DELETE FROM holdfast_outbox WHERE job $any(seqs: bigint)"
+    patch.setattr(deletes, "FORGET", (*deletes.FORGET, gone))
+
+
+@race(
+    "a subscription gets what happened before it",
+    "I-47",
+    test_outbox.test_a_subscription_gets_nothing_that_happened_before_it,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    wants = outbox._Subscription.wants
+    patch.setattr(outbox._Subscription, "wants", lambda each, row: wants(each._replace(active_since=0), row))
+
+
+@race(
+    "a subscription that is enabled gets what happened before",
+    "I-47",
+    test_outbox.test_a_subscription_that_is_enabled_gets_nothing_of_before,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, webhooks, "ENABLE", "WHEN disabled_at IS NULL", "WHEN true")
+
+
+@race(
+    "a subscription that is changed loses what waits for it",
+    "I-47",
+    test_outbox.test_what_waits_goes_to_a_subscription_as_it_was_changed,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, webhooks, "CHANGE", "disabled_at IS NULL OR", "")
+
+
+@race(
+    "the making of deliveries comes back at once to what another worker has locked †",
+    "I-63",
+    test_outbox.test_a_worker_that_stands_still_delays_only_the_events_that_it_has_locked,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(making, "HELD_SECONDS", 0)
 
 
 @race("deliveries fanned out again", "I-70", test_webhooks.test_there_is_no_delivery_of_a_delivery, "assert|unpack")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fan_out, "WANTED", fan_out.WANTED.replace("holdfast_job.queue <> 'holdfast.internal'", "true"))
+    wrong = {name: text.replace("told.queue <> 'holdfast.internal'", "true") for name, text in fan_out.WANT.items()}
+    patch.setattr(fan_out, "WANT", wrong)
     patch.setattr(fan_out, "SILENT", None)
 
 
@@ -597,14 +716,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "unpack",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    changed = fan_out.WANTED.replace("holdfast_job.webhook IS NULL AND asking.disabled_at", "asking.disabled_at")
-    wish = fan_out._receiver
+    receivers = outbox._receivers
 
-    def both(fact: Any, row: Any) -> Any:
-        return wish(fact, row if row[4] is None else (*row[:3], None, *row[4:]))
+    def both(row: Any, subscriptions: Any) -> Any:
+        return [*receivers(row, subscriptions), *receivers(row._replace(webhook=None), subscriptions)]
 
-    patch.setattr(fan_out, "WANTED", changed)
-    patch.setattr(fan_out, "_receiver", both)
+    patch.setattr(outbox, "_receivers", both)
 
 
 @race(
@@ -670,6 +787,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 
 @race(
+    "a continuation takes the id of another job",
+    "I-12",
+    test_continuations.test_a_second_job_of_an_id_is_refused_and_its_predecessor_runs_on,
+    says="UNIQUE constraint|duplicate key",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, continuations, "TAKEN", "WHERE id $any(ids: text)", "WHERE id $any(ids: text) AND seq < 0")
+
+
+@race(
     "a finished phase leaves the crash count",
     "I-24",
     test_phases.test_a_phase_completes_with_its_result_its_event_and_the_crashes_set_back,
@@ -721,10 +848,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     policy='{"on_lost":"fail"}',
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def no_policy(_: Tx, jobs: Any) -> dict[str, Any]:
-        return {job.task: {} for job in jobs}
+    async def no_policy(_: Tx, names: Any) -> dict[str, Any]:
+        return {name: {} for name in names}
 
-    patch.setattr(reaping, "_policies", no_policy)
+    patch.setattr(task_rows, "policies_of", no_policy)
 
 
 @race("finished phase run again on retry", "I-40", test_phases.test_a_retry_runs_only_what_is_unfinished, says="assert")

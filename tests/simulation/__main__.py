@@ -7,12 +7,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.simulation.world import FAULTS, SAFETY_SECONDS, make_template, play
+import pytest
+
+from tests.simulation.world import FAULTS, SAFETY_SECONDS, cut_the_log_early, make_template, play
 
 
 def main(seed: str, seconds: str = str(SAFETY_SECONDS), faults: str = ",".join(FAULTS)) -> None:
     """Play one seed and print its history."""
     logging.disable(logging.CRITICAL)
+    cut_the_log_early(pytest.MonkeyPatch())
     with tempfile.TemporaryDirectory() as folder:
         template = make_template(Path(folder))
         wanted = FAULTS if faults == ",".join(FAULTS) else faults.split(",")

@@ -188,7 +188,7 @@ def connections_are_replaced_every_second(stage: Stage) -> None:
     frozen.freeze(600)
     writer = reaper.store._state.writer
     for _ in range(round(LEASE_OF_BOOKING + PERIOD_SECONDS) + 2):
-        if writer._block is None:  # nobody takes a connection away that is in use
+        if writer._block is None and not writer._thread_lock.locked():  # nobody takes away a connection that is in use
             writer.disconnect()
         stage.wait(1)
     if not stage.runs(job, 2):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.world import make_template
+from tests.simulation.world import cut_the_log_early, make_template
 
 IN_MEMORY = Path("/dev/shm")
 
@@ -38,3 +38,9 @@ def silence() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the log be cut within a run."""
+    cut_the_log_early(monkeypatch)

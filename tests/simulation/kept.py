@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.models import DEFAULT_TRIGGERS, DELIVER, Trigger
 from tests.simulation.violations import Violation
@@ -35,6 +35,16 @@ CREATE TRIGGER sim_deleted AFTER DELETE ON holdfast_job BEGIN
 CREATE TRIGGER sim_undelivered AFTER DELETE ON holdfast_delivery
 WHEN EXISTS (SELECT 1 FROM holdfast_job WHERE seq = OLD.job AND status IN {OPEN}) BEGIN
     INSERT INTO sim_gone (at, seq, what) VALUES (holdfast_now(), OLD.target, 'undelivered'); END;
+CREATE TRIGGER sim_unmade AFTER DELETE ON holdfast_job
+WHEN EXISTS (SELECT 1 FROM holdfast_outbox WHERE job = OLD.seq) BEGIN
+    INSERT INTO sim_gone (at, seq, what) VALUES (holdfast_now(), OLD.seq, 'undelivered'); END;
+CREATE TABLE sim_outbox (n INTEGER PRIMARY KEY, what, seq, job, event, subscription);
+CREATE TRIGGER sim_wanted AFTER INSERT ON holdfast_outbox BEGIN
+    INSERT INTO sim_outbox (what, seq, job, event, subscription)
+    VALUES ('put', NEW.seq, NEW.job, NEW.event, CASE WHEN NEW.webhook IS NULL THEN '{SUBSCRIPTION}' END); END;
+CREATE TRIGGER sim_made AFTER DELETE ON holdfast_outbox BEGIN
+    INSERT INTO sim_outbox (what, seq, job, event, subscription)
+    VALUES ('taken', OLD.seq, OLD.job, OLD.event, CASE WHEN OLD.webhook IS NULL THEN '{SUBSCRIPTION}' END); END;
 """
 
 
@@ -45,6 +55,10 @@ class Delivery(NamedTuple):
     target: int
     event: str
     subscription: str | None
+
+
+Wanted: TypeAlias = tuple[int, str, str | None]
+"""An event of a job, and who is told of it: the job's own address, or the subscription."""
 
 
 class Gone(NamedTuple):
@@ -67,7 +81,7 @@ class Kept:
     def __init__(self, world: World, ask: Callable[..., list[tuple[Any, ...]]]) -> None:
         self._world = world
         self._ask = ask
-        self._seen_phase = self._seen_gone = self._seen_delivery = 0
+        self._seen_phase = self._seen_gone = self._seen_delivery = self._seen_outbox = 0
         self._was_enabled = True
         self.results: dict[tuple[int, str], str] = {}
         """What phases gave that have completed, by job and name."""
@@ -81,7 +95,7 @@ class Kept:
         """Look at what was just committed: *events* are (job, name)."""
         self.internal |= {each.seq for each in changes if each.old_status is None and each.task == DELIVER}
         self._look_at_phases(changes)
-        self._look_at_deliveries(changes, events)
+        self._look_at_outbox(changes, events)
         for each in changes:
             if each.stale_at is not None and each.old_stale_at is None:
                 later = {other.seq for other in changes if other.old_status is None and other.n > each.n}
@@ -125,7 +139,7 @@ class Kept:
 
     # webhooks
 
-    def _look_at_deliveries(self, changes: Sequence[Change], events: Sequence[tuple[int, str]]) -> None:
+    def _look_at_outbox(self, changes: Sequence[Change], events: Sequence[tuple[int, str]]) -> None:
         """I-47: what is to be told is committed with what it tells. I-70: and of a delivery nobody is told."""
         silent = {each.seq for each in changes if not each.history}
         told = [(job, name) for job, name in events if job not in self.internal]
@@ -134,36 +148,58 @@ class Kept:
             for each in changes
             if not each.history and each.status in ENDS and each.status != each.old_status
         ]
+        put, taken = self._read_outbox()
+        ((is_enabled,),) = self._ask("SELECT disabled_at IS NULL FROM holdfast_subscription WHERE id = ?", SUBSCRIPTION)
+        wanted = self._wanted(told)
+        surely, perhaps = bool(is_enabled and self._was_enabled), bool(is_enabled or self._was_enabled)
+        self._was_enabled = bool(is_enabled)
+        for (target, event, subscription), count in wanted.items():
+            found = put[target, event, subscription]
+            least = count if subscription is None or surely else 0
+            most = count if subscription is None or perhaps else 0
+            if not least <= found <= most:
+                raise Violation(f"I-47: {found} rows for {count} of {event} of job {target} to {subscription}")
+        for target, event, subscription in put:
+            is_unseen = target in silent and event not in ENDS.values()
+            if target in self.internal:
+                raise Violation(f"I-70: {event} of the delivery {target} is to be delivered")
+            if (target, event, subscription) not in wanted and not is_unseen:
+                raise Violation(f"I-47: {event} of job {target} is to be told, and did not happen")
+            if target in silent:
+                self._world.reached["delivery without history"] += 1
+        self._look_at_deliveries(taken, surely)
+
+    def _read_outbox(self) -> tuple[Counter[Wanted], Counter[Wanted]]:
+        """Give what was put into the outbox, and what was taken out. I-48: nothing before what came earlier."""
+        counts: dict[str, Counter[Wanted]] = {"put": Counter(), "taken": Counter()}
+        sql = "SELECT n, what, seq, job, event, subscription FROM sim_outbox WHERE n > ?"
+        for n, what, seq, job, event, subscription in self._ask(sql, self._seen_outbox):
+            self._seen_outbox = n
+            counts[what][job, event, subscription] += 1
+            if what == "taken" and self._ask("SELECT 1 FROM holdfast_outbox WHERE job = ? AND seq < ?", job, seq):
+                raise Violation(f"I-48: deliveries of {event} of job {job} are made before those of an earlier event")
+        return counts["put"], counts["taken"]
+
+    def _look_at_deliveries(self, taken: Counter[Wanted], is_surely_enabled: bool) -> None:
+        """I-47: deliveries are made in the commit that takes their event out of the outbox, and in no other."""
         rows = self._ask(
             """SELECT holdfast_delivery.job, target, event, subscription, id FROM holdfast_delivery
                 JOIN holdfast_job ON holdfast_job.seq = holdfast_delivery.job WHERE holdfast_delivery.job > ?""",
             self._seen_delivery,
         )
         made = {id_: Delivery(job, target, event, subscription) for job, target, event, subscription, id_ in rows}
-        ((is_enabled,),) = self._ask("SELECT disabled_at IS NULL FROM holdfast_subscription WHERE id = ?", SUBSCRIPTION)
-        wanted = self._wanted(told)
-        surely, perhaps = is_enabled and self._was_enabled, is_enabled or self._was_enabled
-        self._was_enabled = bool(is_enabled)
-        for (target, event, subscription), count in wanted.items():
-            found = sum(each[1:] == (target, event, subscription) for each in made.values())
-            least = count if subscription is None or surely else 0
-            most = count if subscription is None or perhaps else 0
-            if not least <= found <= most:
-                raise Violation(f"I-47: {found} deliveries of {count} of {event} of job {target} to {subscription}")
+        found = Counter(each[1:] for each in made.values())
+        for wanted in found.keys() | taken.keys():
+            least = taken[wanted] if wanted[2] is None or is_surely_enabled else 0
+            if not least <= found[wanted] <= taken[wanted]:
+                raise Violation(f"I-47: {found[wanted]} deliveries are made of {taken[wanted]} of {wanted}")
         for each in made.values():
-            is_unseen = each.target in silent and each.event not in ENDS.values()
-            if each.target in self.internal:
-                raise Violation(f"I-70: {each} is a delivery of a delivery")
-            if each[1:] not in wanted and not is_unseen:
-                raise Violation(f"I-47: {each} was made, and nothing happened that it would tell")
             self._seen_delivery = max(self._seen_delivery, each.seq)
             self._world.reached["delivery made" if each.subscription is None else "subscriber told"] += 1
-            if each.target in silent:
-                self._world.reached["delivery without history"] += 1
         self.deliveries |= made
 
-    def _wanted(self, told: Sequence[tuple[int, str]]) -> Counter[tuple[int, str, str | None]]:
-        wanted: Counter[tuple[int, str, str | None]] = Counter()
+    def _wanted(self, told: Sequence[tuple[int, str]]) -> Counter[Wanted]:
+        wanted: Counter[Wanted] = Counter()
         for job, name in told:
             if name not in SUBSCRIBED and name not in DEFAULT_TRIGGERS:
                 continue
@@ -195,7 +231,9 @@ class Kept:
             raise Violation(f"I-48: delivery {delivery.seq} is posted before {earlier}")
 
     def look_at_the_end(self, answers: dict[str, set[int]], attempts: int) -> str | None:
-        """I-47: each delivery was taken, refused for good, or tried to the last."""
+        """I-47: all deliveries were made, and each was taken, refused for good, or tried to the last."""
+        if left := self._ask("SELECT job, event FROM holdfast_outbox"):
+            return f"I-47: {left} wait, and nobody makes deliveries of them"
         for message, delivery in self.deliveries.items():
             ((status, used, reason),) = self._ask("SELECT status, used, reason FROM holdfast_job WHERE id = ?", message)
             said = answers.get(message, set())
@@ -221,7 +259,8 @@ class Kept:
             raise Violation(f"I-49: job {each.seq} is marked stale {each.at - closed_at} ms after the end of its chain")
         undelivered = self._ask(
             f"""SELECT 1 FROM holdfast_delivery JOIN holdfast_job ON holdfast_job.seq = holdfast_delivery.job
-                WHERE target = ? AND status IN {OPEN} AND event <> 'job:stale'""",
+                WHERE target = ?1 AND status IN {OPEN} AND event <> 'job:stale'
+                UNION ALL SELECT 1 FROM holdfast_outbox WHERE job = ?1 AND event <> 'job:stale'""",
             each.seq,
         )
         self._look_at_need("marked", each.chain_id, bool(undelivered), later)

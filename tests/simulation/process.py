@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from holdfast import Holdfast
 from holdfast.database.dialect import SqliteDialect
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.sqlite.writer import Writer
 from holdfast.database.tx import ListOperation, Operation, P, R, T
 from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome

@@ -28,7 +28,7 @@ KEPT = {
     "retention ignores blockers",
     "retention ignores the lane",
     "retention ignores undelivered webhooks",
-    "delivery in its own transaction",
+    "outbox row in its own transaction",
     "deliveries fanned out again",
 }
 load()

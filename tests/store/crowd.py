@@ -47,7 +47,7 @@ def sql_id(number: str) -> str:
 FILL_JOBS = f"""
     INSERT INTO holdfast_job (seq, id, chain_id, chain_index, task, queue, lane, status, gate, wake_at, sort_key,
         place, head, run_at, attempt, nonce, worker, lease_until, lease_ms, input, created_at, finished_at, closed_as,
-        closed_at, stale_at, unique_key)
+        closed_at, stale_at, unique_key, parent)
     {SERIES}{KINDS}
     SELECT n, {sql_id("n")}, {sql_id(FIRST_OF_CHAIN)}, CASE WHEN kind BETWEEN 16 AND 19 THEN kind - 15 ELSE 0 END,
         'task-' || (n / 20 % 10), CASE WHEN n / 20 % 4 = 0 THEN 'mails' ELSE 'default' END,
@@ -65,7 +65,8 @@ FILL_JOBS = f"""
         CASE kind WHEN 13 THEN 30000 END,
         '{{{{}}}}', n, CASE WHEN kind <= 5 THEN n END,
         CASE WHEN kind <= 3 THEN 'completed' WHEN kind = 4 THEN 'failed' WHEN kind = 5 THEN 'cancelled' END,
-        CASE WHEN kind <= 5 THEN n END, CASE WHEN kind IN (2, 3) THEN n END, CASE kind WHEN 7 THEN 'key-' || n END
+        CASE WHEN kind <= 5 THEN n END, CASE WHEN kind IN (2, 3) THEN n END, CASE kind WHEN 7 THEN 'key-' || n END,
+        CASE WHEN kind IN (0, 6) THEN {sql_id("n - n % 2000")} END
     FROM kinds"""
 FILL_BLOCKERS = f"""
     INSERT INTO holdfast_blocker (job, position, chain_id, state)
@@ -86,6 +87,9 @@ FILL_DELETED = f"""
 FILL_DELIVERIES = f"""
     INSERT INTO holdfast_delivery (job, target, event, subscription)
     {SERIES} SELECT n, n - n % 5, 'job:completed', CASE n % 2 WHEN 0 THEN {sql_id("1")} END FROM series"""
+FILL_OUTBOX = f"""
+    INSERT INTO holdfast_outbox (job, event, at, id, chain_id, chain_index, task, queue, created_at)
+    {SERIES} SELECT n, 'job:completed', n, {sql_id("n")}, {sql_id("n")}, 0, 'task-1', 'default', n FROM series"""
 FILL_FRONT = f"""
     INSERT INTO holdfast_job (seq, id, chain_id, task, queue, status, gate, sort_key, run_at, input, created_at)
     {SERIES} SELECT n, {sql_id("n")}, {sql_id("n")},
@@ -99,7 +103,7 @@ FILL_TASKS = f"""
 FILL_SUBSCRIPTIONS = f"""
     INSERT INTO holdfast_subscription (id, url, events, created_at)
     VALUES ({sql_id("1")}, 'https://example.com', '["job:completed"]', 0)"""
-PER_JOB = (FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES)
+PER_JOB = (FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES, FILL_OUTBOX)
 
 
 def fill(tx: Tx, first: int, last: int, *, cycle: int = CYCLE) -> None:

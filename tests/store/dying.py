@@ -19,7 +19,7 @@ import psycopg
 from holdfast.database import migrations
 from holdfast.database.dialect import PostgresDialect, SqliteDialect
 from holdfast.database.postgres import PostgresTx
-from holdfast.database.sqlite import SqliteTx
+from holdfast.database.sqlite.tx import SqliteTx
 from holdfast.database.tx import Row, Tx, drive
 
 TABLES = {

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast.database.tx import Tx
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import admission
+from holdfast.store import admission, outbox
 from holdfast.store.jobs import claiming, settling
 from holdfast.store.jobs.claiming import Claimed, Token, Want
 from holdfast.store.jobs.settling import Settled, Settlement
@@ -70,6 +70,17 @@ async def drain(way: Way) -> None:
     """Complete whatever may run, and what that lets run."""
     while ran := await claim_all(way, "drain"):
         await settle(way, *[(job.token, DONE) for job in ran])
+
+
+async def make_deliveries(way: Way) -> int:
+    """Make webhook deliveries until the outbox is empty, as a worker does; tell in how many steps."""
+    steps = 0
+    while (batch := await way.call(outbox.oldest)).rows:
+        packed = outbox.pack(batch)
+        assert not packed.unreadable
+        assert (await way.call(outbox.deliver, packed.parcels)).taken
+        steps += 1
+    return steps
 
 
 async def expire(way: Way, *tokens: Token, lease_ms: int | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Tx
 from holdfast.settings import Settings
 

@@ -18,6 +18,7 @@ from tests.store.crowd import Regime
 PlanKind: TypeAlias = Literal["custom", "generic"]
 BIG = (
     "holdfast_job", "holdfast_phase", "holdfast_blocker", "holdfast_unique", "holdfast_event", "holdfast_delivery",
+    "holdfast_outbox",
 )  # fmt: skip
 KNOWS_MOST_OPEN = (Regime.FRESH, Regime.TINY)
 JOB_PKEY, JOB_ID, JOB_CHAIN = "holdfast_job_pkey", "holdfast_job_id_key", "holdfast_job_chain"
@@ -150,7 +151,7 @@ def numbered(statement: Statement) -> tuple[str, list[str]]:
 
 def postgres_plan(top: dict[str, Any]) -> Plan:
     """Read PostgreSQL's plan."""
-    nodes = list(_below(top))
+    nodes = list(nodes_below(top))
     scans = [node for node in nodes if node.get("Relation Name") in BIG and node["Node Type"] != "ModifyTable"]
     indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
     indexes |= {name for node in nodes for name in node.get("Conflict Arbiter Indexes", ())}
@@ -163,10 +164,11 @@ def postgres_plan(top: dict[str, Any]) -> Plan:
     )
 
 
-def _below(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def nodes_below(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give *node* of PostgreSQL's plan, and all nodes below it."""
     yield node
     for child in node.get("Plans", ()):
-        yield from _below(child)
+        yield from nodes_below(child)
 
 
 def _looked_at(node: dict[str, Any]) -> int:

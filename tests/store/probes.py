@@ -12,7 +12,9 @@ from holdfast.models import ChainFilter, JobFilter, Start
 from holdfast.states import State, Status
 from holdfast.store import (
     admission,
+    delivery_backlog,
     lanes,
+    outbox,
     phase_rows,
     phases,
     polls,
@@ -25,7 +27,7 @@ from holdfast.store import (
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
-from holdfast.store.log import events, fan_out, pruning, reading
+from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
 from tests.store.crowd import CYCLE, MIXED, job_id
 from tests.store.plans import JOB_CHAIN, JOB_ID, JOB_PKEY, Probe
@@ -152,6 +154,10 @@ PAGES = {
 }
 
 
+JOB_PARENT = "holdfast_job_parent"
+PARENT = job_id(MIXED // 2)
+
+
 def read_probes() -> Iterator[Probe]:
     """Give what reads of single jobs, chains and tasks run."""
     steps = {"chain_id": str(job_id(MIXED // 2 + 15)), "after": 0}
@@ -160,6 +166,8 @@ def read_probes() -> Iterator[Probe]:
     yield on_ours("reads.STEPS", reads.STEPS, {**steps, "most": 10}, JOB_CHAIN, is_ordered=True)
     yield on_ours("reads.FIRST", reads.FIRST, {**steps, "after": -1}, JOB_ID)
     yield on_ours("reads.CHAIN_JOBS", reads.CHAIN_JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, PHASE)
+    named = {"jobs": IDS[:3], "chains": CHAINS[:3], "given": [(str(PARENT),)], "most": 100}  # each child twice
+    yield on_ours("snapshot.NAMED", snapshot.NAMED, named, JOB_ID, JOB_CHAIN, JOB_PARENT, JOB_PKEY)
     yield on_ours("task_rows.VERSIONS", task_rows.VERSIONS, {"names": ["task-1", "task-2"]})
     yield on_ours("task_rows.FIND", task_rows.FIND, {"names": ["task-1", "task-2"]})
 
@@ -172,6 +180,9 @@ def list_probes() -> Iterator[Probe]:
             walks = None if name != "all" else 5 * paging.limit
             more = {"is_ordered": True, "is_list": True, "reads": walks}
             yield on_ours(f"jobs, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, PHASE, **more)
+        sql, values = asked(partial(reads.list_jobs, wanted=JobFilter(parent=PARENT), paging=paging))
+        more = {"is_ordered": True, "is_list": True, "reads": 10 * paging.limit}
+        yield on_ours(f"jobs, of a parent, {page}", sql, values, JOB_PARENT, JOB_CHAIN, PHASE, **more)
         for name, which in CHAIN_LISTS.items():
             sql, values = asked(partial(reads.list_chains, wanted=which, paging=paging))
             blocking = {"holdfast_blocker_chain"} if which.roots_only else set()
@@ -220,6 +231,7 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
     waiting = {"queue": "default", "task": "task-1", "milliseconds": 10_000}
     yield on_ours("polls.LEFT_WAITING", polls.LEFT_WAITING, waiting, READY, is_ordered=True)
+    yield on_ours("polls.NEXT_KIND", polls.NEXT_KIND, {"queue": "default", "task": "task-1"}, READY, is_ordered=True)
     yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
     yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)
@@ -305,7 +317,7 @@ def phase_probes() -> Iterator[Probe]:
     """Give what phases run."""
     begins = {"given": [(*each, "encode", 50) for each in TOKENS], "seqs": SEQS}
     completes = {"given": [(*each, 50) for each in TOKENS], "seqs": SEQS}
-    laid = [(seq, 0, "encode", "active", 0, None, None, None, None, None) for seq in SEQS]
+    laid = [(seq, 0, "encode", "running", 0, None, None, None, None, None) for seq in SEQS]
     yield on_ours("phases.BEGIN", phases.BEGIN, begins, JOB_PKEY)
     yield on_ours("phases.COMPLETE", phases.COMPLETE, completes, JOB_PKEY)
     yield on_ours("phase_rows.READ", phase_rows.READ, {"job": SEQS[0]}, PHASE)
@@ -345,7 +357,7 @@ def chain_probes() -> Iterator[Probe]:
     """Give what continuing, completing without a worker and looking at blockers run."""
     following = [
         (seq, str(job_id(900_000_100 + n)), "task-1", None, None, None, 1, None, "pending", "ready", None, 0, None, 0,
-         "{}", 1, None, None, "fail", 1)
+         "{}", 1, None, None, "fail", 1, None)
         for n, seq in enumerate(SEQS[:5])
     ]  # fmt: skip
     by_chain = {"chain_id": CHAINS[0], "most": 50}
@@ -372,18 +384,20 @@ DELIVERY, ABOUT = "holdfast_delivery_pkey", "holdfast_delivery_target"
 
 def webhook_probes() -> Iterator[Probe]:
     """Give what making deliveries, ending them and asking for them runs."""
-    told = [(n, seq, "job:completed") for n, seq in enumerate(SEQS)]
-    recorded = [(900_000_200 + n, seq, "job:completed", None) for n, seq in enumerate(SEQS)]
+    recorded = [(900_000_200 + n, seq, "job:completed", None, "host:443/") for n, seq in enumerate(SEQS)]
     facts = [(seq, "job:failed", "failed", 2, 1, None) for seq in SEQS]
     append = events.APPEND["$hint_sleepers"]
     yield on_borrowed("events.APPEND", append, {"given": facts}, JOB_PKEY)
-    yield on_borrowed("fan_out.WANTED", fan_out.WANTED, {"given": told}, JOB_PKEY)
-    yield on_borrowed("fan_out.JOBS", fan_out.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    for database in ("sqlite", "postgres"):
+        yield on_borrowed("fan_out.WANT", fan_out.WANT[database], {"given": facts}, JOB_PKEY, only=database)
     yield on_borrowed("fan_out.RECORD", fan_out.RECORD, {"given": recorded})
     yield on_borrowed("fan_out.TARGETS", fan_out.TARGETS, {"jobs": SEQS}, DELIVERY)
     yield on_borrowed("fan_out.LOCK_TARGETS", fan_out.LOCK_TARGETS, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("fan_out.EXIST", fan_out.EXIST, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("fan_out.MARK", fan_out.MARK, {"given": [(seq, 1) for seq in SEQS]}, JOB_PKEY)
+    yield on_ours("delivery_backlog.NEXT", delivery_backlog.NEXT, {"most": 200}, READY, DELIVERY, is_ordered=True)
+    moving = {"given": [(seq, 1_000, 1_000) for seq in SEQS], "seqs": SEQS}
+    yield on_ours("delivery_backlog.PUT_OFF", delivery_backlog.PUT_OFF, moving, JOB_PKEY)
     yield on_ours("fan_out.OVERTAKING", fan_out.OVERTAKING, {"jobs": SEQS}, DELIVERY, ABOUT, JOB_PKEY)
     about = {"job": job_id(MIXED // 2), "subscription": None, "paging": Paging(limit=10)}
     found = [(MIXED // 2,)]
@@ -394,6 +408,22 @@ def webhook_probes() -> Iterator[Probe]:
     yield on_ours("deliveries for a subscription", sql, values, DELIVERY, is_ordered=True, is_list=True)
     yield on_ours("webhooks.DELIVERIES", webhooks.DELIVERIES, {"jobs": SEQS[:10]}, DELIVERY, JOB_PKEY)
     yield on_ours("webhooks.ONE_DELIVERY", webhooks.ONE_DELIVERY, {"id": IDS[6]}, JOB_ID, DELIVERY)
+
+
+OUTBOX, UNMADE = "holdfast_outbox_pkey", "holdfast_outbox_job"
+
+
+def outbox_probes() -> Iterator[Probe]:
+    """Give what a step runs that makes deliveries of the events in the outbox, and who asks how many wait."""
+    yield on_ours("outbox.OLDEST", outbox.OLDEST, {"passed": [], "most": 50}, OUTBOX, JOB_PKEY, is_ordered=True)
+    yield on_ours("outbox.JOBS", outbox.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
+    yield on_ours("outbox.LOCK", outbox.LOCK, {"seqs": SEQS}, OUTBOX)
+    yield on_ours("outbox.EARLIER", outbox.EARLIER, {"seqs": SEQS}, OUTBOX, UNMADE)
+    yield on_ours("outbox.DELETE", outbox.DELETE, {"seqs": SEQS}, OUTBOX)
+    yield on_ours("outbox.HELD", outbox.HELD, {"seqs": SEQS}, OUTBOX)
+    # on SQLite the plan has nothing to say but that the subselect, which is bounded, is scanned
+    yield on_ours("outbox.BACKLOG", outbox.BACKLOG, {"most": 50}, OUTBOX, is_ordered=True, only="postgres")
+    yield on_ours("outbox.LEFT_WAITING", outbox.LEFT_WAITING, {}, OUTBOX, is_ordered=True)
 
 
 def log_probes() -> Iterator[Probe]:
@@ -434,7 +464,7 @@ def retention_probes() -> Iterator[Probe]:
     yield on_ours("retention.FIRSTS", retention.FIRSTS, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("retention.LATER", retention.LATER, {"chains": CHAINS}, JOB_CHAIN)
     yield on_ours("retention.LOCK_LATER", retention.LOCK_LATER, {"seqs": SEQS}, JOB_PKEY)
-    yield on_ours("retention.UNDELIVERED", retention.UNDELIVERED, {"seqs": SEQS}, ABOUT, JOB_PKEY)
+    yield on_ours("retention.UNDELIVERED", retention.UNDELIVERED, {"seqs": SEQS}, ABOUT, JOB_PKEY, UNMADE)
     yield on_ours("retention.MARK", retention.MARK, {"seqs": SEQS}, JOB_PKEY)
     yield on_ours("retention.JOBS", retention.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
     yield on_borrowed("chain_ends.UNMARK", chain_ends.UNMARK, {"ids": CHAINS}, JOB_ID, JOB_CHAIN, JOB_PKEY)
@@ -469,6 +499,7 @@ def probes(database: str) -> list[Probe]:
         *steering_probes(),
         *chain_probes(),
         *webhook_probes(),
+        *outbox_probes(),
         *log_probes(),
         *retention_probes(),
         *trimming_probes(),

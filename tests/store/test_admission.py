@@ -148,6 +148,7 @@ async def test_a_locked_arrival_is_passed_over(way_pg: Way, begin: Any) -> None:
     assert [UUID(job.id) for job in await claim_all(way_pg)] == [first.id]
 
 
+@pytest.mark.source("DF-28")
 async def test_one_locked_lane_does_not_hide_the_others(way_pg: Way, begin: Any) -> None:
     chains = await way_pg.face.start_many([greet(name="x").options(lane=lane) for lane in "abc"])
     await admit(way_pg)
@@ -211,6 +212,7 @@ async def test_a_skip_whose_next_job_is_locked_lets_it_run_later(way_pg: Way, be
     assert await run(way_pg) == second.id
 
 
+@pytest.mark.source("TQ-9", "DF-27")
 async def test_two_claimers_half_way_never_give_one_lane_twice(way_pg: Way, begin: Any) -> None:
     await way_pg.face.start_many([greet(name="x").options(lane="a") for _ in range(4)])
     one, other = await begin(), await begin()
@@ -274,6 +276,7 @@ async def test_crossed_lanes_coming_and_going_do_not_deadlock(way_pg: Way, begin
     assert await way_pg.rows("SELECT id FROM holdfast_job WHERE status = 'pending'") == []
 
 
+@pytest.mark.source("DF-2")
 async def test_two_blockers_closing_in_overlapping_transactions_release_the_job_once(way_pg: Way, begin: Any) -> None:
     a, b = await way_pg.face.start_many([greet(name="a"), greet(name="b")])
     report = await way_pg.face.start(greet(name="merge"), blockers=[a, b])
@@ -291,6 +294,7 @@ async def test_two_blockers_closing_in_overlapping_transactions_release_the_job_
     assert await run(way_pg) == report.id
 
 
+@pytest.mark.source("JC-52")
 @pytest.mark.parametrize("first_to_commit", ["admission", "close"])
 async def test_a_dependent_that_is_counted_while_its_blocker_closes_is_not_stranded(
     way_pg: Way, begin: Any, first_to_commit: str
@@ -314,6 +318,7 @@ async def test_a_dependent_that_is_counted_while_its_blocker_closes_is_not_stran
     assert (await events_of(way_pg, report.id)).count("job:unblocked") == 1
 
 
+@pytest.mark.source("JC-52")
 async def test_a_start_that_commits_after_its_blocker_closed_is_not_stranded(way_pg: Way, begin: Any) -> None:
     a = await way_pg.face.start(greet(name="a"))
     caller = await begin()
@@ -379,6 +384,7 @@ async def test_a_dependent_to_be_blocked_again_that_somebody_has_locked_is_put_b
     assert [await row_of(way_pg, each.id, "status") for each in waiting] == [("pending",), ("pending",)]
 
 
+@pytest.mark.source("DF-27")
 async def test_eight_racing_claimers_on_four_lanes_never_overlap(way_pg: Way) -> None:
     await way_pg.face.start_many([greet(name=str(n)).options(lane=f"lane-{n % 4}") for n in range(80)])
     running: set[str] = set()

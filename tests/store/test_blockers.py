@@ -17,7 +17,7 @@ from holdfast.store import unique
 from holdfast.store.chains import blockers, dependents
 from holdfast.store.jobs import steering
 from tests.store.engine import CANCEL, DONE, FAIL, RETRY, admit, claim, claim_all, claim_one, come_due, run, settle
-from tests.support.factories import TASKS, continue_chain, events_of, greet, row_of
+from tests.support.factories import TASKS, change_job, continue_chain, events_of, greet, row_of
 from tests.support.ways import Way
 
 
@@ -43,6 +43,7 @@ async def status_of(way: Way, chain: Chain[str]) -> str:
     return str((await way.face.get_job(chain.id)).status)
 
 
+@pytest.mark.source("JC-10")
 async def test_a_job_waits_for_all_its_blockers_and_then_runs_once(way: Way) -> None:
     a, b = await fetch(way, 2)
     report = await merge(way, a, b)
@@ -73,6 +74,7 @@ async def test_both_blockers_in_one_batch_release_the_job_once(way: Way) -> None
     assert await run(way) == report.id
 
 
+@pytest.mark.source("JC-50")
 async def test_a_blocker_that_had_closed_before_holds_nobody_up(way: Way) -> None:
     (a,) = await fetch(way)
     await run(way)
@@ -113,6 +115,7 @@ async def test_a_continued_chain_releases_when_its_last_job_completes(way: Way) 
     assert (await claim_one(way)).chain_index == 0
 
 
+@pytest.mark.source("JC-51")
 async def test_a_job_released_by_its_blocker_still_waits_for_its_time(way: Way) -> None:
     (a,) = await fetch(way)
     report = await merge(way, a, delay=60)
@@ -128,6 +131,7 @@ async def test_a_job_released_by_its_blocker_still_waits_for_its_time(way: Way) 
 # ---- policies
 
 
+@pytest.mark.source("JC-53")
 @pytest.mark.parametrize(("outcome", "word"), [(FAIL, "failed"), (CANCEL, "cancelled")])
 async def test_by_default_a_job_fails_with_its_blocker_and_says_so(way: Way, outcome: Outcome, word: str) -> None:
     (a,) = await fetch(way)
@@ -164,6 +168,7 @@ async def test_failing_goes_on_along_a_line_of_blockers(way: Way) -> None:
     assert (await status_of(way, b), await status_of(way, c)) == ("failed", "failed")
 
 
+@pytest.mark.source("JC-53")
 async def test_ignore_runs_the_job_however_its_blocker_ends(way: Way) -> None:
     (a,) = await fetch(way)
     report = await merge(way, a, on_blocker_failure="ignore")
@@ -197,6 +202,7 @@ async def test_a_blocker_that_was_deleted_before_it_was_counted_is_as_one_that_w
     (a,) = await fetch(way)
     report = await merge(way, a)
     await way.face.cancel(report)
+    await change_job(way, report.id, stale_at=1)  # until then nobody may delete what it would need
     await way.face.delete(a)
     await way.face.retry(report)
 
@@ -230,6 +236,7 @@ async def test_cancelling_the_last_job_of_a_continued_blocker_tells_its_dependen
 # ---- a blocker that is tried again
 
 
+@pytest.mark.source("JC-53")
 async def test_retrying_a_blocker_puts_what_failed_by_it_back_to_blocked(way: Way) -> None:
     (a,) = await fetch(way)
     report = await merge(way, a, unique="report")
@@ -441,9 +448,10 @@ async def test_a_retry_that_is_taken_back_before_it_was_admitted_leaves_no_key_t
 
 async def test_a_blocker_that_is_deleted_before_its_retry_was_admitted_leaves_no_key_taken(way: Way) -> None:
     (a,) = await fetch(way)
-    await merge(way, a, unique="report")
+    report = await merge(way, a, unique="report")
     await admit(way)
     await way.face.cancel(a)
+    await change_job(way, report.id, stale_at=1)  # until then nobody may delete what it would need
     await retry_before_admission(way, a)
 
     await way.face.delete(a)

@@ -18,6 +18,7 @@ async def links_of(way: Way, job_id: UUID) -> list[tuple[int, str, str | None]]:
     )
 
 
+@pytest.mark.source("JC-5")
 async def test_a_job_with_blockers_begins_blocked(way: Way) -> None:
     first = await way.face.start(greet(name="first"))
 

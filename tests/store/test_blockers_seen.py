@@ -15,7 +15,7 @@ from holdfast.store.chains import blockers
 from holdfast.store.jobs import claiming
 from holdfast.store.reads import Paging
 from tests.store.engine import DONE, FAIL, WANTS, admit, claim_all, claim_one, come_due, run, settle
-from tests.support.factories import a_start, counted, greet
+from tests.support.factories import a_start, change_job, counted, greet
 from tests.support.ways import Way
 
 
@@ -67,6 +67,7 @@ async def test_a_blocker_that_was_deleted_is_seen_as_cancelled(way: Way) -> None
     blocker = await way.face.start(greet(name="a"))
     waiting = await way.face.start(greet(name="merge"), blockers=[blocker], paused=True, on_blocker_failure="ignore")
     await way.face.cancel(waiting)
+    await change_job(way, waiting.id, stale_at=1)  # until then nobody may delete what it would need
     await way.face.delete(blocker)
     await way.face.retry(waiting)
 

@@ -37,11 +37,13 @@ from holdfast.database import hints
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.dialect import TABLES
 from holdfast.database.tx import Tx
+from holdfast.store import outbox
 from tests.store.callers import STACKS, Caller, Can, Habit, Stack
 from tests.store.wire import Wire
 from tests.support.conditions import until
 from tests.support.factories import TASKS, add, block, events_of, greet, make_job, row_of, whole_store
 from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.outbox import empty_outbox
 from tests.support.ways import Way
 from tests.worker.test_hints import is_asleep
 
@@ -126,6 +128,7 @@ async def is_usable(caller: Caller) -> bool:
 # ---- it belongs to the transaction
 
 
+@pytest.mark.source("PQ-11")
 async def test_a_start_is_seen_with_its_event_once_the_caller_commits(way: Way, open_caller: Caller) -> None:
     """I-03, I-12."""
     chain = await way.face.start(greet(name="Ada"), connection=open_caller.connection)
@@ -192,6 +195,7 @@ async def wait_for(way: Way, chain_id: UUID) -> str:
     return str((await asyncio.to_thread(way.hf.sync.wait, [chain_id], timeout=10))[0].status)
 
 
+@pytest.mark.source("JC-1")
 async def test_a_start_vanishes_when_the_caller_rolls_back(way: Way, open_caller: Caller) -> None:
     """I-02."""
     blocker = await make_job(way) if way.database == "postgres" else None
@@ -256,6 +260,7 @@ async def test_odd_texts_arrive_as_they_are(way: Way, open_caller: Caller, numbe
     assert len(keys) == number
 
 
+@pytest.mark.source("PQ-5", "JC-14")
 async def test_every_verb_does_on_a_borrowed_connection_what_it_does_without(way: Way, caller: Caller) -> None:
     await caller.begin()
     borrowed = await do_everything(way, caller.connection)
@@ -420,9 +425,10 @@ async def test_a_required_connection_is_enough(
     strict = Way(new_holdfast(way.database, require_connection=True, tasks=[TASKS]), is_async=way.is_async)
 
     chain = await strict.face.start(greet(name="Ada"), connection=open_caller.connection)
+    await strict.face.cancel(chain, connection=open_caller.connection)
     await open_caller.commit()
 
-    assert (await way.face.get_job(chain)).task == "greet"
+    assert (await way.face.get_job(chain)).status == "cancelled"
     await strict.close()
 
 
@@ -481,6 +487,7 @@ async def _is_waited_for(way: Way, connection: Any, known: UUID) -> None:
 OUTCOMES = (_meets_its_twin, _is_of_another_task, _has_an_unknown_blocker, _is_not_there, _is_waited_for)
 
 
+@pytest.mark.source("DF-23")
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.__name__.strip("_"))
 async def test_an_expected_outcome_leaves_the_transaction_as_it_was(way: Way, caller: Caller, outcome: Any) -> None:
     """I-53."""
@@ -499,6 +506,7 @@ async def test_an_expected_outcome_leaves_the_transaction_as_it_was(way: Way, ca
 # ---- refusals
 
 
+@pytest.mark.source("JC-16")
 @on(Can.REFUSE_WITHOUT_TRANSACTION)
 async def test_without_a_transaction_the_job_would_commit_alone_so_it_is_refused(way: Way, caller: Caller) -> None:
     """Q-01, I-68."""
@@ -554,7 +562,7 @@ async def test_what_is_no_connection_is_refused_with_what_would_be_one(way: Way,
 async def test_a_cursor_is_no_connection(way: Way, open_caller: Caller) -> None:
     cursor = await open_caller.cursor()
 
-    with pytest.raises(WrongConnection, match="is no connection that Holdfast knows"):
+    with pytest.raises(WrongConnection, match="takes an open connection"):
         await way.face.start(greet(name="Ada"), connection=cursor)
 
     assert await is_usable(open_caller)
@@ -622,7 +630,7 @@ async def test_a_connection_to_a_database_without_our_tables_is_refused(way: Way
     caller = await connect(empty)
     await caller.begin()
 
-    with pytest.raises(WrongConnection, match=r"without our tables.*holdfast migrate"):
+    with pytest.raises(WrongConnection, match=r"without the Holdfast tables.*holdfast migrate"):
         await way.face.start(greet(name="Ada"), connection=caller.connection)
 
     assert await is_usable(caller)
@@ -1040,6 +1048,7 @@ async def _waits_for_a_lock(way: Way) -> bool:
 # ---- an open transaction of a caller's is in nobody's way
 
 
+@pytest.mark.source("JC-16")
 @on_postgres
 async def test_while_a_start_is_not_committed_every_row_can_be_locked_by_another(way: Way, caller: Caller) -> None:
     """I-60."""
@@ -1085,6 +1094,7 @@ async def test_what_a_verb_tells_the_world_only_inserts(way: Way, open_caller: C
             but = f"WHERE id <> '{chain.id}'" if name == "job" else ""
             if name != "jobs":
                 stranger.execute(f"SELECT 1 FROM contract.holdfast_{name} {but} FOR UPDATE NOWAIT")
+    empty_outbox(way.hf)
     assert [each.target for each in way.hf.sync.webhooks.deliveries()] == [other.id]
     assert subscribed.is_enabled
 
@@ -1098,13 +1108,14 @@ async def test_a_delivery_belongs_to_the_callers_transaction(way: Way, caller: C
     await caller.begin()
     await way.face.cancel(chain, connection=caller.connection)
     await caller.rollback()
-    undone = hooks.deliveries().items
+    undone = way.hf.store.read_sync(outbox.backlog)
     await caller.begin()
     await way.face.cancel(chain, connection=caller.connection)
     await caller.commit()
 
+    empty_outbox(way.hf)
     (delivery,) = hooks.deliveries()
-    assert undone == ()
+    assert undone == 0
     assert (delivery.event, delivery.target, delivery.url) == (
         "job:cancelled",
         chain.id,

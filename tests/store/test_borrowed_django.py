@@ -232,7 +232,7 @@ def test_an_atomic_that_is_marked_to_be_rolled_back_is_refused(hf: Holdfast) -> 
     with transaction.atomic(using=ALIAS):
         transaction.set_rollback(True, using=ALIAS)
 
-        with pytest.raises(TransactionRequired, match=r"has failed; roll it back by leaving the `atomic\(\)`"):
+        with pytest.raises(TransactionRequired, match=r"has failed; roll it back: leave the `atomic\(\)`"):
             hf.sync.start(greet(name="Ada"), connection=ALIAS)
 
     assert jobs(hf) == []
@@ -317,7 +317,7 @@ def test_what_breaks_a_nested_atomic_leaves_the_outer_one_whole(hf: Holdfast) ->
 @on_sqlite
 def test_an_unknown_alias_is_refused_with_those_that_there_are_and_not_quoted(hf: Holdfast) -> None:
     with pytest.raises(
-        WrongConnection, match=r"no alias of Django's DATABASES, which has 'default', 'shop'"
+        WrongConnection, match=r"not an alias in Django's DATABASES, which has 'default', 'shop'"
     ) as refused:
         hf.sync.start(greet(name="Ada"), connection="postgresql://app:secret@db/shop")
 
@@ -326,7 +326,7 @@ def test_an_unknown_alias_is_refused_with_those_that_there_are_and_not_quoted(hf
 
 @on_sqlite
 def test_an_alias_of_another_kind_of_database_is_refused(hf: Holdfast) -> None:
-    with pytest.raises(WrongConnection, match="another database than hf does"):
+    with pytest.raises(WrongConnection, match="another database than hf: "):
         hf.sync.start(greet(name="Ada"), connection="default")
 
 
@@ -334,7 +334,7 @@ def test_an_alias_of_another_kind_of_database_is_refused(hf: Holdfast) -> None:
 def test_a_copy_of_a_connection_is_refused(hf: Holdfast) -> None:
     copy = connections[ALIAS].copy()
 
-    with pytest.raises(WrongConnection, match=r"a copy that `atomic\(\)` does not know"):
+    with pytest.raises(WrongConnection, match=r"`atomic\(\)` does not know this copy"):
         hf.sync.start(greet(name="Ada"), connection=copy)
 
 
@@ -380,8 +380,8 @@ except WrongConnection as error:
 @pytest.mark.parametrize(
     ("before", "told"),
     [
-        ("", "a text is a connection only if Django is in use*psycopg.Connection*sqlite3.Connection*False"),
-        ("import django.conf", "*and Django is not configured yet; pass one of *True"),
+        ("", "*got a text: open a connection*psycopg.Connection*sqlite3.Connection*False"),
+        ("import django.conf", "*and Django is not configured yet, so *True"),
     ],
     ids=["not in use", "not configured"],
 )

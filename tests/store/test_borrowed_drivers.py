@@ -77,7 +77,7 @@ async def test_a_lock_that_is_not_had_in_time_is_busy(caller: tuple[Way, Caller]
         stranger.execute("SELECT 1")
         way.hf.sync.start(greet(name="Bob"), unique="same", connection=stranger)
 
-        with pytest.raises(Busy, match="somebody else holds what this needs"):
+        with pytest.raises(Busy, match="another transaction holds a lock that this needs"):
             await way.face.start(greet(name="Ada"), unique="same", connection=theirs.connection)
         stranger.rollback()
 
@@ -91,7 +91,7 @@ async def test_a_statement_that_takes_too_long_is_unavailable(caller: tuple[Way,
         stranger.execute("SELECT 1")
         way.hf.sync.start(greet(name="Bob"), unique="same", connection=stranger)
 
-        with pytest.raises(Unavailable, match="could not do it in time"):
+        with pytest.raises(Unavailable, match="ran out of time"):
             await way.face.start(greet(name="Ada"), unique="same", connection=theirs.connection)
         stranger.rollback()
 
@@ -113,6 +113,17 @@ async def test_a_transaction_that_is_read_only_is_told_so(caller: tuple[Way, Cal
     await theirs.execute("SET TRANSACTION READ ONLY")
 
     with pytest.raises(WrongConnection, match="SET TRANSACTION READ WRITE"):
+        await way.face.start(greet(name="Ada"), connection=theirs.connection)
+
+    await theirs.rollback()
+
+
+async def test_a_connection_that_reads_no_nulls_is_refused_with_the_line_to_write(caller: tuple[Way, Caller]) -> None:
+    """A7."""
+    way, theirs = caller
+    await theirs.execute("SET LOCAL array_nulls = off")
+
+    with pytest.raises(WrongConnection, match="array_nulls=on"):
         await way.face.start(greet(name="Ada"), connection=theirs.connection)
 
     await theirs.rollback()
@@ -273,7 +284,7 @@ async def test_a_statement_under_way_on_a_connection_of_asyncpg_is_told_so(postg
             statement = asyncio.ensure_future(connection.fetchval("SELECT pg_advisory_xact_lock(7) IS NULL"))
             await until(lambda: waits_for_a_lock(stranger), "the statement is under way")
 
-            with pytest.raises(WrongConnection, match="another statement is under way"):
+            with pytest.raises(WrongConnection, match="another statement is running"):
                 await postgres.hf.start(greet(name="Ada"), connection=connection)
             stranger.rollback()
 
@@ -333,7 +344,7 @@ async def test_a_connection_that_went_back_to_its_pool_is_refused(postgres: Way)
         async with pool.acquire() as connection:
             pass
 
-        with pytest.raises(WrongConnection, match="released to its pool"):
+        with pytest.raises(WrongConnection, match="its pool took it back"):
             await postgres.hf.start(greet(name="Ada"), connection=connection)
 
 

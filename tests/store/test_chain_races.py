@@ -290,6 +290,7 @@ async def test_a_person_who_comes_after_the_end_is_told_that_it_has_completed(wa
     assert caught.value.status == "completed"
 
 
+@pytest.mark.source("JC-49")
 async def test_of_two_people_who_complete_one_job_the_second_is_told(way: Way, actor: Any) -> None:
     chain = await way.face.start(greet(name="Ada"))
     ada, bob = await actor(), await actor()

@@ -19,6 +19,7 @@ from tests.support.factories import TASKS, add, counted, events_of, greet, make_
 from tests.support.ways import Way
 
 
+@pytest.mark.source("PQ-12", "JC-6", "TQ-8")
 async def test_a_claim_sets_attempt_token_worker_and_lease_at_once(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
@@ -30,6 +31,7 @@ async def test_a_claim_sets_attempt_token_worker_and_lease_at_once(way: Way) -> 
     assert row == ("running", None, 1, "abc", "worker-1", 30_000)
 
 
+@pytest.mark.source("PQ-35")
 async def test_a_claim_appends_job_started_with_the_worker(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
@@ -50,6 +52,7 @@ async def test_a_job_is_claimed_once(way: Way) -> None:
     assert (len(first), second) == (1, [])
 
 
+@pytest.mark.source("PQ-62", "DF-19")
 async def test_a_batch_is_claimed_in_the_order_in_which_it_was_started(way: Way) -> None:
     chains = await way.face.start_many([greet(name=str(n)) for n in range(50)])
 
@@ -58,6 +61,7 @@ async def test_a_batch_is_claimed_in_the_order_in_which_it_was_started(way: Way)
     assert claimed == [str(chain.id) for chain in chains]
 
 
+@pytest.mark.source("JC-105")
 async def test_the_larger_priority_goes_first(way: Way) -> None:
     low, middle, high = await way.face.start_many(
         [greet(name="x").options(priority=priority) for priority in (-5, 0, 7)]
@@ -66,6 +70,7 @@ async def test_the_larger_priority_goes_first(way: Way) -> None:
     assert [job.id for job in await claim(way)] == [str(chain.id) for chain in (high, middle, low)]
 
 
+@pytest.mark.source("PQ-62", "JC-105")
 async def test_an_old_job_of_low_priority_goes_before_a_new_one_of_high(way: Way) -> None:
     old = await way.face.start(greet(name="old"), priority=-100)
     await way.call(_age, 201 * 60_000)
@@ -78,6 +83,7 @@ async def _age(tx: object, milliseconds: int) -> None:
     await tx.execute("UPDATE holdfast_job SET sort_key = sort_key - :ms", ms=milliseconds)  # type: ignore[attr-defined]
 
 
+@pytest.mark.source("JC-32")
 async def test_several_tasks_and_queues_are_merged_by_their_order(way: Way) -> None:
     chains = await way.face.start_many(
         [greet(name="x") if n % 3 else add(a=n, b=n).options(priority=0) for n in range(12)]
@@ -88,6 +94,7 @@ async def test_several_tasks_and_queues_are_merged_by_their_order(way: Way) -> N
     assert claimed == [str(chain.id) for chain in chains]
 
 
+@pytest.mark.source("JC-6")
 async def test_a_task_that_the_worker_does_not_know_is_left_to_others(way: Way) -> None:
     """F-48."""
     other = await way.face.start(add(a=1, b=2), queue="default")
@@ -239,6 +246,7 @@ async def test_what_a_lost_answer_claimed_is_read_back_by_its_nonce(way: Way) ->
     assert sorted(job.token.seq for job in found) == sorted(job.token.seq for job in claimed)
 
 
+@pytest.mark.source("PQ-12", "DF-42")
 async def test_admission_and_claim_take_the_same_statements_for_1_10_and_100(way: Way) -> None:
     """I-62."""
     counts = {}
@@ -253,6 +261,7 @@ async def test_admission_and_claim_take_the_same_statements_for_1_10_and_100(way
     assert len(set(counts.values())) == 1, counts
 
 
+@pytest.mark.source("JC-32")
 async def test_a_row_that_a_stranger_has_locked_is_passed_over(postgres: Way) -> None:
     """I-63."""
     first, second = await postgres.face.start_many([greet(name="x"), greet(name="y")])

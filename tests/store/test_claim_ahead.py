@@ -50,7 +50,9 @@ async def test_several_tasks_share_the_slots_in_their_order(way: Way) -> None:
 
 
 @pytest.mark.parametrize(
-    "columns", [{"used": 9}, {"interrupted": 1}, {"crashes": 1}], ids=["no attempt to spare", "given back", "crashed"]
+    "columns",
+    [{"used": 9}, {"attempts": 1}, {"interrupted": 1}, {"crashes": 1}],
+    ids=["no attempt to spare", "none of its own to spare", "given back", "crashed"],
 )
 async def test_what_must_not_wait_is_claimed_into_a_slot_or_left(way: Way, columns: dict[str, Any]) -> None:
     chains = await way.face.start_many([greet(name=str(n)) for n in range(4)])

@@ -44,6 +44,7 @@ async def go_on(way: Way, job_id: UUID, successor: Continuation) -> Job:
 # ---- from every state
 
 
+@pytest.mark.source("JC-11", "JC-57", "TQ-26")
 @pytest.mark.parametrize("status", ["blocked", "pending", "running", "paused", "failed"])
 async def test_an_open_or_failed_job_is_completed(way: Way, status: str) -> None:
     job_id = await make_job(way, status)
@@ -67,6 +68,7 @@ async def test_a_job_that_is_not_due_is_completed(way: Way) -> None:
     assert await claim_all(way) == []
 
 
+@pytest.mark.source("JC-57")
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
 async def test_what_has_ended_cannot_be_completed(way: Way, status: str) -> None:
     job_id = await make_job(way, status)
@@ -108,7 +110,7 @@ async def test_unfinished_phases_go_with_the_job(way: Way) -> None:
 
 async def _unfinished_phase(tx: Tx, job_id: UUID) -> None:
     sql = """INSERT INTO holdfast_phase (job, position, name, status)
-        SELECT seq, 1, 'next', 'active' FROM holdfast_job WHERE id = :id"""
+        SELECT seq, 1, 'next', 'running' FROM holdfast_job WHERE id = :id"""
     await tx.execute(sql, id=str(job_id))
 
 
@@ -150,6 +152,7 @@ async def test_a_worker_whose_job_was_completed_learns_it(way: Way) -> None:
     assert (await way.face.get_chain(chain.id)).output == "by hand"
 
 
+@pytest.mark.source("JC-35")
 @pytest.mark.parametrize(("status", "hint"), [("running", "$hint"), ("pending", "$hint_sleepers")])
 async def test_a_running_handler_is_told_at_once(way: Way, status: str, hint: str) -> None:
     job_id = await make_job(way, status)
@@ -270,6 +273,7 @@ async def test_a_callers_transaction_leaves_the_lane_to_admission(way: Way) -> N
 # ---- those who wait
 
 
+@pytest.mark.source("JC-51")
 async def test_completing_a_blocker_releases_its_dependents_in_that_commit(way: Way) -> None:
     blocker = await way.face.start(greet(name="blocker"), delay=3600)
     waiting = await way.face.start(greet(name="waiting"), blockers=[blocker])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
-from holdfast import BlockerCycle, ChainNotFound, State, Status
+from holdfast import BlockerCycle, ChainNotFound, IdTaken, State, Status, StillReferenced, StoreError
 from holdfast.errors import LeaseLost
 from holdfast.models import Asked, Continuation, JobFilter
 from holdfast.outcomes import Kind, Outcome
@@ -32,6 +34,7 @@ from tests.store.engine import (
     run,
     settle,
 )
+from tests.support.conditions import until
 from tests.support.factories import a_start, counted, events_of, greet, row_of
 from tests.support.ways import Way
 
@@ -64,6 +67,18 @@ async def test_a_chain_goes_on_with_its_next_job_in_the_same_commit(way: Way) ->
     assert await row_of(way, chain.id, "closed_as", "output", "finished_at IS NULL") == (None, None, False)
 
 
+async def test_a_budget_of_attempts_is_of_one_job_and_not_inherited(way: Way) -> None:
+    await way.face.start(greet(name="Ada"), attempts=2)
+    with_its_own, without = then(attempts=5), then()
+
+    await run(way, with_its_own)
+    await run(way, without)
+
+    jobs = [await way.face.get_job(next_id(each)) for each in (with_its_own, without)]
+    assert [each.attempts for each in jobs] == [5, None]
+
+
+@pytest.mark.source("JC-2")
 async def test_a_chain_is_open_until_its_last_job_completes_and_has_that_ones_output(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     await run(way, then())
@@ -330,18 +345,63 @@ async def test_a_continuation_that_waits_for_what_is_not_there_is_refused_and_it
     await settle(way, (jobs[chain.id].token, FAIL))
 
 
-async def test_a_deleted_blocker_counts_as_cancelled(way: Way) -> None:
+async def is_waited_for(connection: psycopg.AsyncConnection[Any], database: str) -> bool:
+    """Tell whether somebody waits for what *connection* has locked."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+    async with await psycopg.AsyncConnection.connect(database) as observer:
+        cursor = await observer.execute(waits, [connection.info.backend_pid])
+        ((count,),) = await cursor.fetchall()
+        return bool(count)
+
+
+@pytest.mark.source("JC-115")
+async def test_a_second_job_of_an_id_is_refused_and_its_predecessor_runs_on(way: Way) -> None:
+    chains = await way.face.start_many([greet(name=name) for name in ("Ada", "Bob", "Eve")])
+    jobs = {UUID(job.id): job.token for job in await claim_all(way)}
+    ada, bob, eve = (jobs[chain.id] for chain in chains)
+    chosen = uuid4()
+
+    settled = await settle(
+        way,
+        (ada, then(id=chosen, named=True)),
+        (bob, then(id=chosen, named=True)),
+        (eve, then(id=chains[0].id, named=True)),
+    )
+
+    assert {token: type(error) for token, error in settled.refused.items()} == {bob: IdTaken, eve: IdTaken}
+    assert settled.done == [ada]
+    assert (await way.face.get_job(chosen)).chain_id == chains[0].id
+    assert [(await way.face.get_job(chain)).status for chain in chains[1:]] == ["running", "running"]
+
+
+async def test_a_job_of_the_same_id_that_commits_meanwhile_is_seen_at_the_next_try(way_pg: Way) -> None:
+    await way_pg.face.start(greet(name="Ada"))
+    token, chosen = (await claim_one(way_pg)).token, uuid4()
+    database = way_pg.hf.settings.database
+
+    async with await psycopg.AsyncConnection.connect(database) as other, other.transaction():
+        await way_pg.hf.start(greet(name="Bob"), id=chosen, connection=other)
+        under_way = asyncio.create_task(settle(way_pg, (token, then(id=chosen, named=True))))
+        await until(lambda: is_waited_for(other, database), "our insert waits for the other's")
+    with pytest.raises(StoreError, match="duplicate key"):
+        await under_way
+    settled = await settle(way_pg, (token, then(id=chosen, named=True)))
+
+    assert [type(error) for error in settled.refused.values()] == [IdTaken]
+
+
+async def test_what_a_later_step_waits_for_is_deleted_with_its_chain_only(way: Way) -> None:
     blocker = await way.face.start(greet(name="blocker"), paused=True)
-    await way.face.start(greet(name="Ada"))
+    chain = await way.face.start(greet(name="Ada"))
     step = then(blockers=(blocker.id,))
     await run(way, step)
-    with pytest.raises(Exception, match="still waited for"):
+    with pytest.raises(StillReferenced):
+        await way.face.delete(blocker)
+    await way.face.cancel(next_id(step))
+    with pytest.raises(StillReferenced):
         await way.face.delete(blocker)
 
-    await way.face.cancel(next_id(step))
-    await way.face.delete(blocker)
-
-    assert (await way.face.get_job(next_id(step))).status == "cancelled"
+    assert set(await way.face.delete_many([blocker, chain])) == {blocker.id, chain.id}
 
 
 async def test_a_cascade_takes_the_blockers_of_every_step_along(way: Way) -> None:
@@ -360,6 +420,7 @@ async def test_a_cascade_takes_the_blockers_of_every_step_along(way: Way) -> Non
 # ---- lists
 
 
+@pytest.mark.source("DF-24")
 async def test_a_continued_job_is_listed_as_such(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     await run(way, then())

@@ -41,6 +41,7 @@ def refusals(settled: Settled) -> list[type[Exception]]:
     return [type(error) for error in settled.refused.values()]
 
 
+@pytest.mark.source("DF-6")
 async def test_a_job_cannot_go_on_by_waiting_for_its_own_chain(way: Way) -> None:
     (chain,), (job,) = await running(way, 1)
 
@@ -74,6 +75,7 @@ async def test_a_job_cannot_wait_for_a_chain_that_waits_for_its_own(way: Way) ->
     assert str(a.id) in str(error)
 
 
+@pytest.mark.source("DF-6")
 @pytest.mark.parametrize("are_counted", [True, False])
 async def test_a_longer_ring_is_found(way: Way, are_counted: bool) -> None:
     chains, jobs = await running(way, 4)

@@ -14,7 +14,7 @@ from holdfast.models import INTERNAL_QUEUE, Asked
 from holdfast.store.chains import deletes
 from holdfast.store.jobs import steering
 from holdfast.store.log import events
-from tests.store.engine import admit, claim_one
+from tests.store.engine import admit, claim_one, make_deliveries
 from tests.support.factories import (
     block,
     continue_chain,
@@ -48,6 +48,7 @@ async def test_a_deleted_chain_is_gone(way: Way) -> None:
         await way.face.get_job(chain)
 
 
+@pytest.mark.source("JC-12")
 async def test_a_chain_is_deleted_whole_whichever_of_its_jobs_is_named(way: Way) -> None:
     first = await make_job(way)
     second = await continue_chain(way, first)
@@ -81,6 +82,7 @@ async def test_phases_and_links_go_with_their_job(way: Way) -> None:
 async def test_its_history_and_its_deliveries_go_with_a_job(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"), webhook="https://example.com/hook")
     await way.face.cancel(chain)
+    await make_deliveries(way)
     kept = await way.face.start(greet(name="Bob"))
 
     await way.face.delete(chain)
@@ -103,9 +105,9 @@ async def test_what_keeps_no_history_and_what_is_the_engines_own_goes_in_silence
     assert await way.rows("SELECT name FROM holdfast_event") == []
 
 
-async def test_a_delete_is_logged_with_nothing_but_the_id_of_each_job(way: Way) -> None:
-    """I-58."""
-    first = await make_job(way)
+async def test_a_delete_is_logged_with_what_readers_know_each_job_by(way: Way) -> None:
+    """I-58: the wire has the id alone; streams that are narrowed to a chain, a task or a lane need the rest."""
+    first = await make_job(way, lane="vm-7")
     second = await continue_chain(way, first)
     seqs = {await seq_of(way, first), await seq_of(way, second)}
 
@@ -116,7 +118,10 @@ async def test_a_delete_is_logged_with_nothing_but_the_id_of_each_job(way: Way) 
     facts = [json.loads(row[5]) for row in rows]
     assert [each["id"] for each in facts] == [str(first), str(second)]
     assert {each.pop("seq") for each in facts} == seqs
-    assert {tuple(each) for each in facts} == {("id",)}
+    assert [{**each, "id": ""} for each in facts] == [
+        {"id": "", "chain_id": str(first), "task": "greet", "lane": "vm-7"},
+        {"id": "", "chain_id": str(first), "task": "greet"},
+    ]
 
 
 async def test_deleting_what_is_not_there_is_refused(way: Way) -> None:
@@ -178,14 +183,30 @@ async def test_a_later_step_that_waits_is_a_reference_too(way: Way) -> None:
     assert refused.value.references == ((blocker, second),)
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-async def test_a_finished_job_keeps_nothing_from_being_deleted(way: Way, status: str) -> None:
+@pytest.mark.parametrize(("status", "columns"), [("completed", {}), ("failed", {"stale_at": 1})])
+async def test_a_job_that_needs_no_retry_keeps_nothing_from_being_deleted(way: Way, status: str, columns: Any) -> None:
     blocker = await make_job(way, "completed")
-    finished = await waiting_for(way, blocker, status=status)
+    finished = await make_job(way, status, **columns)
+    await block(way, finished, blocker)
 
     await way.face.delete(blocker)
 
     assert await remaining(way) == {finished}
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+@pytest.mark.source("JC-63")
+async def test_what_a_job_would_need_for_its_retry_is_not_deleted_alone(way: Way, status: str) -> None:
+    blocker = await make_job(way, "completed")
+    ended = await waiting_for(way, blocker, status=status)
+    before = await whole_store(way)
+
+    with pytest.raises(StillReferenced) as refused:
+        await way.face.delete(blocker)
+
+    assert refused.value.references == ((blocker, ended),)
+    assert await whole_store(way) == before
+    assert set(await way.face.delete_many([blocker, ended])) == {blocker, ended}
 
 
 async def test_a_chain_and_who_waits_for_it_are_deleted_together(way: Way) -> None:
@@ -226,6 +247,7 @@ async def test_cascade_deletes_what_a_chain_waits_for_and_so_on(way: Way) -> Non
     assert await remaining(way) == {other}
 
 
+@pytest.mark.source("DF-5")
 async def test_cascade_follows_the_blockers_of_later_steps(way: Way) -> None:
     blocker, first = await make_job(way), await make_job(way)
     second = await continue_chain(way, first, "blocked")
@@ -246,6 +268,7 @@ async def test_cascade_deletes_the_later_steps_of_what_it_finds(way: Way) -> Non
     assert await remaining(way) == set()
 
 
+@pytest.mark.source("JC-64")
 async def test_cascade_takes_a_diamond_once(way: Way) -> None:
     bottom = await make_job(way)
     left, right = await waiting_for(way, bottom), await waiting_for(way, bottom)
@@ -388,6 +411,7 @@ async def _cancel_and_delete(tx: Tx, ids: list[UUID]) -> None:
     await deletes.delete(tx, ids)
 
 
+@pytest.mark.source("JC-64", "DF-10")
 @pytest.mark.parametrize(("status", "hint"), [("running", "$hint"), ("pending", "$hint_sleepers")])
 async def test_the_handler_of_a_deleted_job_is_told_at_once(way: Way, status: str, hint: str) -> None:
     job_id = await make_job(way, status)

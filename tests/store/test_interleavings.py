@@ -113,6 +113,7 @@ async def holders(way: Way) -> list[UUID]:
 # ---- one key
 
 
+@pytest.mark.source("DF-3")
 async def test_who_waits_for_a_key_is_given_the_chain_that_was_committed(way: Way, begin: Any) -> None:
     """I-05."""
     first, second = await begin(), await begin()
@@ -426,6 +427,7 @@ async def test_of_two_deletes_of_one_chain_the_second_finds_nothing(way: Way, be
 # ---- many at once, on both databases
 
 
+@pytest.mark.source("DF-3")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 @pytest.mark.parametrize("options", [{"unique": "same"}, {"id": UUID(int=7)}], ids=["key", "id"])
 async def test_of_many_racing_starts_one_makes_the_chain_and_all_are_given_it(

@@ -46,6 +46,7 @@ async def claimed(way: Way) -> list[UUID]:
     return [UUID(job.id) for job in await claim_all(way)]
 
 
+@pytest.mark.source("TQ-3")
 async def test_of_a_lane_one_job_runs_at_a_time_and_in_the_order_of_starts(way: Way) -> None:
     ids = await in_lane(way, 4)
 
@@ -59,6 +60,7 @@ async def test_of_a_lane_one_job_runs_at_a_time_and_in_the_order_of_starts(way: 
     assert ran == ids
 
 
+@pytest.mark.source("TQ-3")
 async def test_different_lanes_run_beside_each_other(way: Way) -> None:
     one, _ = await in_lane(way, 2, "one")
     other, _ = await in_lane(way, 2, "other")
@@ -132,16 +134,17 @@ async def test_a_backoff_holds_the_lane_and_the_job_keeps_its_place(way: Way) ->
     assert [await run(way) for _ in range(2)] == [first, second]
 
 
-@pytest.mark.parametrize("outcome", [FAIL, PAUSE], ids=lambda outcome: str(outcome.kind))
-async def test_a_failed_or_paused_job_halts_its_lane_and_says_so(way: Way, outcome: Outcome) -> None:
+@pytest.mark.source("TQ-7", "TQ-30", "TQ-31")
+@pytest.mark.parametrize(("outcome", "why"), [(FAIL, "OSError"), (PAUSE, "look at it")], ids=["fail", "pause"])
+async def test_a_failed_or_paused_job_halts_its_lane_and_says_so(way: Way, outcome: Outcome, why: str) -> None:
     first, _ = await in_lane(way, 2)
     await run(way, outcome)
 
     info = await way.call(lanes.lane_info, "vm-7")
 
     assert await claimed(way) == []
-    assert (info.halted_by, info.halted_because, info.depth, info.is_moving) == (first, outcome.reason, 2, False)
-    assert await facts_of(way, "lane:halted") == [{"lane": "vm-7", "job": str(first), "reason": outcome.reason}]
+    assert (info.halted_by, info.halted_because, info.depth, info.is_moving) == (first, why, 2, False)
+    assert await facts_of(way, "lane:halted") == [{"lane": "vm-7", "job": str(first), "reason": why}]
 
 
 @pytest.mark.parametrize("outcome", [FAIL, PAUSE], ids=lambda outcome: str(outcome.kind))
@@ -154,6 +157,7 @@ async def test_a_task_that_does_not_halt_its_lane_sets_the_job_aside(way: Way, o
     assert await facts_of(way, "lane:halted") == []
 
 
+@pytest.mark.source("TQ-25")
 async def test_a_resumed_job_keeps_its_place(way: Way) -> None:
     first, second = await in_lane(way, 2)
     await run(way, PAUSE)
@@ -164,6 +168,7 @@ async def test_a_resumed_job_keeps_its_place(way: Way) -> None:
     assert [fact["job"] for fact in await facts_of(way, "lane:resumed")] == [str(first)]
 
 
+@pytest.mark.source("TQ-25")
 async def test_a_retried_job_keeps_its_place(way: Way) -> None:
     first, second = await in_lane(way, 2)
     await run(way, FAIL)
@@ -194,6 +199,7 @@ async def test_deleting_the_failed_head_frees_the_lane(way: Way) -> None:
     assert [fact["job"] for fact in await facts_of(way, "lane:resumed")] == [str(first)]
 
 
+@pytest.mark.source("TQ-30")
 async def test_skip_sets_the_halting_job_aside_as_it_is(way: Way) -> None:
     first, second = await in_lane(way, 2)
     await run(way, FAIL)

@@ -76,6 +76,7 @@ async def test_a_delete_that_is_refused_leaves_no_event(way: Way) -> None:
     assert await log(way) == []
 
 
+@pytest.mark.source("DF-13")
 async def test_an_operation_that_fails_after_its_event_leaves_none(way: Way) -> None:
     async def fail_late(tx: Tx) -> None:
         await events.append(tx, [NewEvent(1, "job:enqueued")])

@@ -108,6 +108,7 @@ async def test_what_happens_while_pages_are_read_comes_behind_them(way: Way) -> 
     assert jobs == [second.id, third.id]
 
 
+@pytest.mark.source("PQ-37")
 async def test_an_event_tells_how_the_job_was_and_brings_the_job_as_it_is(way: Way) -> None:
     reader = await LogReader.from_now(way)
     before = now_ms()
@@ -122,6 +123,7 @@ async def test_an_event_tells_how_the_job_was_and_brings_the_job_as_it_is(way: W
     assert before - 1 <= first.at.timestamp() * 1000 <= now_ms() + 1
 
 
+@pytest.mark.source("PQ-34")
 async def test_a_job_is_never_older_than_its_event(way: Way) -> None:
     reader = await LogReader.from_now(way)
     await lead_lives(way)

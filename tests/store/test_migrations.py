@@ -21,8 +21,8 @@ from holdfast import Holdfast, NotMigrated, Unique
 from holdfast.database import migrations
 from holdfast.database.dialect import PostgresDialect, SqliteDialect
 from holdfast.database.migrations import MigrationStep, code_number, steps
-from holdfast.database.postgres import AsyncPostgresTx, PostgresTx
-from holdfast.database.sqlite import SqliteTx
+from holdfast.database.postgres import AsyncPostgresTx, PostgresTx, migrating
+from holdfast.database.sqlite.tx import SqliteTx
 from holdfast.database.tx import Database
 from tests.store.steps import take_steps
 from tests.support.conditions import until
@@ -105,6 +105,7 @@ async def test_the_async_face_migrates_too(place: Place, hf: Holdfast) -> None:
     await hf.close()
 
 
+@pytest.mark.source("JC-102")
 def test_a_second_migration_does_nothing(place: Place, hf: Holdfast) -> None:
     hf.sync.migrate()
     chain = hf.sync.start(greet(name="Ada"))
@@ -152,6 +153,7 @@ async def test_the_async_face_refuses_an_empty_postgresql_too(place: Place, hf: 
     await hf.close()
 
 
+@pytest.mark.source("JC-102")
 def test_a_newer_schema_is_served_while_it_suits_this_code(place: Place, hf: Holdfast) -> None:
     """F-39, F-50, I-74."""
     hf.sync.migrate()
@@ -267,6 +269,7 @@ hf.close()
 """
 
 
+@pytest.mark.source("DF-16")
 def test_processes_that_migrate_at_once_all_succeed_and_each_step_is_taken_once(place: Place, hf: Holdfast) -> None:
     """F-25, F-39."""
     processes = [
@@ -289,7 +292,8 @@ def test_processes_that_migrate_at_once_all_succeed_and_each_step_is_taken_once(
         process.stdin.flush()
     ended = [process.communicate(timeout=60) for process in processes]
 
-    assert [error for _, error in ended] == ["", "", ""]
+    told = [line for _, error in ended for line in error.splitlines()]
+    assert [line for line in told if not line.startswith("The migration waits")] == []
     assert sum(int(taken) for taken, _ in ended) == len(steps(place.database))
     assert hf.sync.start(greet(name="Ada")).task == "greet"
 
@@ -319,6 +323,45 @@ async def test_who_comes_second_waits_for_the_step_that_is_under_way_and_finds_i
         await connections[0].commit()
 
         assert (taken, await waiting) == ("the next one", None)
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+async def test_starts_succeed_while_a_migration_waits_for_an_open_transaction(
+    place: Place, hf: Holdfast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrating, "SHORTEST_WAY", 0.1)
+    stand_at(place, 3)
+
+    def start() -> None:  # as a program of the release before does, by its deadline
+        with psycopg.connect(place.address, options="-c lock_timeout=4500") as connection:
+            connection.execute(START_OF_STEP_3.replace("{}", place.schema), [str(uuid4())] * 2)
+
+    def waits() -> bool:
+        return any(vars(each).get("event_name") == "migration_waits" for each in caplog.records)
+
+    async with await psycopg.AsyncConnection.connect(place.address) as application:
+        await application.execute(START_OF_STEP_3.replace("{}", place.schema), [str(uuid4())] * 2)
+        migration = asyncio.create_task(hf.migrate())
+        while not waits():
+            await asyncio.to_thread(start)
+        await asyncio.to_thread(start)
+        assert not migration.done()
+        said = next(each for each in caplog.records if vars(each).get("event_name") == "migration_waits")
+        assert vars(said)["pid"] == application.info.backend_pid
+        await application.commit()
+
+    assert await migration == [step.name for step in steps("postgres")[3:]]
+    await hf.close()
+
+
+START_OF_STEP_3 = """INSERT INTO {}.holdfast_job (id, chain_id, task, queue, status, run_at, input, created_at)
+    VALUES (%s, %s, 'greet', 'default', 'pending', 5, '[]', 5)"""
+
+
+def test_the_script_for_postgresql_gives_way_too() -> None:
+    script = migrations.pending_sql("postgres", PostgresDialect("public"), 3)
+
+    assert script.splitlines()[:2] == ["BEGIN;", "SET LOCAL lock_timeout = 1500;"]
 
 
 def test_a_migration_that_is_killed_at_any_statement_leaves_nothing_and_can_be_run_again(

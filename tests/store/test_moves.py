@@ -29,11 +29,13 @@ from tests.support.factories import events_of, make_job, now_ms, row_of, seq_of,
 from tests.support.ways import Way
 
 
+@pytest.mark.source("JC-4")
 def test_the_law_by_hand_knows_every_change_and_every_status() -> None:
     assert set(LAW) == set(Change)
     assert set(STATUSES) == set(Status)
 
 
+@pytest.mark.source("JC-107")
 @pytest.mark.parametrize("change", LAW)
 def test_a_change_leads_where_the_design_says(change: str) -> None:
     assert set(MOVES[Change(change)].targets) == LAW[change].targets
@@ -152,6 +154,7 @@ def test_every_change_has_its_operation() -> None:
     assert OPERATIONS.keys() | STILL_TO_COME | ELSEWHERE == set(Change)
 
 
+@pytest.mark.source("PQ-58")
 @on_both_stores
 @pytest.mark.parametrize(
     ("change", "status"), [pair for pair in PAIRS if pair[0] in OPERATIONS and pair not in A_REQUEST]

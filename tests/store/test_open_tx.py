@@ -210,7 +210,7 @@ async def test_a_block_that_has_ended_cannot_be_used(way: Way) -> None:
 async def test_a_block_is_not_ended_by_a_statement(way: Way, sql: str) -> None:
     async with opened(way) as block:
         await insert(block, 1)
-        with pytest.raises(Misuse, match="Holdfast's to end"):
+        with pytest.raises(Misuse, match="only Holdfast may end"):
             await block.query(sql, {})
         await block.commit()
 
@@ -370,7 +370,7 @@ async def test_a_user_who_ends_the_transaction_himself_is_told(way: Way, stateme
                 await on_connection(block, sql)
             await block.commit()
 
-    with pytest.raises((Misuse, TransactionBroken), match="Holdfast's to"):
+    with pytest.raises((Misuse, TransactionBroken), match="only Holdfast may end"):
         await use()
 
     async with opened(way) as block:

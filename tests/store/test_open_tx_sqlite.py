@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.database.sqlite import SqliteStore
 from holdfast.database.sqlite import block as sqlite_block
 from holdfast.database.sqlite.statement_times import TIMES
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import OpenTx, R, drive
 from holdfast.errors import Busy, Misuse, TransactionBroken, TransactionTimeout
 from holdfast.settings import Settings

@@ -11,7 +11,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, Retry
+from holdfast import Context, Holdfast, Retry, Tasks
+from holdfast.database.tx import Tx
 from holdfast.models import PhaseStatus
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store import phase_rows, phases, reads
@@ -33,7 +34,17 @@ from tests.store.engine import (
     expire,
     settle,
 )
-from tests.support.factories import TASKS, change_job, counted, events_of, greet, row_of, seq_of, whole_store
+from tests.support.factories import (
+    TASKS,
+    change_job,
+    counted,
+    events_of,
+    greet,
+    make_phase,
+    row_of,
+    seq_of,
+    whole_store,
+)
 from tests.support.ways import Way
 
 NAMES = ("download", "encode", "upload")
@@ -42,7 +53,7 @@ ROWS = tuple(PhaseRow(position, name) for position, name in enumerate(NAMES))
 
 def beginning(token: Token, position: int = 0, *, makes: bool = True) -> Beginning:
     """Say that a phase begins, the first one of an attempt if it *makes* the others."""
-    active = PhaseRow(position, NAMES[position], PhaseStatus.ACTIVE, 0)
+    active = PhaseRow(position, NAMES[position], PhaseStatus.RUNNING, 0)
     rows = tuple(active if row.position == position else row for row in ROWS) if makes else (active,)
     return Beginning(token, NAMES[position], 33 * position, rows)
 
@@ -66,6 +77,7 @@ async def statuses(way: Way, job: Claimed) -> list[str]:
     return [str(each.status) for each in (await way.face.get_job(job.id)).phases]
 
 
+@pytest.mark.source("PQ-10")
 async def test_the_first_phase_that_begins_makes_all_of_them(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     token = (await claim_one(way)).token
@@ -76,13 +88,14 @@ async def test_the_first_phase_that_begins_makes_all_of_them(way: Way) -> None:
     assert holds == {token: ClaimState.HELD}
     assert (job.current_phase, job.progress, job.message) == ("download", 0, None)
     assert [(each.name, each.status) for each in job.phases] == [
-        ("download", "active"), ("encode", "pending"), ("upload", "pending"),
+        ("download", "running"), ("encode", "pending"), ("upload", "pending"),
     ]  # fmt: skip
     assert job.phases[0].started_at is not None
     assert job.phases[1].started_at is None
     assert await events_of(way, chain.id) == ["job:enqueued", "job:started", "job:progress"]
 
 
+@pytest.mark.source("PQ-36")
 async def test_a_phase_completes_with_its_result_its_event_and_the_crashes_set_back(way: Way) -> None:
     job = await begun(way)
     await change_job(way, UUID(job.id), crashes=2)
@@ -216,10 +229,10 @@ ENDS: list[tuple[Outcome, list[str]]] = [
     (RETRY, ["completed", "failed", "pending"]),
     (FAIL, ["completed", "failed", "pending"]),
     (CANCEL, ["completed", "cancelled", "cancelled"]),
-    (PAUSE, ["completed", "active", "pending"]),
-    (GIVE_BACK, ["completed", "active", "pending"]),
-    (Outcome(Kind.RESCHEDULE, delay_ms=1000), ["completed", "active", "pending"]),
-    (Outcome(Kind.LOST), ["completed", "active", "pending"]),
+    (PAUSE, ["completed", "running", "pending"]),
+    (GIVE_BACK, ["completed", "running", "pending"]),
+    (Outcome(Kind.RESCHEDULE, delay_ms=1000), ["completed", "running", "pending"]),
+    (Outcome(Kind.LOST), ["completed", "running", "pending"]),
 ]
 
 
@@ -233,7 +246,7 @@ async def test_the_end_of_a_run_moves_its_phases_in_its_commit(way: Way, outcome
     assert [str(each.status) for each in found] == expected
     assert (found[0].result, found[1].result) == ("done", None)
     assert found[1].error == ({"type": "OSError"} if expected[1] == "failed" else None)
-    assert (found[1].finished_at is None) is (expected[1] == "active")
+    assert (found[1].finished_at is None) is (expected[1] == "running")
 
 
 @pytest.mark.parametrize("in_block", [False, True])
@@ -246,6 +259,7 @@ async def test_a_chain_of_one_job_that_completes_moves_its_phases_too(way: Way, 
     assert await statuses(way, job) == ["completed", "cancelled", "cancelled"]
 
 
+@pytest.mark.source("PQ-3")
 async def test_a_reaped_job_keeps_its_phase_as_it_was_and_what_it_said(way: Way) -> None:
     job = await begun(way, done=1)
     await way.call(claiming.progress, [ProgressReport(job.token, 50, "half", "encode", 1, 50)])
@@ -255,10 +269,11 @@ async def test_a_reaped_job_keeps_its_phase_as_it_was_and_what_it_said(way: Way)
     found = await way.face.get_job(job.id)
     assert (found.status, found.current_phase, found.progress, found.message) == ("pending", "encode", 50, "half")
     assert [(str(each.status), each.progress) for each in found.phases] == [
-        ("completed", 100), ("active", 50), ("pending", 0),
+        ("completed", 100), ("running", 50), ("pending", 0),
     ]  # fmt: skip
 
 
+@pytest.mark.source("PQ-13", "DF-44")
 @pytest.mark.parametrize("outcome", [RETRY, FAIL, PAUSE, GIVE_BACK], ids=lambda outcome: outcome.kind)
 async def test_cancelling_a_job_that_does_not_run_cancels_each_unfinished_phase(way: Way, outcome: Outcome) -> None:
     job = await begun(way, done=1)
@@ -284,23 +299,24 @@ async def test_a_new_attempt_begins_what_has_failed_anew(way: Way) -> None:
     again = await claim_one(way, "nonce-2")
     assert again.current_phase == "encode"
 
-    active = PhaseRow(1, "encode", PhaseStatus.ACTIVE, 0)
+    active = PhaseRow(1, "encode", PhaseStatus.RUNNING, 0)
     await way.call(phases.begin, [Beginning(again.token, "encode", 33, (active, PhaseRow(2, "upload")))])
 
     encode = (await way.face.get_job(job.id)).phases[1]
-    assert (encode.status, encode.error, encode.finished_at) == ("active", None, None)
-    assert await statuses(way, job) == ["completed", "active", "pending"]
+    assert (encode.status, encode.error, encode.finished_at) == ("running", None, None)
+    assert await statuses(way, job) == ["completed", "running", "pending"]
 
 
 async def test_phases_behind_the_last_one_are_forgotten(way: Way) -> None:
     job = await begun(way)
-    rows = (PhaseRow(0, "fetch", PhaseStatus.ACTIVE, 0),)
+    rows = (PhaseRow(0, "fetch", PhaseStatus.RUNNING, 0),)
 
     await way.call(phases.begin, [Beginning(job.token, "fetch", 0, rows, total=1)])
 
     assert [each.name for each in (await way.face.get_job(job.id)).phases] == ["fetch"]
 
 
+@pytest.mark.source("PQ-6")
 async def test_a_job_without_phases_has_one_once_it_says_how_far_it_is(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
@@ -311,12 +327,12 @@ async def test_a_job_without_phases_has_one_once_it_says_how_far_it_is(way: Way)
     found = await way.face.get_job(chain)
     (run,) = found.phases
     assert (found.current_phase, found.progress) == ("run", 40)
-    assert (run.name, run.status, run.progress, run.message) == ("run", "active", 40, "half-way")
+    assert (run.name, run.status, run.progress, run.message) == ("run", "running", 40, "half-way")
     assert (await facts_of(way, job, "job:progress")) == [{"progress": 40, "message": "half-way"}]
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status"), [(DONE, "completed"), (FAIL, "failed"), (CANCEL, "cancelled"), (PAUSE, "active")],
+    ("outcome", "status"), [(DONE, "completed"), (FAIL, "failed"), (CANCEL, "cancelled"), (PAUSE, "running")],
     ids=lambda each: getattr(each, "kind", each),
 )  # fmt: skip
 async def test_the_phase_run_ends_as_its_job_does(way: Way, outcome: Outcome, status: str) -> None:
@@ -369,7 +385,7 @@ async def test_lists_have_the_phases_without_their_results(way: Way) -> None:
 
     assert (ada.id, bob.phases) == (UUID(job.id), ())
     assert [(each.name, str(each.status), each.result) for each in ada.phases] == [
-        ("download", "completed", None), ("encode", "active", None), ("upload", "pending", None),
+        ("download", "completed", None), ("encode", "running", None), ("upload", "pending", None),
     ]  # fmt: skip
 
 
@@ -440,7 +456,7 @@ async def test_a_row_that_somebody_has_locked_is_passed_over_at_once(
                 holds = await way.call(phases.complete, [completion(job.token)], [report])
 
     assert holds == {job.token: ClaimState.LOCKED}
-    assert await statuses(way, job) == ["active", "pending", "pending"]
+    assert await statuses(way, job) == ["running", "pending", "pending"]
     assert await way.call(phases.complete, [completion(job.token)], [report]) == {job.token: ClaimState.HELD}
 
 
@@ -454,6 +470,7 @@ async def test_settling_jobs_without_phases_takes_no_statement_for_them(way: Way
     assert not [sql for sql in plain + long_way if "holdfast_phase" in sql]
 
 
+@pytest.mark.source("PQ-21")
 async def test_a_retry_runs_only_what_is_unfinished(way: Way) -> None:
     ran: list[str] = []
 
@@ -478,3 +495,47 @@ async def facts_of(way: Way, job: Claimed, name: str) -> list[dict[str, Any]]:
     """Give what the events of a job and a name say, in their order."""
     sql = "SELECT facts FROM holdfast_event WHERE job = :job AND name = :name ORDER BY seq"
     return [json.loads(facts) for (facts,) in await way.rows(sql, job=await seq_of(way, UUID(job.id)), name=name)]
+
+
+PHASED = Tasks()
+
+
+@PHASED.task(name="film", phases=("download", "encode"))
+async def film(title: str) -> str:
+    """Make a film in two phases."""
+    return title
+
+
+@pytest.mark.source("PQ-10", "PQ-70")
+async def test_declared_phases_are_there_before_the_first_one_begins(
+    way: Way, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    """Who only reads needs no code of the task for it, and nothing is written for it."""
+    owner = new_holdfast(way.database, tasks=[PHASED]).sync
+    owner.open()
+    chain, cancelled = (owner.start(film(title=title)) for title in ("Metropolis", "M"))
+    owner.cancel(cancelled)
+    plain = await way.face.start(greet(name="Ada"))
+
+    jobs = {job.id: job for job in await way.face.list_jobs()}
+    shown = {job_id: [(each.name, each.status, each.progress) for each in job.phases] for job_id, job in jobs.items()}
+
+    assert shown[chain.id] == [("download", "pending", 0), ("encode", "pending", 0)]
+    assert shown[cancelled.id] == [("download", "cancelled", 0), ("encode", "cancelled", 0)]
+    assert shown[plain.id] == []
+    assert (await way.face.get_job(chain.id)).phases == jobs[chain.id].phases
+    assert await way.rows("SELECT count(*) FROM holdfast_phase") == [(0,)]
+    owner.close()
+
+
+async def test_a_phase_that_older_code_has_begun_is_running(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    await make_phase(way, chain.id, "download")
+    await change_job(way, chain.id, current_phase="download")
+    await way.call(_say_active)
+
+    assert [each.status for each in (await way.face.get_job(chain.id)).phases] == ["running"]
+
+
+async def _say_active(tx: Tx) -> None:
+    await tx.execute("UPDATE holdfast_phase SET status = 'active'")

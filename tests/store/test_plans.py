@@ -79,6 +79,7 @@ def sqlite_planner(regime: Regime, is_upkept: bool = True) -> Iterator[SqlitePla
         yield planner
 
 
+@pytest.mark.source("JC-81", "DF-1", "DF-15")
 @in_every_regime
 def test_every_statement_keeps_its_index_on_postgres(regime: Regime, postgres_url: str) -> None:
     """Q-02."""
@@ -101,6 +102,7 @@ def kinds_of_plan(probe: Probe, regime: Regime) -> tuple[PlanKind, ...]:
     return ("custom", "generic") if may_be_generic else ("custom",)
 
 
+@pytest.mark.source("DF-1")
 @in_every_regime
 def test_every_statement_keeps_its_index_on_sqlite(regime: Regime) -> None:
     """Q-02."""

@@ -22,7 +22,7 @@ from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.rows import dict_row
 
 from holdfast.database.dialect import PostgresDialect
-from holdfast.database.postgres import AsyncPostgresTx, PostgresStore, PostgresTx
+from holdfast.database.postgres import AsyncPostgresTx, PostgresStore, PostgresTx, pool
 from holdfast.database.postgres.address import Address
 from holdfast.database.postgres.tx import OwnPostgresTx
 from holdfast.database.tx import Tx, drive
@@ -60,6 +60,40 @@ async def test_our_settings_hold_in_every_transaction(
     caller = make_caller(url, transaction_pooler=pooler)
 
     assert await caller.run(ask, f"SHOW {name}") == value
+
+
+async def test_connections_that_nobody_uses_are_closed_by_time(
+    make_caller: MakeCaller, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A10."""
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.05)
+    caller = make_caller()
+    for _ in range(2):  # one that was opened after others were closed, too
+        block = await caller.store.begin(30) if caller.is_async else caller.store.begin_sync(30)
+        assert await caller.read(ask, "SELECT 7") == 7
+        assert stranger.ask(OURS) > 0
+        await block.roll_back()
+
+        await until(lambda: stranger.ask(OURS) == 0, "all are closed, without another call")
+
+
+@pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])
+async def test_lists_have_their_nulls_where_the_database_has_array_nulls_off(
+    make_caller: MakeCaller, samples_url: str, direct_url: str, pooler: bool
+) -> None:
+    """A7."""
+    with psycopg.connect(direct_url, autocommit=True) as connection:
+        name = psycopg.sql.Identifier(connection.info.dbname)
+        connection.execute(psycopg.sql.SQL("ALTER DATABASE {} SET array_nulls = off").format(name))
+        try:
+            caller = make_caller(samples_url, transaction_pooler=pooler)
+            block = await caller.store.begin(30)
+
+            assert await caller.run(ask, "SELECT (CAST('{NULL}' AS text[]))[1] IS NULL")
+            assert await ask(block.tx, "SELECT (CAST('{NULL}' AS text[]))[1] IS NULL")
+            await block.roll_back()
+        finally:
+            connection.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET array_nulls").format(name))
 
 
 async def test_what_the_address_says_is_kept(make_caller: MakeCaller, samples_url: str) -> None:

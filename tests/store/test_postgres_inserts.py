@@ -13,10 +13,13 @@ from holdfast.database.tx import Tx, one_write
 from holdfast.models import Start, Unique
 
 PLAIN = Start(id=UUID(int=1), task="work", input="{}", queue="default")
-READING = {
+OTHERS = {
     "a blocker": PLAIN._replace(blockers=(UUID(int=2),)),
     "a key": PLAIN._replace(unique=Unique("key")),
     "an id of the caller's": PLAIN._replace(named=True),
+    "a time": PLAIN._replace(run_at_ms=4_000_000_000_000),
+    "a delay": PLAIN._replace(delay_ms=1),
+    "a pause": PLAIN._replace(paused=True),
 }
 
 # in a transaction both statements have the same time
@@ -49,8 +52,8 @@ async def test_an_operation_of_one_write_has_none_either(new_holdfast: Callable[
         assert await hf.store.run(has_a_transaction) is False
 
 
-@pytest.mark.parametrize("start", READING.values(), ids=READING)
-async def test_a_start_that_reads_has_one(new_holdfast: Callable[..., Holdfast], start: Start) -> None:
+@pytest.mark.parametrize("start", OTHERS.values(), ids=OTHERS)
+async def test_a_start_of_several_statements_has_one(new_holdfast: Callable[..., Holdfast], start: Start) -> None:
     async with new_holdfast("postgres") as hf:
         assert await hf.store.gather(is_one_transaction, [PLAIN, start]) == [True, True]
 

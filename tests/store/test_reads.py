@@ -10,7 +10,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import ChainNotFound, Holdfast, InvalidId, InvalidInput, JobNotFound, State, Status, UsageError
+from holdfast import (
+    ChainNotFound,
+    Holdfast,
+    InvalidId,
+    InvalidInput,
+    JobNotFound,
+    Misuse,
+    State,
+    Status,
+    UsageError,
+    WrongTask,
+)
 from holdfast.models import ChainFilter, JobFilter
 from holdfast.store import reads
 from holdfast.store.reads import Paging
@@ -49,6 +60,7 @@ async def all_pages(listing: Callable[..., Any], **wanted: Any) -> list[UUID]:
 # ---- one
 
 
+@pytest.mark.source("PQ-9", "TQ-4")
 async def test_a_job_is_read_with_everything_that_was_stored(way: Way) -> None:
     job_id = await make_job(
         way, "running", attempt=3, progress=40, message="half-way", current_phase="encode", crashes=1
@@ -119,6 +131,26 @@ async def test_a_chain_is_read_with_its_last_jobs_status_and_output(way: Way) ->
 
     assert (chain.id, chain.task, chain.last_task) == (first, "greet", "add")
     assert (chain.status, chain.output, chain.is_open) == (Status.COMPLETED, 3, False)
+
+
+@pytest.mark.source("JC-89")
+async def test_a_chain_is_read_as_one_of_its_task_or_refused(way: Way) -> None:
+    first = await make_job(way, "running")
+    later = await continue_chain(way, first, "completed", task="add", input='{"a":1,"b":2}', output="3")
+
+    by_its_task = await way.face.get_chain(later, task=greet)
+    with pytest.raises(WrongTask) as refused:
+        await way.face.get_chain(first, task=add)
+
+    assert (by_its_task.id, by_its_task.task) == (first, "greet")
+    assert (refused.value.asked, refused.value.found) == ("add", "greet")
+
+
+async def test_a_chain_is_read_by_a_task_and_not_by_its_name(way: Way) -> None:
+    first = await make_job(way)
+
+    with pytest.raises(Misuse, match="takes the task itself"):
+        await way.face.get_chain(first, task="greet")
 
 
 async def test_a_chain_that_goes_on_looks_open_though_its_first_job_is_completed(way: Way) -> None:
@@ -222,6 +254,7 @@ async def test_a_paused_lane_makes_its_jobs_wait(way: Way) -> None:
     assert ids(await way.face.list_jobs(status="waiting")) == [held]
 
 
+@pytest.mark.source("DF-40")
 async def test_a_stale_job_keeps_what_it_was(way: Way) -> None:
     job_id = await made(way, State.STALE)
 
@@ -250,6 +283,7 @@ async def test_jobs_are_listed_oldest_first_if_asked(way: Way) -> None:
     assert ids(await way.face.list_jobs(order="oldest")) == [chain.id for chain in started]
 
 
+@pytest.mark.source("JC-91")
 async def test_jobs_are_found_by_task_queue_and_lane(way: Way) -> None:
     calls = [greet(name="a"), add(a=1, b=2), greet(name="b").options(lane="x"), greet(name="c").options(lane="y")]
     plain, sum_, in_x, in_y = ids(await way.face.start_many(calls))
@@ -276,6 +310,7 @@ async def test_a_time_without_a_zone_is_refused(way: Way) -> None:
         await way.face.list_jobs(created_from=datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is wrong with it
 
 
+@pytest.mark.source("JC-90")
 @pytest.mark.parametrize("order", ["newest", "oldest"])
 async def test_pages_together_are_the_whole_list(way: Way, order: str) -> None:
     started = ids(await way.face.start_many([greet(name=str(number)) for number in range(7)]))
@@ -304,6 +339,7 @@ async def test_a_page_of_a_filter_is_full(way: Way) -> None:
     assert page.next_cursor is not None
 
 
+@pytest.mark.source("JC-90")
 @pytest.mark.parametrize("order", ["newest", "oldest"])
 async def test_a_cursor_stays_right_while_jobs_come_and_go(way: Way, order: str) -> None:
     started = ids(await way.face.start_many([greet(name=str(number)) for number in range(9)]))
@@ -401,6 +437,7 @@ async def test_open_and_closed_statuses_are_found_together(way: Way, statuses: l
     assert ids(await way.face.list_chains(status=statuses)) == [made[number] for number in expected]
 
 
+@pytest.mark.source("DF-24")
 async def test_open_chains_are_those_that_have_not_closed(way: Way) -> None:
     gone_on = await make_job(way, "running")
     await continue_chain(way, gone_on, "paused")
@@ -418,6 +455,7 @@ async def test_roots_are_the_chains_that_nobody_waits_for(way: Way) -> None:
     assert ids(await way.face.list_chains(roots_only=True)) == [root]
 
 
+@pytest.mark.source("JC-91")
 async def test_chains_are_found_by_task_and_time(way: Way) -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     old = await make_job(way, task="add", created_at=int(noon.timestamp() * 1000))
@@ -441,7 +479,7 @@ async def test_pages_of_chains_are_stable_while_steps_are_added(way: Way, order:
 
 
 async def test_a_derived_word_is_no_status_of_a_chain(way: Way) -> None:
-    with pytest.raises(InvalidInput, match="there are blocked"):
+    with pytest.raises(InvalidInput, match="the words are: blocked"):
         await way.face.list_chains(status="scheduled")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Tasks
 from holdfast.store import workers
 from holdfast.store.jobs import claiming, reaping
 from holdfast.store.jobs.claiming import IN_CHILD, ClaimState, Token
@@ -52,6 +53,7 @@ async def _policy(tx: Any, policy: str) -> None:
     await tx.execute("UPDATE holdfast_task SET policy = :policy WHERE name = 'greet'", policy=policy)
 
 
+@pytest.mark.source("JC-9")
 async def test_a_lease_that_is_over_is_taken_back_and_the_job_runs_again(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     lost = await claim_one(way, "lost")
@@ -60,7 +62,11 @@ async def test_a_lease_that_is_over_is_taken_back_and_the_job_runs_again(way: Wa
     assert await reap(way) == 1
     assert await row_of(way, chain.id, "status", "crashes", "used", "worker") == ("pending", 1, 1, None)
     assert "job:reaped" in await events_of(way, chain.id)
+    assert re.search(LEASE_ENDED, str(await row_of(way, chain.id, "error")))
     assert (await claim_one(way, "heir")).token.attempt == 2
+
+
+LEASE_ENDED = r"the worker was gone; its lease ended at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 
 async def test_a_lease_that_holds_is_left_alone(way: Way) -> None:
@@ -84,6 +90,7 @@ async def test_the_lost_worker_can_settle_no_more(way: Way) -> None:
     assert settled.lost == {lost.token: ClaimState.TAKEN}
 
 
+@pytest.mark.source("PQ-2", "PQ-18", "JC-40", "TQ-23")
 @pytest.mark.parametrize(
     ("policy", "status", "reason"),
     [
@@ -97,6 +104,20 @@ async def test_the_lost_worker_can_settle_no_more(way: Way) -> None:
 async def test_what_a_loss_means_is_the_tasks_policy(way: Way, policy: str, status: str, reason: str) -> None:
     chain = await way.face.start(greet(name="Ada"))
     await set_policy(way, policy)
+    await lose(way, (await claim_one(way)).token)
+
+    await reap(way)
+
+    assert await row_of(way, chain.id, "status", "reason") == (status, reason)
+
+
+@pytest.mark.source("JC-28")
+@pytest.mark.parametrize(("attempts", "status", "reason"), [(1, "failed", "attempts used up"), (2, "pending", "lost")])
+async def test_a_lost_job_with_a_budget_of_its_own_fails_by_that(
+    way: Way, attempts: int, status: str, reason: str
+) -> None:
+    chain = await way.face.start(greet(name="Ada"), attempts=attempts)
+    await set_policy(way, f'{{"on_lost":"retry","attempts":{3 - attempts}}}')
     await lose(way, (await claim_one(way)).token)
 
     await reap(way)
@@ -134,6 +155,7 @@ async def test_a_request_comes_before_the_policy(way: Way, policy: str, requeste
     assert await row_of(way, chain.id, "status") == (status,)
 
 
+@pytest.mark.source("JC-9")
 async def test_the_third_crash_is_poison(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     for nonce in ("one", "two", "three"):
@@ -184,8 +206,9 @@ async def test_a_suspect_in_a_child_of_a_dead_worker_is_taken_back(way: Way) -> 
     await change_job(way, chain.id, crashes=2)
     await way.call(claiming.begin, (await claim_one(way)).token, "worker-1" + IN_CHILD)
 
-    assert await way.call(reaping.reap_dead, ["worker-1"]) == 1
+    assert len(await way.call(reaping.reap_dead, ["worker-1"])) == 1
     assert await row_of(way, chain.id, "status", "crashes") == ("pending", 2)
+    assert "its process has ended" in str(await row_of(way, chain.id, "error"))
 
 
 async def test_a_reaped_job_comes_back_behind_those_that_were_ready(way: Way) -> None:
@@ -266,6 +289,7 @@ async def test_a_server_whose_clock_was_put_back_behind_its_own_start_still_reap
     assert await reap(way) == count
 
 
+@pytest.mark.source("JC-84")
 async def test_who_is_spared_is_not_reaped(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
     token = (await claim_one(way)).token
@@ -280,10 +304,11 @@ async def test_the_jobs_of_a_worker_that_is_proved_dead_are_taken_at_once(way: W
     await claim(way, 2)
     await way.call(claiming.admit_and_claim, [claiming.Want("default", "greet", 1000)], 1, "worker-2", "n")
 
-    assert await way.call(reaping.reap_dead, ["worker-1"]) == 2
+    assert len(await way.call(reaping.reap_dead, ["worker-1"])) == 2
     assert await way.rows("SELECT worker FROM holdfast_job WHERE status = 'running'") == [("worker-2",)]
 
 
+@pytest.mark.source("JC-40")
 async def test_reaping_takes_the_same_statements_for_1_10_and_50(way: Way) -> None:
     """I-62."""
     counts = {}
@@ -349,6 +374,7 @@ async def test_a_look_of_who_is_idle_tells_whether_any_queue_has_arrivals(way: W
     assert (nothing.has_arrivals, something.has_arrivals) == (False, True)
 
 
+@pytest.mark.source("TQ-23", "DF-31")
 async def test_a_renewal_between_the_look_and_the_reap_saves_the_job(postgres: Way) -> None:
     chain = await postgres.face.start(greet(name="Ada"))
     job = await claim_one(postgres)
@@ -390,6 +416,7 @@ async def test_what_could_not_be_written_is_given_back(way: Way) -> None:
     assert await row_of(way, chain.id, "status", "used", "crashes") == ("pending", 0, 0)
 
 
+@pytest.mark.source("JC-39")
 @pytest.mark.parametrize("policy", ['{"on_lost":"fail"}', '{"on_lost":"pause"}'])
 async def test_what_could_not_be_written_and_may_not_run_again_is_left_to_be_lost(way: Way, policy: str) -> None:
     """I-25."""
@@ -479,3 +506,29 @@ async def test_who_still_has_jobs_is_not_forgotten(way: Way) -> None:
 
     assert before == ["worker-2"]
     assert await way.call(workers.forget_silent, -60_000) == ["worker-1"]
+
+
+@pytest.mark.parametrize("what", ["reap", "cancel"])
+async def test_a_job_under_a_former_name_follows_the_task_as_it_is_now(
+    way: Way, what: str, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    """C5: the policy that the release before wrote under that name does not count any more."""
+    chain = await way.face.start(greet(name="Ada"))
+    await set_policy(way, '{"on_lost":"fail","cancel_running":"cancel"}')
+    lost = await claim_one(way)
+    tasks = Tasks()
+
+    @tasks.task(name="welcome", aliases=["greet"], on_lost="pause", cancel_running="pause")
+    async def welcome(name: str) -> str:
+        return name
+
+    face = new_holdfast(way.database, tasks=[tasks]).sync
+    face.open()
+    if what == "cancel":
+        face.cancel(chain.id)
+    else:
+        await lose(way, lost.token)
+        await reap(way)
+    face.close()
+
+    assert (await way.face.get_job(chain.id)).state == ("pausing" if what == "cancel" else "paused")

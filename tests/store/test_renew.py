@@ -16,6 +16,7 @@ from tests.support.factories import TASKS, add, change_job, counted, greet, row_
 from tests.support.ways import Way
 
 
+@pytest.mark.source("JC-29", "JC-109")
 async def test_a_lease_is_prolonged_by_its_own_length_from_now(way: Way) -> None:
     greeting, sum_ = await way.face.start_many([greet(name="x"), add(a=1, b=2)])
     claimed = await claim(way, wants=[Want("default", "greet", 10_000), Want("sums", "add", 60_000)])
@@ -30,6 +31,7 @@ async def test_a_lease_is_prolonged_by_its_own_length_from_now(way: Way) -> None
     assert 58_000 < left[sum_.id] <= 60_000
 
 
+@pytest.mark.source("TQ-18")
 async def test_a_renewed_lease_is_not_reaped(way: Way) -> None:
     await way.face.start(greet(name="x"))
     job = await claim_one(way)
@@ -40,6 +42,7 @@ async def test_a_renewed_lease_is_not_reaped(way: Way) -> None:
     assert (await way.call(reaping.reap, 2**53)).count == 0
 
 
+@pytest.mark.source("JC-26")
 async def test_renewal_tells_how_each_claim_stands(way: Way) -> None:
     chains = await way.face.start_many([greet(name=str(n)) for n in range(5)])
     claimed = await claim(way)
@@ -119,6 +122,7 @@ async def postgres(new_holdfast: Callable[..., Holdfast]) -> Way:
     return way
 
 
+@pytest.mark.source("JC-34")
 async def test_one_locked_row_of_fifty_costs_the_others_nothing(postgres: Way) -> None:
     await postgres.face.start_many([greet(name="x") for _ in range(50)])
     tokens = [job.token for job in await claim(postgres, 50)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +17,12 @@ from holdfast.retention import Stage
 from holdfast.states import OPEN, TERMINAL
 from holdfast.store import retention, unique, webhooks
 from holdfast.store.log import fan_out, pruning
+from holdfast.store.log.fan_out import DeliveryRecord
 from holdfast.store.retention import BEGINNING, RetentionGroup
-from tests.store.engine import FAIL, admit, run
+from holdfast.store.webhooks import NewSubscription
+from tests.store.engine import FAIL, admit, make_deliveries, run
 from tests.support.factories import (
+    TASKS,
     CountingTx,
     block,
     change_job,
@@ -83,6 +87,7 @@ def counted(done: Retained) -> dict[tuple[str, str], tuple[int, int, int, int]]:
 # ---- the two stages
 
 
+@pytest.mark.source("PQ-7", "PQ-19")
 @on_both_stores
 @pytest.mark.parametrize("status", TERMINAL)
 async def test_what_ended_a_week_ago_becomes_stale_and_keeps_its_outcome(way: Way, status: Status) -> None:
@@ -115,6 +120,7 @@ async def test_a_chain_becomes_stale_whole_and_every_job_says_so(way: Way) -> No
     assert await events_of(way, first) == await events_of(way, last) == ["job:stale"]
 
 
+@pytest.mark.source("PQ-52")
 @on_both_stores
 @pytest.mark.parametrize("status", OPEN)
 async def test_what_is_open_never_becomes_stale(way: Way, status: Status) -> None:
@@ -125,6 +131,7 @@ async def test_what_is_open_never_becomes_stale(way: Way, status: Status) -> Non
     assert not await is_stale(way, job_id)
 
 
+@pytest.mark.source("PQ-20")
 async def test_what_was_stale_for_a_month_is_deleted_with_everything_of_it(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"), unique=Unique("ada", scope="any"), blockers=[await ended(way)])
     await admit(way)
@@ -143,9 +150,10 @@ async def test_what_was_stale_for_a_month_is_deleted_with_everything_of_it(way: 
     assert [name for name, rows in left.items() if rows] == []
     assert await way.rows("SELECT 1 FROM holdfast_unique") == []
     ((facts,),) = await way.rows("SELECT facts FROM holdfast_event WHERE name = 'job:deleted'")
-    assert json.loads(facts) == {"id": str(chain.id), "seq": seq}
+    assert json.loads(facts) == {"id": str(chain.id), "seq": seq, "chain_id": str(chain.id), "task": "greet"}
 
 
+@pytest.mark.source("PQ-59")
 async def test_nothing_is_deleted_that_was_not_stale_for_the_whole_window(way: Way) -> None:
     young = await stale(way, age_ms=29 * DAY_MS)
     old_but_unmarked = await ended(way, age_ms=LONG_AGO)
@@ -285,11 +293,12 @@ async def test_chains_that_would_have_waited_for_themselves_keep_nobody(way: Way
 async def deliver(way: Way, target: UUID, status: str = "pending") -> UUID:
     """Make a delivery of a webhook about *target*."""
     delivery = await make_job(way, status, task=DELIVER, queue=INTERNAL_QUEUE)
-    given = [(await seq_of(way, delivery), await seq_of(way, target), "job:completed", None)]
-    await way.call(fan_out.record, given)
+    seq, about = await seq_of(way, delivery), await seq_of(way, target)
+    await way.call(fan_out.record, [DeliveryRecord(seq, about, "job:completed", None, "https://example.com/")])
     return delivery
 
 
+@pytest.mark.source("PQ-52")
 @on_both_stores
 @pytest.mark.parametrize("status", OPEN)
 async def test_an_undelivered_webhook_keeps_its_job_from_being_marked_and_deleted(way: Way, status: Status) -> None:
@@ -308,8 +317,10 @@ async def test_the_mark_itself_is_told_by_webhook_and_the_job_stays_until_that_i
 
     await way.face.retain()
     await mark_by_hand(way, chain.id)
-    assert await way.rows("SELECT event FROM holdfast_delivery") == [("job:stale",)]
+    assert await way.rows("SELECT event FROM holdfast_outbox") == [("job:stale",)]
 
+    assert (await way.face.retain()).deleted == 0
+    await make_deliveries(way)
     assert (await way.face.retain()).deleted == 0
     ((delivery,),) = await way.rows("SELECT id FROM holdfast_job WHERE task = :task", task=DELIVER)
     await way.face.cancel(delivery)
@@ -410,6 +421,7 @@ async def test_a_key_that_somebody_holds_keeps_its_chain(way: Way) -> None:
 # ---- retry from stale
 
 
+@pytest.mark.source("PQ-21")
 async def test_a_stale_job_can_be_retried_and_its_time_counts_anew(way: Way) -> None:
     job_id = await stale(way, "failed")
 
@@ -565,6 +577,7 @@ async def _fill(tx: Tx, number: int, is_stale: bool, at: str) -> None:
     await tx.execute(sql, number=number, is_stale=int(is_stale))
 
 
+@pytest.mark.source("JC-103")
 @on_both_stores
 @pytest.mark.parametrize("at", ["n", "1"])
 async def test_a_long_backlog_is_taken_batch_by_batch(way: Way, at: str) -> None:
@@ -627,16 +640,15 @@ async def test_a_batch_has_a_thousand_jobs_at_most_unless_one_chain_has_more(way
     assert (await way.face.retain()).stale == len(short) + 1
 
 
-async def test_the_webhooks_of_a_batch_count_among_its_jobs(way: Way) -> None:
+async def test_a_job_that_is_marked_is_one_row_of_the_outbox_for_all_its_receivers(way: Way) -> None:
     for _ in range(5):
         await ended(way)
     for number in range(2):
-        await way.call(webhooks.subscribe, UUID(int=number), "https://example.com/", ("job:stale",), None, ())
-    (line,) = await way.read(retention.groups, "stale")
+        await way.call(webhooks.subscribe, NewSubscription(UUID(int=number), "https://example.com/", ("job:stale",)))
 
-    found, has_more = await way.read(_find_few, line, 7)
+    assert (await way.face.retain()).stale == 5
 
-    assert (len(found), has_more) == (2, True)
+    assert await way.rows("SELECT event FROM holdfast_outbox") == [("job:stale",)] * 5
 
 
 async def _find_few(tx: Tx, line: RetentionGroup, most: int) -> Any:
@@ -693,6 +705,34 @@ async def test_the_log_forgets_what_is_about_no_job_after_both_times(way: Way) -
     assert done.trimmed == 1
     assert [name for _, name in await log_rows(way)] == ["job:enqueued", "job:started", "lane:resumed"]
     assert await way.rows("SELECT value FROM holdfast_meta WHERE key = 'log_trimmed'") == [(str(highest),)]
+
+
+@pytest.mark.parametrize("age_minutes", [59, 61])
+@pytest.mark.source("PQ-39")
+async def test_readers_have_an_hour_to_hear_of_a_delete_however_short_the_times_are(
+    way: Way, age_minutes: int, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    face = new_holdfast(way.database, tasks=[TASKS], stale_after_seconds=0, delete_after_seconds=0).sync
+    face.open()
+    cursor = face.cursor()
+    chain = await way.face.start(greet(name="Ada"))
+    await run(way)
+
+    assert face.retain().deleted == 1
+    await way.call(_age_log, age_minutes * 60_000)
+    face.retain()
+
+    kept = [("job:deleted", chain.id)] if age_minutes < 60 else []
+    rows = await way.rows("SELECT name, facts FROM holdfast_event WHERE job = 0")
+    assert [(name, UUID(json.loads(facts)["id"])) for name, facts in rows] == kept
+    if kept:
+        with face.events(after=cursor) as stream:
+            assert next(stream).deleted_job_id == chain.id
+    face.close()
+
+
+async def _age_log(tx: Tx, milliseconds: int) -> None:
+    await tx.execute("UPDATE holdfast_event SET at = at - :milliseconds", milliseconds=milliseconds)
 
 
 async def test_what_was_trimmed_once_is_never_written_down_as_less(way: Way) -> None:

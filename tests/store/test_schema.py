@@ -56,6 +56,7 @@ def catalog(request: pytest.FixtureRequest) -> Catalog:
     return found
 
 
+@pytest.mark.source("JC-83")
 def test_both_databases_have_the_same_tables_and_views(on_sqlite: Catalog, on_postgres: Catalog) -> None:
     assert on_sqlite.tables() == on_postgres.tables()
 
@@ -66,6 +67,7 @@ def test_both_databases_have_the_same_columns_in_the_same_order(on_sqlite: Catal
         assert on_sqlite.columns(table) == [each for each in on_postgres.columns(table) if each not in own]
 
 
+@pytest.mark.source("JC-81")
 def test_both_databases_have_the_same_indexes(on_sqlite: Catalog, on_postgres: Catalog) -> None:
     for table in on_postgres.tables():
         # where seq is the rowid, the table itself is SQLite's primary key
@@ -190,6 +192,7 @@ SECTION = re.compile(r"^### `(holdfast_\w+)`$(.*?)(?=^##|\Z)", re.MULTILINE | re
 NAMED = re.compile(r"^\| ((?:`\w+`(?:, )?)+)", re.MULTILINE)
 
 
+@pytest.mark.source("JC-80")
 def test_the_page_names_every_table_column_and_index_and_nothing_else(on_sqlite: Catalog, on_postgres: Catalog) -> None:
     said = {
         table: {name for cell in NAMED.findall(text) for name in re.findall(r"\w+", cell)}

@@ -48,6 +48,7 @@ from tests.support.factories import (
 from tests.support.ways import Way
 
 
+@pytest.mark.source("JC-7", "TQ-24")
 async def test_a_completed_job_has_its_output_no_lease_and_a_closed_chain(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
@@ -61,6 +62,28 @@ async def test_a_completed_job_has_its_output_no_lease_and_a_closed_chain(way: W
     assert await events_of(way, chain.id) == ["job:enqueued", "job:started", "job:completed", "chain:completed"]
 
 
+@pytest.mark.source("JC-92", "DF-36")
+async def test_a_job_that_is_rescheduled_to_a_past_time_is_due_now(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    before = now_ms()
+
+    await run(way, Outcome(Kind.RESCHEDULE, run_at_ms=1))
+
+    run_at, wake_at = await row_of(way, chain.id, "run_at", "wake_at")
+    assert before - 1 <= run_at == wake_at
+    assert (await claim_one(way)).id == str(chain.id)
+
+
+async def test_a_job_is_rescheduled_to_a_time_that_is_to_come(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    at = now_ms() + 3_600_000
+
+    await run(way, Outcome(Kind.RESCHEDULE, run_at_ms=at))
+
+    assert await row_of(way, chain.id, "run_at", "wake_at") == (at, at)
+
+
+@pytest.mark.source("JC-7")
 async def test_the_nonce_stays_on_the_settled_row(way: Way) -> None:
     """I-09."""
     chain = await way.face.start(greet(name="Ada"))
@@ -81,6 +104,7 @@ ENDS: list[tuple[Outcome, str, int, str]] = [
 ]
 
 
+@pytest.mark.source("PQ-16", "TQ-22")
 @pytest.mark.parametrize(("outcome", "status", "used", "event"), ENDS, ids=[str(end[0].kind) for end in ENDS])
 async def test_an_attempt_ends_as_it_was_judged(way: Way, outcome: Outcome, status: str, used: int, event: str) -> None:
     chain = await way.face.start(greet(name="Ada"))
@@ -97,6 +121,7 @@ async def test_an_attempt_ends_as_it_was_judged(way: Way, outcome: Outcome, stat
     assert event in (await events_of(way, chain.id))[2:]
 
 
+@pytest.mark.source("PQ-61")
 async def test_a_given_back_job_says_how_often_it_was_interrupted(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
@@ -107,6 +132,7 @@ async def test_a_given_back_job_says_how_often_it_was_interrupted(way: Way) -> N
     assert (job.interrupted, job.used, job.attempt) == (2, 0, 2)
 
 
+@pytest.mark.source("JC-8")
 async def test_the_backoff_counts_from_the_settling_by_the_databases_clock(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
@@ -118,6 +144,7 @@ async def test_the_backoff_counts_from_the_settling_by_the_databases_clock(way: 
     assert await claim_all(way) == []
 
 
+@pytest.mark.source("JC-8")
 async def test_the_error_of_every_attempt_is_in_the_history(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
 
@@ -140,6 +167,7 @@ async def test_a_completion_leaves_no_error_behind(way: Way) -> None:
 # ---- fencing
 
 
+@pytest.mark.source("JC-27")
 @pytest.mark.parametrize("forged", ["attempt", "nonce", "seq"])
 async def test_a_token_that_is_wrong_in_one_part_settles_nothing(way: Way, forged: str) -> None:
     await way.face.start(greet(name="Ada"))
@@ -153,6 +181,7 @@ async def test_a_token_that_is_wrong_in_one_part_settles_nothing(way: Way, forge
     assert await whole_store(way) == before
 
 
+@pytest.mark.source("JC-27", "DF-7", "DF-29")
 async def test_a_zombie_cannot_settle_what_another_run_holds(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     zombie = await claim_one(way, "zombie")
@@ -165,6 +194,7 @@ async def test_a_zombie_cannot_settle_what_another_run_holds(way: Way) -> None:
     assert await row_of(way, chain.id, "status", "nonce") == ("running", "heir")
 
 
+@pytest.mark.source("JC-36")
 async def test_an_expired_lease_that_nobody_reaped_still_settles(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
@@ -176,6 +206,7 @@ async def test_an_expired_lease_that_nobody_reaped_still_settles(way: Way) -> No
     assert await row_of(way, chain.id, "status") == ("completed",)
 
 
+@pytest.mark.source("JC-39")
 async def test_settling_twice_is_told_as_lost_and_changes_nothing(way: Way) -> None:
     await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
@@ -207,6 +238,7 @@ async def test_a_list_loses_only_its_lost(way: Way) -> None:
 # ---- requests
 
 
+@pytest.mark.source("PQ-17")
 @pytest.mark.parametrize("outcome", [DONE, RETRY, FAIL, PAUSE, GIVE_BACK], ids=lambda outcome: str(outcome.kind))
 async def test_after_a_cancel_was_requested_the_run_can_only_become_cancelled(way: Way, outcome: Outcome) -> None:
     chain = await way.face.start(greet(name="Ada"))
@@ -287,6 +319,7 @@ async def test_a_retry_closes_nothing(way: Way) -> None:
 # ---- batches
 
 
+@pytest.mark.source("JC-82")
 async def test_settling_takes_the_same_statements_for_1_10_and_100_of_every_kind(way: Way) -> None:
     """Q-03."""
     counts = {count: len(await settle_a_mix(way, count)) for count in (1, 10, 100)}

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 from holdfast.database import migrations
-from holdfast.database.sqlite import SqliteStore, SqliteTx, translated
 from holdfast.database.sqlite.file import Mount, kind_at, parse_linux, parse_mac, require_sqlite
+from holdfast.database.sqlite.store import SqliteStore
+from holdfast.database.sqlite.tx import SqliteTx, translated
 from holdfast.database.tx import Tx, drive
 from holdfast.errors import Busy, InvalidSettings, NotMigrated, StoreError, Unavailable
 from holdfast.settings import Settings
 from tests.disk.read_only import obey_modes
 from tests.store.notes import add, count, create, new_store, numbers
+from tests.support.log_lines import named
 
 MOUNTINFO = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -90,7 +92,7 @@ def test_an_old_sqlite_is_refused() -> None:
 
 
 def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match="does not exist; create it"):
+    with pytest.raises(InvalidSettings, match="does not exist; run `mkdir"):
         SqliteStore(tmp_path / "nowhere" / "jobs.db").open_sync()
 
 
@@ -101,7 +103,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [":memory:", "file:jobs.db?mode=memory"])
 def test_what_is_not_a_file_is_refused(path: str) -> None:
-    with pytest.raises(InvalidSettings, match="give one"):
+    with pytest.raises(InvalidSettings, match="give the path of a file"):
         SqliteStore(path)
 
 
@@ -121,7 +123,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
     file.touch(mode=0o400)
 
     # in a thread that has given up root's rights: nobody gets them back
-    with ThreadPoolExecutor(1, initializer=obey_modes) as bound, pytest.raises(Unavailable, match="may not be written"):
+    with ThreadPoolExecutor(1, initializer=obey_modes) as bound, pytest.raises(Unavailable, match="may not write to"):
         bound.submit(SqliteStore(file).open_sync).result()
 
 
@@ -191,7 +193,7 @@ def test_opening_tells_the_version_of_sqlite_once(tmp_path: Path, caplog: pytest
     store.open_sync()
     store.close_sync()
 
-    told = [each for each in caplog.records if each.message == "sqlite_opened"]
+    told = named(caplog, "sqlite_opened")
     assert [each.__dict__["version"] for each in told] == [sqlite3.sqlite_version]
 
 
@@ -325,10 +327,17 @@ def test_a_callers_stale_view_is_told_to_begin_immediate(store: SqliteStore, tmp
 
 
 @pytest.mark.parametrize(
-    "address", ["postgresql+psycopg://ada:secret@host/app", "sqlite:///jobs.db", "host=db dbname=app password=secret"]
+    ("address", "says"),
+    [
+        ("postgresql+psycopg://ada:secret@host/app", r"write 'postgresql://ada:\*\*\*@host/app', or pass the engine"),
+        ("sqlite:////srv/jobs.db", r'give the path alone: Holdfast\("/srv/jobs.db"\)'),
+        ("host=db dbname=app password=secret", "write postgresql://user:password@host:port/name"),
+        ("postgres:/ada:secret@host/app", r"did you mean 'postgresql://ada:\*\*\*@host/app'\?"),
+        ("mysql://ada:secret@host/app", "does not support mysql; give the path of a SQLite file"),
+    ],
 )
-def test_an_address_of_another_kind_is_no_path_and_is_not_shown(address: str) -> None:
-    with pytest.raises(InvalidSettings, match="postgresql://user:password@host:port/name") as refused:
+def test_an_address_of_another_kind_is_no_path_and_its_password_is_not_shown(address: str, says: str) -> None:
+    with pytest.raises(InvalidSettings, match=says) as refused:
         SqliteStore(address)
 
     assert "secret" not in str(refused.value)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Tx
 from holdfast.errors import StoreError, Unavailable
 from holdfast.fault_points import arm

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Tx
 from holdfast.states import Status
 from holdfast.store import reads

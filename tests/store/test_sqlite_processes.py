@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.errors import Busy
 from holdfast.settings import Settings
 from tests.acceptance.processes import until
@@ -31,7 +31,7 @@ PREAMBLE = '''
 import asyncio, os, sys, threading, warnings
 from pathlib import Path
 from holdfast.errors import *
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from tests.store.notes import *
 path = Path(sys.argv[1])
 def say(*words): print(*words, flush=True)
@@ -110,6 +110,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.source("DF-22")
 def test_a_light_writer_gets_its_turn_beside_two_hot_ones(start: Start, store: SqliteStore, tmp_path: Path) -> None:
     """Who waits sleeps in the kernel's queue, and nobody who came later writes before: no poll decides it, no luck."""
     writer = f"""

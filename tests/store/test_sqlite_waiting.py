@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import pytest
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Tx
 from holdfast.errors import Busy, Unavailable, UnknownOutcome
 from holdfast.runtime import Runtime
@@ -129,7 +129,7 @@ async def test_what_is_not_done_after_the_grace_has_an_unknown_outcome(
         task = asyncio.create_task(call)
         while not waiting(hasty):
             await asyncio.sleep(0)
-    with pytest.raises(UnknownOutcome, match="it may still happen"):
+    with pytest.raises(UnknownOutcome, match="it may still be committed"):
         await task
 
     go_on.set()
@@ -286,6 +286,7 @@ def test_a_loop_that_is_closed_does_not_keep_the_others_from_hearing(tmp_path: P
     store.close_sync()
 
 
+@pytest.mark.source("DF-22")
 async def test_64_tasks_and_64_threads_at_once_lose_nothing(store: SqliteStore) -> None:
     def write(first: int) -> None:
         for number in range(first, first + 5):

@@ -50,6 +50,7 @@ from tests.support.ways import Way
 IN_AN_HOUR = timedelta(hours=1)
 
 
+@pytest.mark.source("TQ-6")
 async def test_a_start_that_has_returned_is_seen_by_everybody(way: Way, new_holdfast: Callable[..., Holdfast]) -> None:
     """I-01."""
     somebody_else = Way(new_holdfast(way.database), is_async=False)
@@ -92,6 +93,7 @@ async def test_a_delay_makes_a_job_scheduled(way: Way) -> None:
     assert job.run_at - job.created_at == IN_AN_HOUR
 
 
+@pytest.mark.source("PQ-8")
 async def test_a_delayed_job_arrives_when_it_is_due(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"), delay=IN_AN_HOUR)
 
@@ -133,6 +135,7 @@ async def test_a_job_in_a_lane_arrives_at_once_and_has_no_place_yet(way: Way) ->
     assert (await way.face.get_job(chain)).lane == "vm-7"
 
 
+@pytest.mark.source("TQ-6")
 async def test_a_paused_job_is_for_nobody_to_look_at(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"), paused=True, delay=60, lane="vm-7")
 
@@ -154,6 +157,7 @@ async def test_a_task_gives_its_jobs_its_queue_and_priority(way: Way) -> None:
     assert (job.queue, job.priority) == ("sums", 3)
 
 
+@pytest.mark.source("JC-86")
 async def test_a_call_goes_before_its_task(way: Way) -> None:
     chain = await way.face.start(add(a=1, b=2), queue="mail", priority=-7)
 
@@ -161,6 +165,7 @@ async def test_a_call_goes_before_its_task(way: Way) -> None:
     assert (job.queue, job.priority) == ("mail", -7)
 
 
+@pytest.mark.source("PQ-8")
 @pytest.mark.parametrize(
     ("options", "stored"),
     [({}, None), ({"webhook": "https://example.org/x"}, "https://example.org/x"), ({"webhook": None}, "")],
@@ -172,6 +177,7 @@ async def test_a_webhook_that_is_not_given_differs_from_none(way: Way, options: 
     assert await row_of(way, chain.id, "webhook") == (stored,)
 
 
+@pytest.mark.source("PQ-11", "PQ-35")
 async def test_every_started_job_is_logged_once_with_its_status(way: Way) -> None:
     started = await way.face.start_many([greet(name="Ada"), greet(name="Bob").options(paused=True)])
 
@@ -183,6 +189,7 @@ async def test_every_started_job_is_logged_once_with_its_status(way: Way) -> Non
 # ---- an id of the caller's
 
 
+@pytest.mark.source("JC-88")
 async def test_a_chain_has_the_id_that_its_caller_chose(way: Way) -> None:
     chosen = uuid4()
 
@@ -229,6 +236,7 @@ async def test_an_id_that_belongs_to_another_task_is_refused(way: Way) -> None:
     assert await whole_store(way) == before
 
 
+@pytest.mark.source("JC-46")
 async def test_a_held_key_goes_before_a_new_id(way: Way) -> None:
     holder = await way.face.start(greet(name="Ada"), unique="ada")
 
@@ -241,10 +249,12 @@ async def test_a_held_key_goes_before_a_new_id(way: Way) -> None:
 # ---- many
 
 
+@pytest.mark.source("JC-87")
 async def test_no_calls_give_no_chains(way: Way) -> None:
     assert await way.face.start_many([]) == []
 
 
+@pytest.mark.source("JC-87")
 async def test_chains_come_back_and_are_numbered_in_the_order_of_their_calls(way: Way) -> None:
     names = [f"name-{number}" for number in range(1000)]
 
@@ -336,6 +346,7 @@ async def test_tasks_mix_in_one_batch(way: Way) -> None:
     assert (one.task, other.task) == ("greet", "add")
 
 
+@pytest.mark.source("JC-47")
 async def test_equal_keys_in_a_batch_collapse_to_the_first(way: Way) -> None:
     calls = [greet(name=name).options(unique="same") for name in ("first", "second", "third")]
 
@@ -397,11 +408,17 @@ async def test_a_batch_with_a_missing_blocker_starts_nothing(way: Way) -> None:
 # ---- what is refused
 
 
-async def test_a_start_needs_a_connection_where_that_is_required(new_holdfast: Callable[..., Holdfast]) -> None:
-    hf = new_holdfast("sqlite", require_connection=True, tasks=[TASKS])
+@pytest.mark.source("JC-93")
+async def test_a_start_needs_a_connection_where_that_is_required(
+    way: Way, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    strict = Way(new_holdfast(way.database, require_connection=True, tasks=[TASKS]), is_async=way.is_async)
 
     with pytest.raises(TransactionRequired, match="connection="):
-        hf.sync.start(greet(name="Ada"))
+        await strict.face.start(greet(name="Ada"))
+    with pytest.raises(TransactionRequired, match="connection="):
+        await strict.face.start_many([greet(name="Ada")])
+    await strict.close()
 
 
 async def test_a_task_that_nobody_has_recorded_is_refused(way: Way) -> None:
@@ -457,8 +474,9 @@ BAD_OPTIONS: list[dict[str, Any]] = [
 async def test_a_bad_option_is_refused_before_anything_is_asked_of_the_database(options: dict[str, Any]) -> None:
     hf = Holdfast("/nowhere/at/all/jobs.db", tasks=[TASKS])
 
-    with pytest.raises(InvalidInput, match="options"):
+    with pytest.raises(InvalidInput, match=next(iter(options))) as caught:
         await hf.start(greet(name="Ada"), **options)
+    assert caught.value.path.startswith("options.")
 
 
 # ---- tasks whose code is elsewhere
@@ -470,6 +488,7 @@ class SumInput:
     b: int
 
 
+@pytest.mark.source("JC-108")
 async def test_a_task_is_started_by_name_where_its_code_is_elsewhere(
     way: Way, new_holdfast: Callable[..., Holdfast]
 ) -> None:
@@ -496,6 +515,7 @@ async def test_arguments_by_name_are_held_against_what_the_owner_wrote_down(
     await stranger.close()
 
 
+@pytest.mark.source("JC-108")
 async def test_a_declared_task_gets_the_queue_of_its_owner(way: Way, new_holdfast: Callable[..., Holdfast]) -> None:
     await way.face.open()
     stranger = Way(new_holdfast(way.database), is_async=way.is_async)
@@ -631,7 +651,7 @@ async def test_a_chain_is_a_value_that_other_verbs_take(way: Way) -> None:
 
 
 async def test_a_task_that_was_not_called_is_refused_with_what_to_write(way: Way) -> None:
-    with pytest.raises(Misuse, match="call the task"):
+    with pytest.raises(Misuse, match="got the task 'greet'; write `await"):
         await way.face.start(greet)
 
 
@@ -647,3 +667,9 @@ async def test_one_call_where_a_list_is_wanted_is_refused_with_what_to_write(way
         await way.face.start_many(call)
 
     await way.face.start(call)
+
+
+@pytest.mark.parametrize("given", [5, None])
+async def test_what_is_no_list_of_calls_is_refused_with_what_to_write(way: Way, given: Any) -> None:
+    with pytest.raises(Misuse, match=r"got (5|None); write `hf\.start_many\(\["):
+        await way.face.start_many(given)

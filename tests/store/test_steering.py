@@ -21,6 +21,7 @@ from holdfast import (
     JobNotFound,
     PauseAnswer,
     StatusConflict,
+    TransactionRequired,
     Unique,
     UniqueConflict,
 )
@@ -61,6 +62,7 @@ from tests.support.ways import Way
 # ---- cancel
 
 
+@pytest.mark.source("TQ-27", "DF-33")
 @pytest.mark.parametrize("status", ["blocked", "pending", "paused", "failed"])
 async def test_what_does_not_run_is_cancelled_at_once(way: Way, status: str) -> None:
     job_id = await make_job(way, status)
@@ -100,15 +102,16 @@ async def test_why_a_running_job_was_cancelled_stands_on_it_when_it_is(way: Way,
     assert (await facts_of(way, "job:cancelled"))[0]["reason"] == "no more"
 
 
-async def test_a_cancel_without_a_reason_has_the_one_that_the_worker_gives(way: Way) -> None:
+@pytest.mark.parametrize("outcome", [DONE, FAIL, RETRY, CANCEL])
+async def test_a_cancel_without_a_reason_has_none_however_the_handler_ends(way: Way, outcome: Outcome) -> None:
     chain = await way.face.start(greet(name="Ada"))
     await run(way, replace(RETRY, reason="from before", delay_ms=0))
     job = await claim_one(way)
 
     await way.face.cancel(chain)
-    await settle(way, (job.token, CANCEL))
+    await settle(way, (job.token, outcome))
 
-    assert (await way.face.get_job(chain.id)).reason == "cancelled"
+    assert (await way.face.get_job(chain.id)).reason is None
 
 
 async def test_a_pause_that_comes_after_a_cancel_does_not_change_why(way: Way) -> None:
@@ -122,6 +125,7 @@ async def test_a_pause_that_comes_after_a_cancel_does_not_change_why(way: Way) -
     assert (await way.face.get_job(chain.id)).reason == "no more"
 
 
+@pytest.mark.source("TQ-28", "DF-33")
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
 async def test_what_has_ended_is_left_as_it_is(way: Way, status: str) -> None:
     job_id = await make_job(way, status)
@@ -152,7 +156,7 @@ async def test_unfinished_phases_are_cancelled_with_the_job(way: Way) -> None:
 
 
 async def _unfinished_phase(tx: Any, seq: int) -> None:
-    sql = "INSERT INTO holdfast_phase (job, position, name, status) VALUES (:seq, 1, 'next', 'active')"
+    sql = "INSERT INTO holdfast_phase (job, position, name, status) VALUES (:seq, 1, 'next', 'running')"
     await tx.execute(sql, seq=seq)
 
 
@@ -206,6 +210,7 @@ async def test_what_runs_is_asked_to_pause(way: Way) -> None:
     assert (answer, state, (await way.face.get_job(chain.id)).status) == (PauseAnswer.REQUESTED, "pausing", "paused")
 
 
+@pytest.mark.source("TQ-19")
 @pytest.mark.parametrize("outcome", [RETRY, PAUSE])
 async def test_why_a_running_job_was_paused_stands_on_it_when_it_is(way: Way, outcome: Outcome) -> None:
     chain = await way.face.start(greet(name="Ada"))
@@ -237,6 +242,7 @@ async def test_a_resumed_job_waits_for_its_time(way: Way) -> None:
     assert await claim_all(way) == []
 
 
+@pytest.mark.source("TQ-8")
 async def test_resume_keeps_the_used_attempts_and_clears_request_and_error(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     await run(way, RETRY)
@@ -254,6 +260,7 @@ async def test_resume_keeps_the_used_attempts_and_clears_request_and_error(way: 
 # ---- retry
 
 
+@pytest.mark.source("PQ-57")
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 async def test_retry_gives_a_new_budget_and_opens_the_chain_again(way: Way, status: str) -> None:
     job_id = await make_job(
@@ -344,6 +351,7 @@ async def test_a_time_that_is_past_means_now(way: Way) -> None:
     assert (await claim_one(way)).id == str(chain.id)
 
 
+@pytest.mark.source("JC-61")
 async def test_trigger_ends_a_delay_and_a_backoff(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"), delay=60)
 
@@ -359,22 +367,23 @@ async def test_trigger_ends_a_delay_and_a_backoff(way: Way) -> None:
 async def test_reschedule_takes_one_time(way: Way, when: dict[str, Any]) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
-    with pytest.raises(InvalidInput, match="just one of them"):
+    with pytest.raises(InvalidInput, match="only one of them"):
         await way.face.reschedule(chain, **when)
 
 
 async def test_reschedule_takes_an_aware_time(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
 
-    with pytest.raises(InvalidInput, match="aware datetime"):
+    with pytest.raises(InvalidInput, match="timezone-aware datetime"):
         await way.face.reschedule(chain, at=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
 
 
 # ---- start_again
 
 
+@pytest.mark.source("PQ-64")
 async def test_start_again_starts_a_new_chain_like_the_old_one(way: Way) -> None:
-    old = await way.face.start(greet(name="Ada"), lane="vm-7", priority=5, tags=["a"])
+    old = await way.face.start(greet(name="Ada"), lane="vm-7", priority=5, tags=["a"], attempts=3)
     await run(way, DONE)
 
     new = await way.face.start_again(old, by="ada", why="once more")
@@ -382,6 +391,7 @@ async def test_start_again_starts_a_new_chain_like_the_old_one(way: Way) -> None
     job = await way.face.get_job(new.id)
     assert new.id != old.id
     assert (job.task, job.input.name, job.lane, job.priority, job.tags) == ("greet", "Ada", "vm-7", 5, ("a",))
+    assert job.attempts == 3
     assert (await way.face.get_job(old.id)).status == "completed"
     assert (await facts_of(way, "job:enqueued"))[1] == {"again": str(old.id), "by": "ada", "reason": "once more"}
 
@@ -432,6 +442,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.source("PQ-57")
 @pytest.mark.parametrize(("verb", "status"), [(verb, status) for verb, found in REFUSED.items() for status in found])
 async def test_an_unlawful_verb_says_what_is_so_and_changes_nothing(way: Way, verb: str, status: str) -> None:
     job_id = await make_job(way, status)
@@ -470,6 +481,17 @@ async def test_a_job_a_chain_an_id_and_its_text_name_the_same(way: Way) -> None:
         await way.face.resume(name)
 
     assert (await events_of(way, chain.id)).count("job:paused") == 4
+
+
+async def test_a_page_of_failed_jobs_can_be_retried_as_it_is(way: Way) -> None:
+    ids = [await make_job(way, "failed") for _ in range(3)]
+
+    page = await way.face.list_jobs(status="failed", order="oldest")
+    retried = await way.face.retry_many(page)
+
+    assert [page[0].id, page[-1].id] == [ids[0], ids[2]]
+    assert [each.id for each in page[1:]] == ids[1:]
+    assert [(each.id, each.status) for each in retried] == [(each, "pending") for each in ids]
 
 
 async def test_a_list_is_answered_in_its_order(way: Way) -> None:
@@ -515,6 +537,7 @@ async def test_a_job_that_is_named_twice_is_steered_once(way: Way) -> None:
     assert await events_of(way, job_id) == ["job:cancelled"]
 
 
+@pytest.mark.source("JC-61")
 @pytest.mark.parametrize(("verb", "good", "bad"), [("pause", "pending", "failed"), ("retry", "failed", "running")])
 async def test_a_list_is_all_or_nothing(way: Way, verb: str, good: str, bad: str) -> None:
     ids = [await make_job(way, status) for status in (good, bad, good)]
@@ -574,7 +597,7 @@ async def test_who_and_why_stand_in_the_history(way: Way) -> None:
 
     assert await facts_of(way, "job:paused") == [{"by": "ada", "reason": "quota"}]
     assert await facts_of(way, "job:resumed") == [{"by": "bob"}]
-    assert await facts_of(way, "job:rescheduled") == [{"reason": "night"}]
+    assert [each["reason"] for each in await facts_of(way, "job:rescheduled")] == ["night"]
     assert await facts_of(way, "job:cancelled") == [None]
 
 
@@ -772,3 +795,55 @@ async def test_a_head_that_waits_for_a_blocker_again_passes_its_lane_on(way: Way
 async def _cancel_and_retry(tx: Tx, ids: list[UUID]) -> None:
     for verb in (steering.cancel, steering.retry):
         await verb(tx, ids, Asked())
+
+
+# ---- require_connection
+
+STRICT_VERBS: dict[str, dict[str, Any]] = {
+    "cancel": {}, "pause": {}, "resume": {}, "retry": {}, "trigger": {}, "start_again": {}, "delete": {},
+    "reschedule": {"after": 60},
+}  # fmt: skip
+
+
+@pytest.mark.source("JC-93")
+@pytest.mark.parametrize("verb", STRICT_VERBS)
+async def test_every_verb_that_writes_needs_a_connection_where_that_is_required(
+    way: Way, new_holdfast: Callable[..., Holdfast], verb: str
+) -> None:
+    strict = Way(new_holdfast(way.database, require_connection=True, tasks=[TASKS]), is_async=way.is_async)
+    chain = await way.face.start(greet(name="Ada"), delay=60)
+    before = await whole_store(way)
+
+    with pytest.raises(TransactionRequired, match="require_connection=True"):
+        await getattr(strict.face, verb)(chain, **STRICT_VERBS[verb])
+    with pytest.raises(TransactionRequired, match="require_connection=True"):
+        await getattr(strict.face, f"{verb}_many")([chain], **STRICT_VERBS[verb])
+
+    assert await whole_store(way) == before
+    await strict.close()
+
+
+async def take_in_hand(way: Way, chain: Any) -> None:
+    """Open the block of `completing`, and leave it again."""
+    if way.is_async:
+        async with way.hf.completing(greet, chain):
+            pass
+    else:
+        with way.hf.sync.completing(greet, chain):
+            pass
+
+
+@pytest.mark.source("JC-93")
+async def test_a_job_is_completed_on_a_connection_where_that_is_required(
+    way: Way, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    strict = Way(new_holdfast(way.database, require_connection=True, tasks=[TASKS]), is_async=way.is_async)
+    chain = await way.face.start(greet(name="Ada"))
+
+    with pytest.raises(TransactionRequired, match="require_connection=True"):
+        await strict.face.complete(greet, chain, "Hello")
+    with pytest.raises(TransactionRequired, match="require_connection=True"):
+        await take_in_hand(strict, chain)
+
+    assert (await way.face.get_job(chain)).status == "pending"
+    await strict.close()

@@ -19,6 +19,7 @@ async def holders(way: Way) -> list[tuple[Any, ...]]:
     return await way.rows("SELECT task, key, turn, chain_id, scope FROM holdfast_unique ORDER BY task, key, turn")
 
 
+@pytest.mark.source("JC-43")
 async def test_a_start_that_meets_its_key_is_given_the_chain_that_holds_it(way: Way) -> None:
     """I-05."""
     holder = await way.face.start(greet(name="Ada"), unique="ada")
@@ -29,6 +30,7 @@ async def test_a_start_that_meets_its_key_is_given_the_chain_that_holds_it(way: 
     assert (await way.face.get_job(chain)).input.name == "Ada"
 
 
+@pytest.mark.source("JC-46")
 async def test_a_start_that_meets_its_key_makes_neither_job_nor_event(way: Way) -> None:
     holder = await way.face.start(greet(name="Ada"), unique="ada")
 
@@ -44,6 +46,7 @@ async def test_different_keys_have_different_chains(way: Way) -> None:
     assert one.id != other.id
 
 
+@pytest.mark.source("JC-43")
 async def test_tasks_never_collide(way: Way) -> None:
     one = await way.face.start(greet(name="Ada"), unique="same")
 
@@ -70,6 +73,7 @@ async def test_a_deleted_chain_frees_its_key(way: Way, unique: Any) -> None:
     assert (second.id != first.id, second.deduplicated) == (True, False)
 
 
+@pytest.mark.source("JC-44")
 async def test_a_key_of_any_scope_is_held_by_a_closed_chain_until_it_is_deleted(way: Way) -> None:
     first = await way.face.start(greet(name="Ada"), unique=Unique("ada", scope="any"))
     await change_job(way, first.id, status="completed", gate=None, closed_as="completed", closed_at=1)
@@ -79,6 +83,17 @@ async def test_a_key_of_any_scope_is_held_by_a_closed_chain_until_it_is_deleted(
     assert (again.id, again.status, again.deduplicated) == (first.id, Status.COMPLETED, True)
 
 
+@pytest.mark.source("JC-45")
+async def test_the_window_of_the_holder_counts(way: Way) -> None:
+    without = await way.face.start(greet(name="Ada"), unique="ada")
+
+    met = await way.face.start(greet(name="Bob"), unique=Unique("ada", within=0))
+    again = await way.face.start(greet(name="Eve"), unique=Unique("ada", within=3600))
+
+    assert [each.id for each in (met, again)] == [without.id] * 2
+
+
+@pytest.mark.source("JC-44")
 async def test_the_scope_of_the_holder_counts(way: Way) -> None:
     first = await way.face.start(greet(name="Ada"), unique=Unique("ada", scope="any"))
     await change_job(way, first.id, status="completed", gate=None, closed_as="completed", closed_at=1)
@@ -88,6 +103,7 @@ async def test_the_scope_of_the_holder_counts(way: Way) -> None:
     assert again.id == first.id
 
 
+@pytest.mark.source("DF-4")
 async def test_a_key_is_held_while_a_later_step_of_its_chain_is_open(way: Way) -> None:
     first = await way.face.start(greet(name="Ada"), unique="ada")
     await continue_chain(way, first.id, "paused", task="add", input='{"a":1,"b":2}')
@@ -98,6 +114,7 @@ async def test_a_key_is_held_while_a_later_step_of_its_chain_is_open(way: Way) -
     assert (again.status, again.last_task, again.is_open) == (Status.PAUSED, "add", True)
 
 
+@pytest.mark.source("JC-45")
 async def test_a_key_is_free_once_its_time_is_over(way: Way) -> None:
     unique = Unique("ada", within=timedelta(milliseconds=1))
     first = await way.face.start(greet(name="Ada"), unique=unique)
@@ -108,6 +125,7 @@ async def test_a_key_is_free_once_its_time_is_over(way: Way) -> None:
     await until(is_free, "the key is free after a millisecond")
 
 
+@pytest.mark.source("JC-45")
 async def test_a_key_is_held_until_its_time_is_over(way: Way) -> None:
     first = await way.face.start(greet(name="Ada"), unique=Unique("ada", within=3600))
 

@@ -1,4 +1,6 @@
-"""Webhooks: one delivery commits with each event that is to be told, and its end is written on the job.
+"""Webhooks: who gets a delivery of which event, what it says, and what its end leaves on the job.
+
+How events become deliveries is in `test_outbox`; here that has always happened when a test looks.
 
 I-02, I-12, I-47, I-48, I-62, I-70; PQ-46 … PQ-50, PQ-66.
 """
@@ -39,6 +41,7 @@ from tests.store.engine import (
     expire,
     facts_of,
     lane_rows,
+    make_deliveries,
     run,
     settle,
 )
@@ -58,7 +61,8 @@ def webhooks(way: Way) -> Any:
 
 
 async def deliveries(way: Way, **wanted: Any) -> list[Any]:
-    """List deliveries, the oldest first."""
+    """List deliveries, the oldest first, when all are made."""
+    await make_deliveries(way)
     return list(reversed((await webhooks(way).deliveries(**wanted)).items))
 
 
@@ -74,7 +78,8 @@ async def body_of(way: Way, delivery_id: UUID) -> dict[str, Any]:
 
 
 async def claim_deliveries(way: Way, most: int = 100) -> list[Claimed]:
-    """Claim what may be posted now."""
+    """Claim what may be posted now, when all deliveries are made."""
+    await make_deliveries(way)
     await admit(way, INTERNAL_QUEUE)
     return await claim(way, most, "posting", DELIVERIES)
 
@@ -98,6 +103,7 @@ async def test_nobody_is_told_where_nobody_wants_to_know(way: Way) -> None:
     assert await deliveries(way) == []
 
 
+@pytest.mark.source("PQ-46")
 @pytest.mark.parametrize(
     ("outcome", "event"),
     [
@@ -182,6 +188,7 @@ async def test_events_of_others_come_the_same_way(way: Way) -> None:
     assert await told(way) == ["job:phase:completed", "job:stale"]
 
 
+@pytest.mark.source("PQ-46")
 async def test_only_the_events_and_tasks_that_were_asked_for_are_told(way: Way) -> None:
     await webhooks(way).subscribe(URL, events=["job:failed"])
     await webhooks(way).subscribe(URL, tasks=["gree", "GREET", "gre_t"])
@@ -207,6 +214,7 @@ async def test_every_subscription_gets_a_delivery_of_its_own(way: Way) -> None:
     assert len({each["body"] for each in inputs}) == 1
 
 
+@pytest.mark.source("PQ-66")
 async def test_a_webhook_of_its_own_takes_the_place_of_the_subscriptions(way: Way) -> None:
     await webhooks(way).subscribe(f"{URL}/all", events=TRIGGERS)
     await way.face.start(greet(name="Ada"), webhook=f"{URL}/own")
@@ -217,6 +225,7 @@ async def test_a_webhook_of_its_own_takes_the_place_of_the_subscriptions(way: Wa
     assert (delivery.event, delivery.url, delivery.subscription) == ("job:completed", f"{URL}/own", None)
 
 
+@pytest.mark.source("PQ-66")
 async def test_a_silenced_job_is_told_to_nobody(way: Way) -> None:
     await webhooks(way).subscribe(URL)
     await way.face.start(greet(name="Ada"), webhook=None)
@@ -261,14 +270,14 @@ class Regretted(Exception):
     """Undoes a transaction."""
 
 
-async def test_a_delivery_is_undone_with_its_event(way: Way) -> None:
+async def test_an_event_that_is_undone_makes_no_delivery(way: Way) -> None:
     await webhooks(way).subscribe(URL)
     await way.face.start(greet(name="Ada"))
     job = await claim_one(way)
 
     async def settle_and_regret(tx: Tx) -> None:
         await settling.settle(tx, [Settlement(job.token, DONE, is_plain=True)])
-        assert await tx.fetch_all("SELECT job FROM holdfast_delivery") != []
+        assert await tx.fetch_all("SELECT job FROM holdfast_outbox") != []
         raise Regretted
 
     with pytest.raises(Regretted):
@@ -302,7 +311,7 @@ async def test_the_body_tells_the_job_as_it_stood(way: Way) -> None:
     assert (retrying["type"], cancelled["type"]) == ("job:retrying", "job:cancelled")
     data, job = retrying["data"], retrying["data"]["job"]
     assert (data["status"], data["attempt"], data["version"]) == ("pending", 1, job["version"])
-    assert data["facts"] == {"error": {"type": "OSError"}}
+    assert data["facts"] == {"error": {"type": "OSError"}, "run_at": job["run_at"]}
     assert (job["id"], job["task"], job["input"], job["tags"]) == (str(chain.id), "greet", {"name": "Ada"}, ["ä"])
     assert (job["status"], job["state"], cancelled["data"]["job"]["state"]) == ("pending", "scheduled", "cancelled")
     for posted in (retrying, cancelled):
@@ -352,7 +361,7 @@ async def test_deliveries_stay_out_of_lists_unless_asked_for(way: Way) -> None:
 
 async def test_the_engines_names_are_its_own(way: Way) -> None:
     for options in ({"queue": INTERNAL_QUEUE}, {"lane": "holdfast.webhook.x"}):
-        with pytest.raises(InvalidInput, match="engine's own"):
+        with pytest.raises(InvalidInput, match="Holdfast keeps"):
             await way.face.start(greet(name="Ada"), **options)
 
 
@@ -419,6 +428,7 @@ async def test_one_whose_worker_was_lost_goes_out_before_the_next(way: Way) -> N
 # ---- its end
 
 
+@pytest.mark.source("PQ-40")
 @pytest.mark.parametrize(
     ("outcome", "sent", "event"), [(TAKEN, True, "job:webhook:delivered"), (REFUSED, False, "job:webhook:failed")]
 )
@@ -460,6 +470,7 @@ async def test_a_delivery_that_people_end_is_told_too(way: Way) -> None:
     assert (await facts_of(way, "job:webhook:failed"))[0]["reason"] == "no use"
 
 
+@pytest.mark.source("PQ-50", "DF-44")
 async def test_a_deleted_job_is_borne(way: Way) -> None:
     """PQ-50, DF-44."""
     subscription = await webhooks(way).subscribe(URL)
@@ -572,6 +583,7 @@ async def test_deliveries_are_listed_by_job_and_by_subscription(way: Way) -> Non
     first, second = [await webhooks(way).subscribe(f"{URL}/{n}") for n in range(2)]
     chains = await way.face.start_many([greet(name=name) for name in "abc"])
     await drain(way)
+    await make_deliveries(way)
 
     page = await webhooks(way).deliveries(subscription=first, limit=2)
     rest = await webhooks(way).deliveries(subscription=first, cursor=page.next_cursor)
@@ -635,7 +647,7 @@ async def test_an_address_that_webhooks_may_not_go_to_is_refused_at_the_start(wa
 # ---- what it costs
 
 
-async def test_the_fan_out_takes_the_same_statements_for_1_10_and_100(way: Way) -> None:
+async def test_events_that_are_wanted_take_the_same_statements_for_1_10_and_100(way: Way) -> None:
     """I-62."""
     await webhooks(way).subscribe(URL, events=TRIGGERS)
     await webhooks(way).subscribe(URL, events=["chain:completed"])
@@ -731,6 +743,7 @@ async def test_a_delivery_does_not_overtake_one_that_somebody_has_locked(postgre
     with psycopg.connect(way.hf.settings.database) as stranger:
         stranger.execute(LOCK, [str(first.id)])
         await way.face.cancel(chain)
+        await make_deliveries(way)
         assert await claim(way, 10, "early", DELIVERIES) == []
     second = (await deliveries(way))[-1]
     await change_job(way, second.id, wake_at=0)

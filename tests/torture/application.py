@@ -223,4 +223,4 @@ KINDS: tuple[Callable[..., Call[int]], ...] = (
     *[steady] * 6, *[threaded] * 2, *[booked] * 2, booked_in_thread, chained, staged, in_child, booked_in_child,
 )  # fmt: skip
 """The tasks, as often as their jobs are started."""
-hf = Holdfast(tasks=[TASKS])
+hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"), tasks=[TASKS])

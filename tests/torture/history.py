@@ -21,7 +21,7 @@ AUDIT = {
     "postgres": """SELECT n, at, xid, what, new, old FROM torture_audit
         ORDER BY pg_xact_commit_timestamp(xmin), n""",
 }
-STARTED = re.compile(r"worker_started worker=(\S+) pid=(\d+)")
+STARTED = re.compile(r"Worker (\S+) \(pid (\d+), ")
 LOST_ANSWER = b"COMMIT was sent and its answer was lost"
 FINAL = {
     "job": ("seq", "id", "chain_id", "chain_index", "task", "lane", "status", "gate", "head", "place", "closed_as",

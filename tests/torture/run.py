@@ -24,7 +24,7 @@ from tests.torture.nemesis import Nemesis, PostgresNemesis, SqliteNemesis
 from tests.torture.notes import Notes, read
 from tests.torture.receiver import receiving
 
-OPEN = """SELECT count(*) FROM holdfast_job
+OPEN = """SELECT (SELECT count(*) FROM holdfast_outbox) + count(*) FROM holdfast_job
     WHERE status NOT IN ('completed', 'failed', 'cancelled') OR head = 1 OR gate IS NOT NULL"""
 DELIVERY_LEASE_SECONDS = 30.0
 BUSY_MACHINE_SECONDS = 60.0

@@ -225,7 +225,7 @@ def in_phases(story: Story) -> None:
     story.claim(7, "worker-2", 2)
     story.note(7, "phase", 2, name="fetch")
     story.commit()
-    phase = {"job": 7, "position": 0, "name": "fetch", "status": "active", "result": None}
+    phase = {"job": 7, "position": 0, "name": "fetch", "status": "running", "result": None}
     story.line("phase", phase | {"status": "completed", "result": '"fetch 1"'}, phase)
     story.note(7, "given", 2, name="fetch", result="fetch 1")
     story.history.harm.append({"at": story.clock, "what": "SIGKILL", "role": "worker-1", "process": 2})

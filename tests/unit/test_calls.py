@@ -71,6 +71,12 @@ def test_an_option_is_put_into_the_stores_units(given: StartOptions, expected: O
         {"delay": True},
         {"run_at": datetime(2030, 1, 1)},  # noqa: DTZ001 - naive on purpose
         {"run_at": "2030-01-01"},
+        {"attempts": 0},
+        {"attempts": 2.0},
+        {"attempts": True},
+        {"attempts": "3"},
+        {"attempts": 2**40},
+        {"run_at": datetime(2200, 1, 1, tzinfo=UTC)},
         {"priority": 101},
         {"priority": 1.5},
         {"priority": True},
@@ -111,14 +117,16 @@ def test_an_option_that_cannot_be_is_refused_with_its_name(given: dict[str, obje
     assert caught.value.path.startswith(f"options.{next(iter(given))}")
 
 
+@pytest.mark.source("JC-88")
 @pytest.mark.parametrize("given", [{"id": "7"}, {"id": 7}, {"blockers": ["7"]}, {"blockers": [None]}])
 def test_what_is_not_an_id_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(InvalidId):
         chosen(**given)
 
 
+@pytest.mark.source("JC-5")
 def test_delay_and_run_at_together_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="give one of them"):
+    with pytest.raises(InvalidInput, match="give only one of them"):
         chosen(delay=1, run_at=datetime.now(UTC))
 
 
@@ -131,7 +139,10 @@ def test_options_that_are_not_given_again_stay() -> None:
 
 
 def test_an_option_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(Misuse, match=r"a call has no option 'dealy'; it has blockers, delay, id"):
+    with pytest.raises(
+        Misuse,
+        match=r"start\(\) has no option 'dealy'; did you mean delay\? The options are: attempts, blockers, delay, id",
+    ):
         chosen(dealy=1)
 
 
@@ -159,7 +170,9 @@ async def test_awaiting_a_call_raises_with_the_line_to_write() -> None:
 
 
 def test_a_call_that_is_never_used_warns_with_the_line_to_write() -> None:
-    with pytest.warns(RuntimeWarning, match=r"task mail\.greet was never used; write `await hf\.start\(greet"):
+    with pytest.warns(
+        RuntimeWarning, match=r"the call greet\(…\) was never started, so no job exists; write `await hf\.start\(greet"
+    ):
         Call("mail.greet", "{}")
 
 

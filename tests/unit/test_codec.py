@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 from typing_extensions import TypedDict
 
-from holdfast.codec import Codec, Limits, clean_text
+from holdfast.codec import Codec, Limits
 from holdfast.errors import InvalidInput, InvalidOutput
+from holdfast.texts import clean_text
 
 
 class Colour(Enum):
@@ -221,7 +222,7 @@ def test_what_would_not_come_back_equal_is_refused_with_its_path(kind: Any, valu
 def test_a_refusal_says_what_the_value_would_become() -> None:
     refusal = refusal_of(Any, {"items": [{"price": (1, 2)}]})
 
-    expected = "arguments.items[0].price: tuple would come back as list; annotate it as tuple, or pass list"
+    expected = "arguments.items[0].price: a tuple would come back as a list; annotate it as tuple, or pass a list"
     assert str(refusal) == expected
 
 
@@ -332,7 +333,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     ring: list[Any] = []
     ring.extend((ring, ring))
 
-    assert "it holds itself" in str(refusal_of(Any, ring))
+    assert "it contains itself" in str(refusal_of(Any, ring))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +366,9 @@ def test_a_larger_value_is_refused_by_its_bytes() -> None:
 def test_outputs_are_refused_as_outputs() -> None:
     codec = Codec[Any](Any, "output", InvalidOutput, "billing.charge")
 
-    with pytest.raises(InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(task billing\.charge\)$"):
+    with pytest.raises(
+        InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(task billing\.charge returned it"
+    ):
         codec.encode({"a": math.nan})
 
 

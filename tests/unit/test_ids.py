@@ -39,7 +39,7 @@ def test_ids_grow_when_the_clock_steps_back() -> None:
 
 @pytest.mark.parametrize("value", ["", "nonsense", "123", None, 7, b"x"])
 def test_what_is_no_uuid_is_refused(value: object) -> None:
-    with pytest.raises(InvalidId, match="UUIDs"):
+    with pytest.raises(InvalidId, match="UUID"):
         to_id(value)  # type: ignore[arg-type]
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from holdfast.errors import InvalidSettings
+from holdfast.errors import InvalidInput, InvalidSettings
+from holdfast.models import RunningJob
 from holdfast.outcomes import (
+    ATTRIBUTES_LENGTH,
     LONGEST_DELAY,
     MESSAGE_LENGTH,
+    MOST_ATTRIBUTES,
     TRACE_LENGTH,
     Facts,
     Fail,
@@ -25,6 +31,7 @@ from holdfast.outcomes import (
     judge,
     lost,
 )
+from holdfast.times import LATEST
 
 FIRST = Facts(attempt=1, used=1, worker="worker-1")
 ATTEMPTS = [1, 2, 3, 10, 63, 64, 65, 100, 1023, 1024, 1025, 10**6, 10**9]
@@ -41,14 +48,17 @@ def judged(error: BaseException, retry: Retry | None = None, facts: Facts = FIRS
 # ---- delays
 
 
+@pytest.mark.source("PQ-30", "JC-37")
 def test_by_default_the_delay_doubles_from_10_to_300_seconds() -> None:
     assert delays(Retry(jitter=0), 1, 2, 3, 4, 5, 6, 7) == [10, 20, 40, 80, 160, 300, 300]
 
 
+@pytest.mark.source("PQ-30")
 def test_a_linear_delay_grows_by_the_first() -> None:
     assert delays(Retry(backoff="linear", first=3, maximum=10, jitter=0), 1, 2, 3, 4) == [3, 6, 9, 10]
 
 
+@pytest.mark.source("PQ-30")
 def test_a_fixed_delay_stays() -> None:
     assert delays(Retry(backoff="fixed", first=7, jitter=0), 1, 5, 10**9) == [7, 7, 7]
 
@@ -74,6 +84,36 @@ def test_every_delay_lies_between_the_first_and_the_maximum(backoff: Any, attemp
     spread = [retry.delay(attempt, OSError(), Random(seed)) for seed in range(50)]
 
     assert 10 <= min(spread) <= max(spread) <= 300
+
+
+@pytest.mark.source("DF-17")
+@pytest.mark.parametrize("backoff", ["fixed", "linear", "exponential"])
+@pytest.mark.parametrize(("first", "maximum", "jitter"), [(10, 300, 0.1), (10, 300, 1), (10, 10.5, 0.1), (60, 90, 0.5)])
+def test_jitter_spreads_inside_the_bounds_and_gathers_at_none(
+    backoff: Any, first: float, maximum: float, jitter: float
+) -> None:
+    retry = Retry(backoff=backoff, first=first, maximum=maximum, jitter=jitter)
+
+    for attempt in (1, 2, 5, 6, 20):
+        spread = [retry.delay(attempt, OSError(), Random(seed)) for seed in range(500)]
+
+        assert first <= min(spread) <= max(spread) <= maximum
+        assert len(set(spread)) == len(spread)
+
+
+def test_jitter_is_as_wide_at_a_bound_as_between_them() -> None:
+    retry = Retry(jitter=0.1)
+
+    widths = {}
+    for attempt in (1, 2, 6):
+        spread = [retry.delay(attempt, OSError(), Random(seed)) for seed in range(2_000)]
+        widths[attempt] = round(min(spread)), round(max(spread))
+
+    assert widths == {1: (10, 12), 2: (18, 22), 6: (240, 300)}
+
+
+def test_jitter_has_no_room_between_equal_bounds() -> None:
+    assert delays(Retry(first=60, maximum=60, jitter=0.5), 1, 2, 9) == [60, 60, 60]
 
 
 def test_jitter_spreads_the_delays() -> None:
@@ -115,12 +155,14 @@ def test_a_policy_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
 # ---- verdicts
 
 
+@pytest.mark.source("PQ-16")
 def test_an_error_is_tried_again_while_attempts_are_left() -> None:
     outcome = judged(OSError("away"), Retry(attempts=3, jitter=0), Facts(attempt=7, used=2, worker="w"))
 
     assert (outcome.kind, outcome.delay_ms) == (Kind.RETRY, 20_000)
 
 
+@pytest.mark.source("PQ-7")
 def test_the_first_run_counts_as_an_attempt() -> None:
     outcomes = [judged(OSError(), Retry(attempts=3), Facts(n, n, "w")) for n in (1, 2, 3)]
 
@@ -128,10 +170,12 @@ def test_the_first_run_counts_as_an_attempt() -> None:
     assert outcomes[2].reason == "attempts used up"
 
 
+@pytest.mark.source("TQ-29")
 def test_never_runs_once() -> None:
     assert judged(OSError(), Retry.never()).kind is Kind.FAIL
 
 
+@pytest.mark.source("JC-4")
 def test_without_a_number_it_goes_on_for_ever() -> None:
     assert judged(OSError(), Retry(attempts=None), Facts(10**9, 10**9, "w")).kind is Kind.RETRY
 
@@ -185,6 +229,7 @@ def test_fail_ends_the_job_whatever_attempts_are_left() -> None:
     assert (outcome.kind, outcome.reason) == (Kind.FAIL, "no such user")
 
 
+@pytest.mark.source("TQ-21")
 def test_pause_waits_for_people() -> None:
     assert judged(Pause("sign in first")) == Outcome(Kind.PAUSE, reason="sign in first")
 
@@ -203,10 +248,63 @@ def test_reschedule_runs_again_at_a_time() -> None:
     assert judged(Reschedule(at=at)).run_at_ms == round(at.timestamp() * 1000)
 
 
+@pytest.mark.source("DF-36", "JC-92")
+def test_reschedule_refuses_a_time_without_a_time_zone() -> None:
+    with pytest.raises(InvalidInput, match="timezone-aware"):
+        Reschedule(at=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
+
+
+@pytest.mark.parametrize("at", [datetime(9999, 12, 31, tzinfo=UTC), datetime.max.replace(tzinfo=UTC), LATEST])
+def test_reschedule_refuses_a_time_that_never_comes(at: datetime) -> None:
+    with pytest.raises(InvalidInput, match="before the year 2200"):
+        Reschedule(at=at)
+
+
+@pytest.mark.source("JC-38")
+def test_reschedule_keeps_the_error_that_it_was_raised_from() -> None:
+    later = Reschedule(after=60)
+    later.__cause__ = OSError("429: slow down")
+
+    error = json.loads(judged(later).error or "")
+
+    assert (error["type"], error["message"], error["attempt"]) == ("OSError", "429: slow down", 1)
+
+
 @pytest.mark.parametrize("given", [{}, {"after": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)}])
 def test_reschedule_takes_one_time(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings):
         Reschedule(**given)
+
+
+# ---- what a policy sees of the job
+
+RUNNING = RunningJob(
+    id=UUID(int=1), chain_id=UUID(int=1), chain_index=0, task="charge", queue="vip", lane=None, attempt=1, used=1,
+    crashes=0,
+)  # fmt: skip
+
+
+@pytest.mark.source("PQ-29")
+@pytest.mark.parametrize(
+    ("retry", "kind"),
+    [
+        (Retry(fail_on=lambda error, job: job.queue == "vip"), Kind.FAIL),
+        (Retry(fail_on=lambda error, job: job.queue == "other"), Kind.RETRY),
+        (Retry(pause_on=[ValueError, lambda error, job: job.task == "charge"]), Kind.PAUSE),
+        (Retry(retry_on=lambda error, job: job.used < 1), Kind.FAIL),
+        (Retry(fail_on=lambda error, codes=(1, 2): codes == (1, 2)), Kind.FAIL),
+        (Retry(fail_on=lambda *every: len(every) == 1), Kind.FAIL),
+    ],
+)
+def test_a_predicate_with_a_second_parameter_gets_the_job(retry: Retry, kind: Kind) -> None:
+    assert judged(OSError(), retry, replace(FIRST, job=RUNNING)).kind is kind
+
+
+@pytest.mark.source("PQ-29")
+def test_a_backoff_function_with_a_third_parameter_gets_the_job() -> None:
+    retry = Retry(backoff=lambda attempt, error, job: 3.0 if job.queue == "vip" else 30.0)
+
+    assert judged(OSError(), retry, replace(FIRST, job=RUNNING)).delay_ms == 3_000
 
 
 # ---- a worker that is gone
@@ -241,6 +339,69 @@ def test_who_is_not_blamed_is_lost_by_its_policy_and_has_not_crashed(on_lost: st
 
 
 # ---- errors as they are written down
+
+
+class Refused(Exception):
+    """An error with facts of its own, as clients of HTTP have it."""
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__("refused")
+        self.__dict__ |= facts
+
+
+def attributes(error: BaseException) -> Any:
+    return json.loads(describe(error, FIRST)).get("attributes")
+
+
+@pytest.mark.source("JC-98")
+def test_an_error_keeps_its_own_plain_attributes() -> None:
+    error = Refused(status=HTTPStatus.TOO_MANY_REQUESTS, code="slow_down", wait=1.5, is_final=False, body=None)
+
+    assert attributes(error) == {"status": 429, "code": "slow_down", "wait": 1.5, "is_final": False, "body": None}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"_secret": "x"},
+        {"response": object()},
+        {"codes": [1, 2]},
+        {"share": float("nan")},
+        {"wait": float("inf")},
+        {"huge": 10**5_000},
+        {"long": "x" * 10_000, "_": 1},
+    ],
+)
+def test_an_attribute_that_is_private_not_plain_or_too_long_is_left_out(facts: dict[str, Any]) -> None:
+    assert attributes(Refused(**facts, code=7)) == {"code": 7}
+
+
+def test_the_attributes_of_an_error_are_bounded() -> None:
+    many = attributes(Refused(**{f"n{number}": number for number in range(1_000)}))
+    long = attributes(Refused(**{f"t{number}": "x" * 500 for number in range(10)}))
+
+    assert len(many) == MOST_ATTRIBUTES
+    assert len(json.dumps(long)) <= ATTRIBUTES_LENGTH
+
+
+def test_attributes_are_texts_that_databases_keep() -> None:
+    (name,) = attributes(Refused(**{"a\x00\ud800": "b\x00\ud800"})).items()
+
+    assert all(each.isprintable() for each in name)
+
+
+class Hostile(Exception):
+    """An error that does not tell its attributes."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise KeyboardInterrupt
+
+
+def test_an_error_without_attributes_that_can_be_read_is_written_as_well() -> None:
+    error = json.loads(describe(Hostile("no"), FIRST))
+
+    assert (error["type"], error["message"], "attributes" in error) == ("Hostile", "no", False)
 
 
 class Odd(Exception):

@@ -16,6 +16,7 @@ from holdfast.errors import InvalidInput, InvalidOutput, Misuse
 from holdfast.tasks.phases import LONGEST_NAME, MOST_PHASES, check_phases, half_up, overall, percent_of, result_codec
 
 
+@pytest.mark.source("PQ-28")
 @pytest.mark.parametrize(("position", "percent", "expected"), [(0, 50, 17), (1, 25, 42), (2, 80, 93)])
 def test_three_phases_as_the_source_has_them(position: int, percent: int, expected: int) -> None:
     assert overall(position, 3, percent) == expected
@@ -55,27 +56,27 @@ def test_percent_is_given_or_counted(done: float, total: float | None, percent: 
     "value", [float("nan"), float("inf"), "50", b"5", None, True, [], 10**400, pytest.param(10**5000, id="long")]
 )
 def test_what_is_no_number_is_no_percentage(value: object) -> None:
-    with pytest.raises(InvalidInput, match=r"progress\.percent: .* is no number"):
+    with pytest.raises(InvalidInput, match=r"progress must be a number"):
         percent_of(value)
 
 
 REFUSED: list[tuple[object, str]] = [
-    ("download", "they are a list of names"),
-    (7, "they are a list of names"),
-    (["download", "download"], "'download' stands there twice"),
-    ([""], "cannot name a phase"),
-    ([" a"], "cannot name a phase"),
-    (["a\nb"], "cannot name a phase"),
-    ([7], "cannot name a phase"),
-    (["run"], "'run' is what the phase of a task is called that declares none"),
-    (["x" * (LONGEST_NAME + 1)], "more than 100 characters"),
-    ([str(n) for n in range(MOST_PHASES + 1)], "1000 are allowed"),
+    ("download", "phases must be a list of names"),
+    (7, "phases must be a list of names"),
+    (["download", "download"], "phases names 'download' twice"),
+    ([""], "a phase cannot be called"),
+    ([" a"], "a phase cannot be called"),
+    (["a\nb"], "a phase cannot be called"),
+    ([7], "a phase cannot be called"),
+    (["run"], "a phase cannot be called 'run'"),
+    (["x" * (LONGEST_NAME + 1)], "at most 100 characters, got 101"),
+    ([str(n) for n in range(MOST_PHASES + 1)], "at most 1000, got 1001"),
 ]
 
 
 @pytest.mark.parametrize(("names", "says"), REFUSED, ids=[says for _, says in REFUSED])
 def test_names_that_cannot_be_are_refused_where_the_task_is_registered(names: Any, says: str) -> None:
-    with pytest.raises(InvalidInput, match=f"options.phases: .*{says}"):
+    with pytest.raises(InvalidInput, match=says):
 
         @Tasks().task(name="film", phases=names)
         async def film() -> None: ...
@@ -117,7 +118,7 @@ def test_a_result_is_read_by_the_return_annotation_of_whatever_is_called(functio
     codec = result_codec(function, "measure", "film")
 
     assert codec.decode(codec.encode(codec.check([1]))) == [1.0]
-    with pytest.raises(InvalidOutput, match=r"phase measure\[0\].*\(task film\)"):
+    with pytest.raises(InvalidOutput, match=r"phase measure\[0\].*\(task film "):
         codec.check(["x"])
 
 
@@ -135,7 +136,7 @@ def test_an_annotation_that_cannot_be_resolved_or_read_is_refused() -> None:
 
     def unknown() -> Local: ...  # type: ignore[empty-body]
 
-    with pytest.raises(Misuse, match=r"phase 'measure' returns cannot be resolved \(name 'Local' is not defined\)"):
+    with pytest.raises(Misuse, match=r"phase 'measure' cannot be resolved \(name 'Local' is not defined\)"):
         result_codec(unknown, "measure", "film")
 
 
@@ -143,5 +144,7 @@ def open_file() -> open: ...  # type: ignore[valid-type]
 
 
 def test_a_type_that_pydantic_does_not_know_is_refused() -> None:
-    with pytest.raises(Misuse, match=r"the phase measure of task film: .*; use types that pydantic knows"):
+    with pytest.raises(
+        Misuse, match=r"the phase measure of task film cannot be stored: .*; use types that pydantic knows"
+    ):
         result_codec(open_file, "measure", "film")

@@ -32,6 +32,13 @@ def plain_encode(ctx: BlockingContext, size: int) -> list[int]:
     return [size]
 
 
+def test_a_pipeline_has_the_defaults_of_its_registry() -> None:
+    tasks = Tasks(lease=90)
+
+    assert tasks.pipeline("transcode", download, encode).policy.lease == 90
+    assert tasks.pipeline("again", download, encode, lease=60).policy.lease == 60
+
+
 def test_a_pipeline_is_a_task_with_a_phase_for_each_function() -> None:
     tasks = Tasks()
 
@@ -75,13 +82,16 @@ async def too_many(ctx: Context, a: int, b: int) -> int:
 
 
 REFUSED: list[tuple[list[Any], str]] = [
-    ([], "a pipeline has at least one function"),
-    ([no_context], "no_context does not say that it takes a context first"),
-    ([upload], "upload does not say that it takes a context first"),
-    ([download, too_many], "too_many is given the context and what the function before it returned"),
-    ([download, plain_encode], "plain_encode takes the blocking context, and others of the pipeline are async"),
-    ([lambda ctx, url: 1], "a pipeline is made of functions"),
-    ([download, "encode"], "encode cannot name a phase: a pipeline is made of functions"),
+    ([], "has no function"),
+    ([no_context], "the first parameter of no_context is not annotated as a context"),
+    ([upload], "the first parameter of upload is not annotated as a context"),
+    ([download, too_many], "too_many must take two arguments"),
+    (
+        [download, plain_encode],
+        "plain_encode takes the blocking context, but other functions of the pipeline are async",
+    ),
+    ([lambda ctx, url: 1], "cannot be a phase of a pipeline"),
+    ([download, "encode"], "encode cannot be a phase of a pipeline"),
 ]
 
 
@@ -92,7 +102,7 @@ def test_what_cannot_be_a_pipeline_is_refused(functions: list[Callable[..., Any]
 
 
 def test_two_functions_of_one_name_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="'encode' stands there twice"):
+    with pytest.raises(InvalidInput, match="phases names 'encode' twice"):
         Tasks().pipeline("transcode", download, encode, encode)  # type: ignore[misc,arg-type]
 
 

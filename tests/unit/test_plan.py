@@ -99,6 +99,7 @@ TABLE: dict[str, tuple[Situation, Step]] = {
 }
 
 
+@pytest.mark.source("PQ-22")
 @pytest.mark.parametrize(("now", "step"), TABLE.values(), ids=TABLE)
 def test_what_comes_next(now: Situation, step: Step) -> None:
     assert next_step(now) == step

@@ -80,7 +80,7 @@ def test_a_task_takes_a_retention_and_tells_it_to_those_without_the_code() -> No
         """Is kept for a minute."""
 
     assert '"retention":{"stale_after":60.0}' in kept.record().policy
-    with pytest.raises(InvalidInput, match="it is a Retention"):
+    with pytest.raises(InvalidInput, match="retention must be a Retention"):
         tasks.task(name="other", retention=60)(hook)  # type: ignore[call-overload]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
+from holdfast import Holdfast
 from holdfast.errors import InvalidSettings
 from holdfast.settings import Settings
 
@@ -25,7 +26,6 @@ def test_keywords_go_before_the_environment() -> None:
         ("synchronous", "off"),
         ("deadline_seconds", 0),
         ("pool_size", 0),
-        ("database", ""),
         ("schema_name", 'a"; DROP'),
         ("schema_name", "pg_mine"),
         ("nonsense", 1),
@@ -49,6 +49,39 @@ def test_a_wrong_setting_is_refused_by_name(name: str, value: object) -> None:
 
 def test_an_address_with_a_password_is_not_shown() -> None:
     assert "hunter2" not in repr(Settings.of(database="postgresql://app:hunter2@db/shop"))
+
+
+@pytest.mark.parametrize(
+    ("database", "shown"),
+    [
+        ("postgresql://app:hunter2@db:5432/shop", "postgresql://app:***@db:5432/shop"),
+        ("postgresql://app@db/shop", "postgresql://app@db/shop"),
+        ("postgresql://db/shop?password=hunter2", "postgresql://db/shop"),
+        ("postgresql://app:hun@ter?2/hunter2@db/shop", "postgresql://app:***@db/shop"),
+        ("postgresql://app:hunter2@db/shop?user=a@b", "postgresql://app:***@b"),
+        ("/var/lib/jobs.db", "/var/lib/jobs.db"),
+    ],
+)
+def test_the_database_is_shown_without_its_password(database: str, shown: str) -> None:
+    assert Settings.of(database=database).shown_database == shown
+
+
+def test_a_file_is_shown_with_its_whole_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert Settings.of(database="jobs.db").shown_database == str(tmp_path / "jobs.db")
+
+
+@pytest.mark.parametrize("database", [None, ""])
+def test_without_a_database_nothing_is_made_and_the_error_says_where_to_name_it(
+    database: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HOLDFAST_DATABASE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidSettings, match=r"no database is given; pass its address.*HOLDFAST_DATABASE"):
+        Holdfast(database)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -93,8 +126,8 @@ def test_secrets_are_neither_shown_nor_told_when_they_are_wrong() -> None:
         given: dict[str, object] = {"webhook_secrets": wrong}
         with pytest.raises(InvalidSettings) as ours:
             Settings.of(**given)
-        with pytest.raises(ValidationError) as theirs:
-            Settings.model_validate(given)
+        with pytest.raises(InvalidSettings) as theirs:
+            Settings(**given)  # type: ignore[arg-type]
         shown += [str(ours.value), str(theirs.value)]
 
     assert len(shown) == 12

@@ -13,6 +13,7 @@ def test_every_change_has_its_row_in_the_law() -> None:
     assert MOVES.keys() == set(Change)
 
 
+@pytest.mark.source("TQ-5")
 def test_every_status_is_either_open_or_terminal() -> None:
     assert set(OPEN) | set(TERMINAL) == set(Status)
     assert not set(OPEN) & set(TERMINAL)

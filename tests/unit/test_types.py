@@ -11,11 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "types"
 MARK = "# refused"
 
 
+@pytest.mark.source("PQ-56", "PQ-65")
 def test_mypy_refuses_the_marked_lines_and_no_others() -> None:
     output = _run("mypy", "--strict", "--output=json", str(SOURCES))
 

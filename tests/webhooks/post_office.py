@@ -10,6 +10,9 @@ from standardwebhooks.webhooks import Webhook
 
 from holdfast import Holdfast, Retry, Tasks
 from holdfast.models import Delivery
+from holdfast.runtime import Runtime
+from holdfast.store import outbox
+from holdfast.worker.upkeep.outbox import OutboxMaker
 from tests.support.conditions import until
 from tests.support.log_rows import as_events
 from tests.webhooks.receivers import Received
@@ -70,6 +73,20 @@ class PostOffice:
             return as_events(await tx.fetch_all(sql, id=str(job_id)), "name, facts")
 
         return [(name, json.loads(facts) if facts else {}) for name, facts in await self.hf.store.read(fetch)]
+
+    async def make_deliveries(self) -> None:
+        """Make deliveries of all events that wait in the outbox, as a worker does."""
+        maker = OutboxMaker(self.hf.store, Runtime(), lambda: None)
+        while await maker.step():
+            pass
+
+    async def backlog(self) -> int:
+        """Count the events that wait for their deliveries to be made."""
+        return await self.hf.store.read(outbox.backlog)
+
+    async def is_outbox_empty(self) -> bool:
+        """Tell whether all deliveries are made."""
+        return await self.backlog() == 0
 
     async def count_jobs(self) -> int:
         """Count all jobs there are, the engine's own too."""

@@ -21,12 +21,14 @@ from holdfast.webhooks.posting import Poster
 from holdfast.worker.upkeep.reaper import Upkeep
 from holdfast.worker.webhook_task import _Sender
 from tests.support.conditions import until
+from tests.support.log_lines import lines
 from tests.webhooks.post_office import SECRET, PostOffice, said
 from tests.webhooks.receivers import Received, answers, hangs, receiver
 
 Office: TypeAlias = Callable[..., Awaitable[PostOffice]]
 
 
+@pytest.mark.source("PQ-49")
 async def test_a_webhook_is_posted_signed_and_told(office: Office) -> None:
     post = await office()
     async with receiver(answers(200, b"thanks")) as server, post.hf.worker():
@@ -51,6 +53,18 @@ async def test_a_subscription_is_signed_by_the_secrets_that_it_names(office: Off
         await post.until_ended(1)
 
     assert said(server.received[0], SECRET) == said(server.received[0], other)
+
+
+@pytest.mark.source("PQ-6", "PQ-46")
+async def test_two_programs_with_the_same_webhook_post_each_event_once(office: Office) -> None:
+    async with receiver(answers()) as server:
+        post, _ = await office(webhook=server.url), await office(webhook=server.url)
+        async with post.hf.worker():
+            chain = await post.hf.start(post.greet())
+            await post.until_ended(1)
+
+    (request,) = server.received
+    assert said(request)["data"]["job"]["id"] == str(chain.id)
 
 
 async def test_without_any_secret_it_goes_unsigned_and_a_missing_one_is_waited_for(office: Office) -> None:
@@ -214,13 +228,12 @@ def with_short_limits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 async def test_receivers_that_hang_take_no_slot_from_handlers(office: Office) -> None:
     """F-45, I-48."""
     post = await office()
-    async with receiver(hangs) as server, post.hf.worker(concurrency=1, poll=0.1, grace=0):
-        for _ in range(3):
+    async with receiver(hangs) as first, receiver(hangs) as second, post.hf.worker(concurrency=1, poll=0.1, grace=0):
+        for server in (first, second):
             await (await post.hf.start(post.greet(), webhook=server.url)).result(timeout=10)
-        await until(lambda: len(server.received) == 1, "the first delivery is under way")
-        await (await post.hf.start(post.greet())).result(timeout=10)
+        await until(lambda: len(first.received) == len(second.received) == 1, "the deliveries are under way")
 
-        assert len(server.received) == 1  # one of three: a quarter of one slot, but at least one
+        await (await post.hf.start(post.greet())).result(timeout=10)
 
 
 async def test_handlers_that_take_long_hold_up_no_delivery(office: Office) -> None:
@@ -291,40 +304,57 @@ async def test_a_worker_that_is_not_to_deliver_leaves_them_to_others(
     async with receiver(answers()) as server:
         async with post.hf.worker(webhooks=False):
             await (await post.hf.start(post.greet(), webhook=server.url)).result(timeout=10)
-        before = await post.deliveries()
+        before = (await post.backlog(), await post.deliveries())
         async with post.hf.worker():
             await post.until_ended(1)
 
-    assert [str(each.status) for each in before] == ["pending"]
-    assert "webhooks_not_delivered" not in caplog.text
+    assert before == (1, [])
+    assert "webhooks_not_delivered" not in lines(caplog)
 
 
-async def test_a_worker_without_the_extra_says_so_once_if_deliveries_wait(
-    office: Office, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_without_the_extra_says_at_its_start_that_the_setting_needs_it(
+    new_holdfast: Callable[..., Holdfast], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.app.has_extra", lambda: False)
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("holdfast.worker.webhook_task.has_extra", lambda: False)
+    async with new_holdfast("sqlite") as hf, hf.worker():
+        await until(lambda: lines(caplog).count("worker_started") == 1, "it has started")
+    async with new_holdfast("sqlite", webhook="https://example.com/") as hf, hf.worker(), hf.worker(webhooks=False):
+        await until(lambda: lines(caplog).count("worker_started") == 3, "both have started")
+
+    assert lines(caplog).count("webhooks_need_the_extra") == 1
+
+
+@pytest.mark.parametrize("are_made", [False, True])
+async def test_a_worker_without_the_extra_says_so_once_if_webhooks_wait(
+    office: Office, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, are_made: bool
+) -> None:
+    monkeypatch.setattr("holdfast.worker.webhook_task.has_extra", lambda: False)
     post = await office()
     upkeep = Upkeep(post.hf.store, Runtime(), [], lacks_extra=True)
     async with receiver(answers()) as server:
         async with post.hf.worker():
             await (await post.hf.start(post.greet(), webhook=server.url)).result(timeout=10)
+        if are_made:
+            await post.make_deliveries()
         await post.hf.store.run(_have_waited_a_minute)
         quiet = caplog.text
         async with post.hf.worker():
-            await until(lambda: "webhooks_not_delivered" in caplog.text, "it says that webhooks wait")
-        before = caplog.text.count("webhooks_not_delivered")
+            await until(lambda: "webhooks_not_delivered" in lines(caplog), "it says that webhooks wait")
+        before = lines(caplog).count("webhooks_not_delivered")
         await upkeep._look_for_undelivered()
         await upkeep._look_for_undelivered()
 
     assert "webhooks_not_delivered" not in quiet
-    assert (before, caplog.text.count("webhooks_not_delivered")) == (1, 2)
+    assert (before, lines(caplog).count("webhooks_not_delivered")) == (1, 2)
     assert not server.received
-    assert [str(each.status) for each in await post.deliveries()] == ["pending"]
+    assert ([str(each.status) for each in await post.deliveries()] == ["pending"]) == are_made
 
 
 async def _have_waited_a_minute(tx: Any) -> None:
     await admission.admit(tx, INTERNAL_QUEUE)
     await tx.execute("UPDATE holdfast_job SET sort_key = sort_key - 60000 WHERE queue = :queue", queue=INTERNAL_QUEUE)
+    await tx.execute("UPDATE holdfast_outbox SET at = at - 60000")
 
 
 async def test_a_worker_without_tasks_delivers(office: Office) -> None:
@@ -362,6 +392,7 @@ async def test_a_delivery_that_was_lost_is_given_back_and_blamed_for_nothing(off
     async with receiver(answers()) as server:
         async with post.hf.worker(webhooks=False):
             await (await post.hf.start(post.greet(), webhook=server.url)).result(timeout=10)
+        await post.make_deliveries()
         for turn in range(5):
             await _until_claimed(store, want, f"nonce-{turn}")
             await _until_reaped(store)

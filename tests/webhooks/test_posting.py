@@ -205,6 +205,7 @@ async def test_a_connection_gives_64_kilobytes_and_then_nothing_more() -> None:
 # where it goes
 
 
+@pytest.mark.source("DF-43")
 async def test_a_private_address_is_refused_and_never_connected_to() -> None:
     async with receiver(answers()) as server:
         strict = AddressRules(allows_http=True, ports=None)

@@ -36,6 +36,7 @@ def problem_of(headers: Any, body: bytes | str = BODY, secrets: Any = SECRET, **
 # golden values: the vector that the libraries of Standard Webhooks share, and one computed apart
 
 
+@pytest.mark.source("PQ-47")
 def test_a_known_message_has_a_known_signature() -> None:
     headers = signed()
 
@@ -43,6 +44,7 @@ def test_a_known_message_has_a_known_signature() -> None:
     assert (headers["webhook-id"], headers["webhook-timestamp"]) == (ID, str(AT))
 
 
+@pytest.mark.source("PQ-47")
 def test_the_compatible_header_is_the_hexadecimal_hmac_of_the_body_alone() -> None:
     key = base64.b64decode(SECRET.removeprefix("whsec_"))
 
@@ -135,6 +137,7 @@ def test_whatever_is_changed_on_the_way_is_noticed(header: str, value: str) -> N
     assert problem_of(signed(), BODY + b" ") == "signature"
 
 
+@pytest.mark.source("DF-43")
 @pytest.mark.parametrize(
     ("seconds", "problem"), [(300, None), (301, "too old"), (-300, None), (-301, "too new"), (float("nan"), "too new")]
 )

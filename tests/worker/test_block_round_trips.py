@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.database.postgres.block import PostgresTransaction
+from holdfast.store import outbox
 from tests.conftest import SCHEMA
 
 NewHoldfast = Callable[..., Holdfast]
@@ -79,4 +80,4 @@ async def test_a_webhook_is_written_before_a_commit_of_its_own(hf: Holdfast, end
         assert await chain.result(timeout=10) == 1
 
     assert ends == ["alone"]
-    assert len((await hf.webhooks.deliveries()).items) == 1
+    assert await hf.store.read(outbox.backlog) == 1

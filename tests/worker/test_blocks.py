@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Retry
+from holdfast import Misuse, Retry
 from tests.support.conditions import until
 from tests.worker.colours import Colour, Witness
 
@@ -18,6 +18,7 @@ ONCE = Retry.never()
 PAY = "INSERT INTO bill (id, amount) VALUES (:id, 1)"
 
 
+@pytest.mark.source("JC-18")
 async def test_what_prepare_has_committed_stays_when_complete_rolls_back(colour: Colour) -> None:
     async def charge(ctx: Any, n: int) -> Any:
         async with ctx.prepare() as tx:
@@ -34,6 +35,7 @@ async def test_what_prepare_has_committed_stays_when_complete_rolls_back(colour:
     assert await colour.bills() == [1]
 
 
+@pytest.mark.source("JC-23")
 async def test_a_handler_may_prepare_and_then_return_its_output(colour: Colour) -> None:
     async def charge(ctx: Any, n: int) -> Any:
         async with ctx.prepare() as tx:
@@ -71,6 +73,7 @@ async def test_a_block_in_a_block_is_refused_and_the_outer_one_rolls_back(
     assert await colour.bills() == []
 
 
+@pytest.mark.source("JC-23", "DF-11")
 async def test_naming_a_block_without_entering_it_does_nothing(colour: Colour) -> None:
     async def charge(ctx: Any, n: int) -> Any:
         ctx.prepare(), ctx.complete(), ctx.atomic()
@@ -117,7 +120,7 @@ async def test_an_end_whose_block_was_rolled_back_completes_nothing(colour: Colo
         chain = await colour.hf.start(task())
         await until(lambda: _has_ended(colour, chain), "the job has ended")
 
-    assert "its block has not completed the job" in await colour.error(chain)
+    assert "its block did not complete the job" in await colour.error(chain)
     assert await colour.bills() == []
 
 
@@ -140,6 +143,7 @@ async def test_whoever_gave_his_block_no_end_may_end_otherwise_when_it_was_rolle
     assert await colour.bills() == []
 
 
+@pytest.mark.source("JC-24")
 async def test_a_transaction_that_a_swallowed_error_has_broken_does_not_commit(colour: Colour) -> None:
     """I-66."""
 
@@ -205,6 +209,32 @@ async def test_chains_started_in_a_block_exist_with_its_commit(colour: Colour) -
     assert [(await colour.hf.get_job(each)).status for each in started] == ["pending"] * 3
 
 
+async def test_the_result_of_a_chain_started_in_a_block_is_had_after_it(colour: Colour) -> None:
+    async def result_of(chain: Any) -> Any:
+        result = chain.result(timeout=20)
+        return await result if colour.is_async else result
+
+    async def leaf(ctx: Any, n: int) -> Any:
+        return n
+
+    async def parent(ctx: Any, n: int) -> Any:
+        async with ctx.prepare() as tx:
+            chain = await tx.start(leaf_task(n=7))
+            try:
+                await result_of(chain)
+            except Misuse as error:
+                said = str(error)
+        return [said, str(await result_of(chain))]
+
+    leaf_task = colour.task(leaf, int)
+    task = colour.task(parent, list[str], retry=ONCE)
+    async with colour.hf.worker():
+        said, output = await (await colour.hf.start(task())).result(timeout=30)
+
+    assert "after the block" in said
+    assert output == "7"
+
+
 async def test_a_block_left_without_an_end_finishes_with_none_if_that_is_an_output(colour: Colour) -> None:
     async def silent(ctx: Any, n: int) -> None:
         async with ctx.complete() as tx:
@@ -248,6 +278,7 @@ async def test_an_output_that_does_not_fit_is_refused_where_it_is_given(colour: 
     assert await colour.bills() == []
 
 
+@pytest.mark.source("JC-3")
 async def test_a_job_is_finished_or_continued_once(colour: Colour) -> None:
     async def twice(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:
@@ -259,7 +290,7 @@ async def test_a_job_is_finished_or_continued_once(colour: Colour) -> None:
         chain = await colour.hf.start(task(n=1))
         await colour.until_status(chain, "failed")
 
-    assert "finished, or continued, once" in await colour.error(chain)
+    assert "finish or continue a job once" in await colour.error(chain)
 
 
 async def test_the_transaction_is_of_no_use_after_its_block(colour: Colour) -> None:

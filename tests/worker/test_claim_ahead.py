@@ -45,9 +45,9 @@ class Stage:
         self.call = waits
         self.worker = hf.worker(concurrency=1, poll=0.1, grace=5)
 
-    async def begin(self, count: int, waiting: int) -> list[Any]:
+    async def begin(self, count: int, waiting: int, **options: Any) -> list[Any]:
         """Start *count* jobs, and wait until *waiting* of them are in the queue behind the first."""
-        chains = await self.hf.start_many([self.call(n=n) for n in range(count)])
+        chains = await self.hf.start_many([self.call(n=n).options(**options) for n in range(count)])
         await self.worker.__aenter__()
         await until(lambda: self.ran == [0] and self.waiting == waiting, f"{waiting} wait behind the first")
         return chains
@@ -114,6 +114,14 @@ async def test_what_must_not_begin_twice_is_never_claimed_ahead(hf: Holdfast, op
 
     stage.may_end.set()
     assert [await chain.result(timeout=20) for chain in chains] == [0, 1, 2]
+    await stage.end()
+
+
+async def test_a_job_with_one_attempt_of_its_own_is_never_claimed_ahead(hf: Holdfast) -> None:
+    stage = Stage(hf)
+    chains = await stage.begin(3, waiting=0, attempts=1)
+    assert [(await hf.get_job(chain)).status for chain in chains] == ["running", "pending", "pending"]
+
     await stage.end()
 
 

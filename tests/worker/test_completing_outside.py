@@ -13,6 +13,7 @@ import pytest
 from holdfast import (
     Context,
     Holdfast,
+    IdTaken,
     InvalidOutput,
     JobNotFound,
     Misuse,
@@ -92,6 +93,7 @@ class Hand:
         return Hand(self._handle.continue_with(call))
 
 
+@pytest.mark.source("JC-54")
 async def test_a_job_is_completed_with_its_output(way: Way) -> None:
     steps = Steps(way)
     chain = await way.face.start(steps.approve(doc="a"))
@@ -124,6 +126,7 @@ async def test_a_job_that_does_not_run_yet_is_completed_and_never_runs(way: Way,
     assert steps.ran == ["approve b"]
 
 
+@pytest.mark.source("JC-58")
 async def test_a_running_handler_is_told_and_its_own_end_does_not_count(way: Way) -> None:
     reasons: list[Any] = []
 
@@ -146,6 +149,7 @@ async def test_a_running_handler_is_told_and_its_own_end_does_not_count(way: Way
     assert (await way.face.get_chain(chain)).output == "the person's"
 
 
+@pytest.mark.source("JC-54")
 async def test_refusals_are_typed_and_change_nothing(way: Way) -> None:
     steps = Steps(way)
     chain = await way.face.start(steps.approve(doc="a"))
@@ -182,6 +186,7 @@ async def test_a_former_name_of_a_task_is_as_good(way: Way) -> None:
     assert (await way.face.complete(approve, chain, True)).status == "completed"
 
 
+@pytest.mark.source("JC-56")
 async def test_looking_changes_nothing(way: Way) -> None:
     steps = Steps(way)
     chain = await way.face.start(steps.approve(doc="a", n=4), delay=60)
@@ -206,6 +211,7 @@ async def test_it_is_finished_with_statements_of_ones_own_in_one_commit(way: Way
     assert (await way.face.get_chain(chain)).output is True
 
 
+@pytest.mark.source("JC-59")
 async def test_an_error_inside_undoes_all_of_it(way: Way) -> None:
     steps = Steps(way)
     chain = await way.face.start(steps.approve(doc="a"))
@@ -224,6 +230,7 @@ async def test_an_error_inside_undoes_all_of_it(way: Way) -> None:
     assert len((await way.face.list_jobs()).items) == 1
 
 
+@pytest.mark.source("JC-55")
 async def test_several_steps_are_taken_in_one_commit(way: Way) -> None:
     steps = Steps(way)
     chain = await way.face.start(steps.approve(doc="a"))
@@ -242,6 +249,7 @@ async def test_several_steps_are_taken_in_one_commit(way: Way) -> None:
     assert (await way.face.get_chain(chain)).output is True
 
 
+@pytest.mark.source("JC-111")
 async def test_partial_completion_leaves_the_next_step_to_a_worker(way: Way) -> None:
     steps = Steps(way)
     chain = await way.face.start(steps.approve(doc="a"), delay=3600)
@@ -252,6 +260,21 @@ async def test_partial_completion_leaves_the_next_step_to_a_worker(way: Way) -> 
     async with way.hf.worker(poll=0.1):
         assert await (await way.hf.get_chain(chain.id)).result(timeout=10) is True
     assert steps.ran == ["publish a"]
+
+
+@pytest.mark.source("JC-115")
+async def test_the_next_step_may_have_an_id_of_its_own_but_not_one_that_exists(way: Way) -> None:
+    steps = Steps(way)
+    chain, other = [await way.face.start(steps.approve(doc=doc)) for doc in "ab"]
+    chosen = uuid4()
+
+    with pytest.raises(IdTaken):
+        async with completing(way, steps.approve, chain) as job:
+            await job.continue_with(steps.publish(doc="a").options(id=other.id))
+    async with completing(way, steps.approve, chain) as job:
+        await job.continue_with(steps.publish(doc="a").options(id=chosen))
+
+    assert [each.id for each in (await way.face.list_chain_jobs(chain)).items] == [chain.id, chosen]
 
 
 async def test_the_id_of_a_job_that_has_continued_means_the_current_one(way: Way) -> None:
@@ -267,6 +290,7 @@ async def test_the_id_of_a_job_that_has_continued_means_the_current_one(way: Way
     assert (job.task, job.chain_index) == ("publish", 1)
 
 
+@pytest.mark.source("JC-112")
 async def test_blockers_are_completed_first_in_the_same_commit(way: Way) -> None:
     steps = Steps(way)
     one, two = await way.face.start_many([steps.note().options(delay=60), steps.note().options(delay=60)])
@@ -292,9 +316,9 @@ async def test_a_completion_in_the_wrong_colour_says_what_to_write(way: Way) -> 
     on_async_face: Any = way.hf.completing(steps.approve, chain)
     on_blocking_face: Any = way.hf.sync.completing(steps.approve, chain)
 
-    with pytest.raises(Misuse, match=r"^this face is async; write `async with hf\.completing"), on_async_face:
+    with pytest.raises(Misuse, match=r"^hf is async; write `async with hf\.completing"), on_async_face:
         pass
-    with pytest.raises(Misuse, match=r"^this face is blocking; write `with hf\.sync\.completing"):
+    with pytest.raises(Misuse, match=r"^hf.sync is blocking; write `with hf\.sync\.completing"):
         await on_blocking_face.__aenter__()
 
 
@@ -357,6 +381,7 @@ async def _callers(way: Way, url: str, folder: Any) -> AsyncIterator[Any]:
             yield blocking, undo_blocking
 
 
+@pytest.mark.source("JC-60")
 async def test_of_an_early_approval_and_a_late_rejection_the_first_to_commit_wins(way: Way) -> None:
     steps = Steps(way)
     early = await way.face.start(steps.approve(doc="early"), delay=0.4)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import Context, Holdfast, Unavailable, UnknownOutcome
 from holdfast.store.jobs import exchanging, settling
+from holdfast.sync import Context as BlockingContext
+from holdfast.worker.upkeep.liveness_lock import make_liveness_locks
 from tests.support.conditions import until
 
 
@@ -268,3 +274,208 @@ async def test_who_leaves_a_worker_twice_in_a_hurry_still_has_its_ends_written(h
     assert worker.ended.done()
     job = await hf.get_job(chain)
     assert (job.status, job.output, job.used, job.crashes) == ("completed", "done", 1, 0)
+
+
+# ---- handlers that do not stop
+
+
+class Deaf:
+    """Tasks whose handlers go on until the test lets them, whatever they are told; *late* is what they meet then."""
+
+    def __init__(self, hf: Holdfast, **options: Any) -> None:
+        self.begun, self.may_end, self.late = threading.Event(), threading.Event(), list[str]()
+
+        async def in_loop(ctx: Context) -> str:
+            self.begun.set()
+            while not self.may_end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            try:
+                async with ctx.complete() as tx:
+                    return tx.finish("late")
+            except Exception as error:
+                self.late.append(type(error).__name__)
+                raise
+
+        def in_thread(ctx: BlockingContext) -> str:
+            self.begun.set()
+            self.may_end.wait(60)
+            try:
+                with ctx.complete() as tx:
+                    return tx.finish("late")
+            except Exception as error:
+                self.late.append(type(error).__name__)
+                raise
+
+        self.tasks: dict[str, Any] = {
+            "loop": hf.task(name="in_loop", **options)(in_loop),
+            "thread": hf.task(name="in_thread", **options)(in_thread),
+        }
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give handlers that were told to stop only a moment."""
+    monkeypatch.setattr("holdfast.worker.worker.CLEANUP_SECONDS", 0.1)
+
+
+async def locked_workers(tx: Any) -> Any:
+    return await tx.fetch_all("SELECT id FROM holdfast_worker WHERE lock_path IS NOT NULL")
+
+
+@pytest.mark.source("PQ-54", "DF-12")
+@pytest.mark.parametrize("where", ["loop", "thread"])
+async def test_a_handler_that_does_not_stop_is_left_behind_and_its_job_given_back(
+    hf: Holdfast, hurry: None, where: str
+) -> None:
+    deaf = Deaf(hf, lease=60)
+    chain = await hf.start(deaf.tasks[where]())
+
+    async with asyncio.timeout(20), hf.worker(poll=0.1, grace=0.05) as worker:
+        await until(deaf.begun.is_set, "it runs")
+
+    job = await hf.get_job(chain)
+    assert worker.ended.done()
+    assert (job.status, job.used, job.crashes, job.interrupted) == ("pending", 0, 0, 1)
+    assert job.run_at - job.created_at >= timedelta(seconds=60)  # not before its lease would have ended
+    deaf.may_end.set()
+    await until(lambda: bool(deaf.late), "it wants to complete")
+    assert deaf.late == ["Aborted"]
+    assert (await hf.get_job(chain)).status == "pending"
+
+
+async def test_a_job_that_must_not_begin_twice_is_left_to_its_lease(hf: Holdfast, hurry: None) -> None:
+    deaf = Deaf(hf, on_lost="fail")
+    chain = await hf.start(deaf.tasks["thread"]())
+
+    async with asyncio.timeout(20), hf.worker(poll=0.1, grace=0.05) as worker:
+        await until(deaf.begun.is_set, "it runs")
+
+    job = await hf.get_job(chain)
+    other = make_liveness_locks(hf.store, "another")
+    if other is not None:  # SQLite: the worker counts as alive, until its process ends
+        await other.begin()
+        assert await other.take_over_the_dead() == []
+        await other.end()
+        assert [row for row in await hf.store.read(locked_workers) if row[0] == worker.id]
+    assert (job.status, job.crashes) == ("running", 0)
+    deaf.may_end.set()
+    await until(lambda: bool(deaf.late), "it wants to complete")
+    assert deaf.late == ["Aborted"]
+
+
+async def test_a_worker_that_is_run_ends_although_a_handler_does_not(hf: Holdfast, hurry: None) -> None:
+    deaf = Deaf(hf)
+    await hf.start(deaf.tasks["loop"]())
+    worker = hf.worker(poll=0.1, grace=0.05)
+    running = asyncio.create_task(worker.run())
+    await until(deaf.begun.is_set, "it runs")
+
+    async with asyncio.timeout(20):
+        await worker.stop()
+        await running
+
+    deaf.may_end.set()
+    await until(lambda: bool(deaf.late), "it wants to complete")
+
+
+async def test_without_a_grace_time_a_worker_waits_for_its_handlers(hf: Holdfast, hurry: None) -> None:
+    deaf = Deaf(hf)
+    chain = await hf.start(deaf.tasks["thread"]())
+
+    async with hf.worker(poll=0.1, grace=None) as worker:
+        await until(deaf.begun.is_set, "it runs")
+        stopping = asyncio.create_task(worker.stop())
+        await until(lambda: worker.health().is_draining, "the worker drains")
+        assert not await worker.has_ended(0.3)
+        deaf.may_end.set()
+        await stopping
+
+    assert (await hf.get_job(chain)).output == "late"
+
+
+@pytest.mark.source("PQ-54")
+@pytest.mark.parametrize("where", ["loop", "thread"])
+def test_a_program_ends_although_a_handler_does_not(tmp_path: Path, where: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "jobs.db"), where],
+        capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "pending\n", "")
+
+
+PROGRAM = """
+import asyncio, sys, time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from holdfast import Holdfast
+from holdfast.worker import worker
+
+worker.CLEANUP_SECONDS = 0.1
+hf, begun = Holdfast(sys.argv[1]), []
+
+@hf.task(name="loop")
+async def in_loop() -> None:
+    begun.append(1)
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+
+@hf.task(name="thread")
+def in_thread() -> None:
+    begun.append(1)
+    while True:
+        time.sleep(0.01)
+
+async def main() -> None:
+    async with hf:
+        chain = await hf.start(hf.call(sys.argv[2], {}))
+        async with hf.worker(grace=0.05, poll=0.1):
+            while not begun:
+                await asyncio.sleep(0.01)
+        print((await hf.get_job(chain)).status)
+
+import logging
+logging.disable()
+asyncio.run(main())
+"""
+
+
+class Silent:
+    """A store that can fall silent: from then on, what it is to write waits until it is given up."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.is_silent = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run it, or have nobody answer."""
+        if self.is_silent:
+            await asyncio.Event().wait()
+        return await self._store.run(operation, *args, **kwargs)
+
+
+async def test_a_stop_ends_well_although_what_ended_cannot_be_written(hf: Holdfast) -> None:
+    """PQ-54: it ends in time and is not cancelled, and the job is left to its lease."""
+    begun = asyncio.Event()
+
+    @hf.task(name="waits")
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    worker = hf.worker(poll=0.1, grace=0)
+    worker._core.store = silent = Silent(hf.store)  # type: ignore[assignment]
+    async with asyncio.timeout(20), worker:
+        chain = await hf.start(waits())
+        await asyncio.wait_for(begun.wait(), 10)
+        silent.is_silent = True
+
+    assert worker.ended.done()
+    assert not worker.ended.cancelled()
+    assert str((await hf.get_job(chain)).status) == "running"

@@ -8,6 +8,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -15,7 +17,7 @@ import pytest
 
 from holdfast import Holdfast, Tasks
 from holdfast.database import hints
-from holdfast.database.dialect import channel
+from holdfast.database.dialect import READER, READERS_ONLY, channel
 from holdfast.database.hints import Hints, Horizon, SleepMark
 from holdfast.database.postgres import listener
 from holdfast.database.postgres.listener import NoListener
@@ -34,6 +36,7 @@ from tests.store import engine
 from tests.support.conditions import until
 from tests.support.factories import TASKS, greet
 from tests.support.faults.fault_proxy import FaultProxy
+from tests.support.log_lines import lines
 from tests.support.processes.scripts import run_script
 from tests.support.ways import Way
 
@@ -138,6 +141,7 @@ async def test_a_callers_transaction_is_heard_when_it_commits(database: str, new
         connection.close()
 
 
+@pytest.mark.source("JC-66")
 async def test_nothing_is_sent_while_nobody_sleeps(empty_url: str, new_holdfast: NewHoldfast) -> None:
     """F-23."""
     hf = new_holdfast("postgres", tasks=[TASKS])
@@ -185,6 +189,47 @@ async def test_what_grows_is_told_to_sleepers_and_what_is_asked_to_all(
         assert connection.execute(f"SELECT count(*) FROM {SCHEMA}.holdfast_event").fetchone() == (2,)
 
 
+@pytest.mark.source("DF-14")
+@pytest.mark.parametrize(
+    ("options", "is_heard"),
+    [
+        ({}, True),
+        ({"delay": 60}, True),
+        ({"delay": 3600}, False),
+        ({"run_at": datetime.now(UTC) + timedelta(hours=1)}, False),
+        ({"paused": True}, False),
+    ],
+    ids=["now", "in a minute", "in an hour", "at a time", "paused"],
+)
+async def test_a_start_wakes_sleeping_workers_only_if_it_can_run_soon(
+    options: dict[str, Any], is_heard: bool, empty_url: str, new_holdfast: NewHoldfast
+) -> None:
+    hf = new_holdfast("postgres", tasks=[TASKS])
+    with stranger(empty_url) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        async with hf:
+            await hf.store.run(workers.mark_asleep, SLEEPER)
+            await hf.start_many([greet(name="Ada").options(**options) for _ in range(2)])
+            connection.execute(f"NOTIFY {CHANNEL}, 'last'")
+
+            heard = [each.payload for each in connection.notifies(timeout=5, stop_after=1 + is_heard)]
+    assert heard == ([""] if is_heard else []) + ["last"]
+
+
+async def test_a_start_that_is_due_later_wakes_those_who_follow_the_log(
+    empty_url: str, new_holdfast: NewHoldfast
+) -> None:
+    hf = new_holdfast("postgres", tasks=[TASKS])
+    with stranger(empty_url) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        async with hf:
+            await hf.store.run(workers.mark_asleep, replace(SLEEPER, id=f"{READER}1"))
+            await hf.start(greet(name="Ada"), delay=3600)
+
+            (heard,) = connection.notifies(timeout=5, stop_after=1)
+    assert heard.payload == READERS_ONLY
+
+
 async def test_to_send_a_hint_takes_no_statement_and_no_lock(empty_url: str, new_holdfast: NewHoldfast) -> None:
     """F-23, I-60."""
     hf = new_holdfast("postgres", tasks=[TASKS])
@@ -228,7 +273,7 @@ async def test_a_terminated_listener_listens_again_before_it_is_read_again(
             before = ear.heard
             await hf.start(greet(name="Ada"))
             await until(lambda: ear.heard > before, "a hint after the return", timeout=20)
-    assert [record.message for record in caplog.records] == ["hints_lost", "hints_again"]
+    assert lines(caplog) == ["hints_lost", "hints_again"]
 
 
 async def test_a_line_that_falls_silent_is_known_and_replaced(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +318,7 @@ async def test_a_listener_that_cannot_hear_itself_says_so_once_and_all_poll(
         assert not ear.is_listening
         assert ear.heard == 0
     await hf.close()
-    assert [record.message for record in caplog.records] == ["hints_lost"]
+    assert lines(caplog) == ["hints_lost"]
 
 
 async def test_behind_a_known_pooler_nobody_listens_unless_there_is_a_direct_line(
@@ -289,10 +334,11 @@ async def test_behind_a_known_pooler_nobody_listens_unless_there_is_a_direct_lin
     with Ear(polls):
         pass
 
-    assert [record.message for record in caplog.records] == ["hints_lost"]
+    assert lines(caplog) == ["hints_lost"]
     assert empty_url.rpartition("@")[0] not in caplog.text
 
 
+@pytest.mark.source("JC-67")
 async def test_all_who_listen_share_one_line_and_the_last_one_ends_it(
     new_threads: Callable[[], set[str]], empty_url: str, new_holdfast: NewHoldfast
 ) -> None:
@@ -456,6 +502,7 @@ def handlers(ran: list[int]) -> Tasks:
     return tasks
 
 
+@pytest.mark.source("PQ-23", "JC-33")
 async def test_an_idle_worker_is_woken_by_a_start_in_another_process(database: str, new_holdfast: NewHoldfast) -> None:
     ran: list[int] = []
     tasks = handlers(ran)
@@ -487,6 +534,7 @@ def has_claimed(worker: Any) -> bool:
     return worker._claimer is not None and worker._claimer._is_quiet(1)
 
 
+@pytest.mark.source("PQ-23", "JC-33", "JC-65", "TQ-39")
 async def test_without_hints_the_poll_finds_a_job(database: str, new_holdfast: NewHoldfast) -> None:
     """I-45."""
     ran: list[int] = []
@@ -524,6 +572,7 @@ async def test_a_job_whose_caller_commits_after_the_worker_fell_asleep_is_found_
                 await until(lambda: worker._wakeups._rest.seconds() == 30, "nothing old is open any more")
 
 
+@pytest.mark.source("PQ-22")
 async def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(
     database: str, new_holdfast: NewHoldfast
 ) -> None:
@@ -538,6 +587,7 @@ async def test_a_delayed_job_starts_when_it_is_due_and_not_at_the_next_poll(
         await until(lambda: ran == [1], "the job ran", timeout=20)
 
 
+@pytest.mark.source("JC-35", "TQ-14")
 @pytest.mark.parametrize("has_hints", [True, False])
 async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_hints_within_three(
     has_hints: bool, database: str, new_holdfast: NewHoldfast
@@ -573,6 +623,7 @@ async def test_a_running_handler_learns_of_a_cancel_within_a_second_and_without_
             await chain.result(timeout=10)
 
 
+@pytest.mark.source("TQ-12")
 @pytest.mark.usefixtures("own_horizon")
 @pytest.mark.parametrize("pace", [4, pytest.param(1, marks=pytest.mark.long)], ids=["four times as fast", "as it is"])
 async def test_an_idle_process_issues_less_than_one_statement_a_second(

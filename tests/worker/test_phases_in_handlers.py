@@ -90,6 +90,7 @@ async def statuses(colour: Colour, job: Any) -> list[str]:
     return [str(each.status) for each in (await colour.hf.get_job(job)).phases]
 
 
+@pytest.mark.source("PQ-14", "PQ-25")
 async def test_phases_run_in_order_and_their_results_are_kept(colour: Colour, studio: Studio) -> None:
     task = transcode(colour, studio)
 
@@ -110,6 +111,7 @@ async def test_phases_run_in_order_and_their_results_are_kept(colour: Colour, st
     assert (await colour.events(chain))[-2:] == ["job:completed", "chain:completed"]
 
 
+@pytest.mark.source("PQ-15")
 async def test_an_attempt_after_an_error_runs_only_what_is_unfinished(colour: Colour, studio: Studio) -> None:
     studio.acts["encode"] = once(OSError("disk full"))
     task = transcode(colour, studio)
@@ -149,7 +151,7 @@ async def cancel_and_retry(colour: Colour, chain: Any) -> None:
 
 async def resume(colour: Colour, chain: Any) -> None:
     await colour.until_status(chain, "paused")
-    assert await statuses(colour, chain) == ["completed", "active", "pending"]
+    assert await statuses(colour, chain) == ["completed", "running", "pending"]
     await colour.hf.resume(chain)
 
 
@@ -161,6 +163,7 @@ WAYS_ON: dict[str, tuple[BaseException, Callable[[Colour, Any], Awaitable[None]]
 }
 
 
+@pytest.mark.source("PQ-31")
 @pytest.mark.parametrize("how", WAYS_ON)
 async def test_whoever_has_it_run_again_runs_only_what_is_unfinished(colour: Colour, studio: Studio, how: str) -> None:
     error, go_on = WAYS_ON[how]
@@ -196,7 +199,7 @@ async def test_work_that_a_shutdown_interrupts_goes_on_at_its_phase(colour: Colo
         witness.gate.set()
     job = await colour.hf.get_job(chain)
     assert (job.status, job.interrupted, await statuses(colour, chain)) == (
-        "pending", 1, ["completed", "active", "pending"],
+        "pending", 1, ["completed", "running", "pending"],
     )  # fmt: skip
     async with colour.hf.worker():
         assert await chain.result(timeout=20) == "16 frames"
@@ -234,6 +237,7 @@ async def test_a_result_is_given_by_its_type_as_it_will_be_read(colour: Colour) 
     assert seen == [expected, expected]
 
 
+@pytest.mark.source("PQ-26")
 async def test_results_of_earlier_attempts_can_be_read_without_running_a_phase(colour: Colour, studio: Studio) -> None:
     seen: list[Any] = []
 
@@ -290,10 +294,10 @@ async def flush_inside_a_block(ctx: Any) -> None:
 
 
 REFUSED: dict[Callable[[Any], Awaitable[None]], str] = {
-    undeclared: "phase 'unpack' is not declared",
+    undeclared: "has no phase 'unpack'",
     out_of_order: "phase 'encode' comes after phase 'download', which has not finished",
     unfinished_result: "phase 'download' has not finished",
-    undeclared_result: "phase 'unpack' is not declared",
+    undeclared_result: "has no phase 'unpack'",
     inside_prepare: r"ctx\.phase\(\) cannot be part of ctx\.prepare\(\)",
     after_the_end: "the job is completed by a block",
     flush_inside_a_block: r"inside ctx\.prepare\(\) progress cannot be flushed",
@@ -421,6 +425,7 @@ async def test_a_result_that_cannot_be_stored_fails_its_phase(colour: Colour) ->
     assert await statuses(colour, chain) == ["failed", "pending", "pending"]
 
 
+@pytest.mark.source("PQ-32", "DF-44")
 async def test_a_cancel_between_two_phases_is_announced_once(colour: Colour, studio: Studio) -> None:
     studio.acts["download"] = lambda: colour.hf.sync.cancel(chain, why="enough")
     task = transcode(colour, studio)
@@ -712,7 +717,7 @@ async def test_an_async_function_is_refused_by_a_plain_handler(new_holdfast: Cal
 
     @hf.task(name="plain", phases=("download",))
     def plain(ctx: BlockingContext) -> str:
-        with pytest.raises(Misuse, match="its function is async"):
+        with pytest.raises(Misuse, match="has an async function"):
             cast("Any", ctx).phase("download", download)
         return "said so"
 

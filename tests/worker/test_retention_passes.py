@@ -17,6 +17,7 @@ from holdfast.worker.upkeep import hooks, retention
 from holdfast.worker.upkeep.retention import RetentionPass, make_pass
 from tests.support.conditions import until
 from tests.support.factories import continue_chain, make_job
+from tests.support.log_lines import lines, name_of
 from tests.support.ways import WAYS, Way
 
 Make = Callable[..., Awaitable[Way]]
@@ -77,6 +78,7 @@ def ends(done: Retained) -> tuple[int, int, int, int]:
     return stale, deleted, kept, postponed
 
 
+@pytest.mark.source("PQ-51")
 async def test_hooks_are_called_with_the_job_before_it_is_marked_and_before_it_is_deleted(make: Make) -> None:
     seen: list[tuple[str, Any, Any, str]] = []
     ways: list[Way] = []
@@ -127,6 +129,7 @@ async def test_every_job_of_a_chain_is_given_to_the_hook_of_its_own_task(make: M
     assert [await standing(way, each) for each in (first, middle, last)] == ["stale"] * 3
 
 
+@pytest.mark.source("PQ-60")
 @in_both_colours
 @pytest.mark.parametrize("stage", ["stale", "delete"])
 async def test_a_hook_that_raises_postpones_its_chain_and_no_other_and_is_tried_again(
@@ -151,7 +154,7 @@ async def test_a_hook_that_raises_postpones_its_chain_and_no_other_and_is_tried_
 
     assert ends(done) == ((1, 0, 0, 1) if stage == "stale" else (0, 1, 0, 1))
     assert await standing(way, one) == before
-    assert [each.message for each in caplog.records if each.name == hooks.__name__] == ["retention_hook_failed"]
+    assert [name_of(each) for each in caplog.records if each.name == hooks.__name__] == ["retention_hook_failed"]
     bad.clear()
     await way.face.retain()
     assert calls.count(one) == 2
@@ -195,7 +198,7 @@ async def test_a_hook_that_hangs_postpones_its_chain_and_is_not_called_again_whi
     assert (ends(done), ends(again)) == ((1, 0, 0, 1), (0, 0, 0, 1))
     assert (await standing(way, one), await standing(way, other)) == ("there", "stale")
     assert calls.count(one) == 1
-    messages = [each.message for each in caplog.records if each.name == hooks.__name__]
+    messages = [name_of(each) for each in caplog.records if each.name == hooks.__name__]
     assert messages == ["retention_hook_hangs"]
 
     async def has_come_back() -> bool:
@@ -302,6 +305,7 @@ async def test_a_worker_does_it_by_itself(
             await until(is_done, "a pass of the worker")
 
 
+@pytest.mark.source("TQ-34")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 async def test_passes_at_the_same_time_do_everything_once_and_wait_for_nobody(
     database: str, new_holdfast: Callable[..., Holdfast]
@@ -370,7 +374,7 @@ async def test_a_pass_that_breaks_is_logged_and_the_next_one_comes(
 
     assert await make_pass(hf._retention) == retention.IDLE_SECONDS
 
-    assert [each.message for each in caplog.records] == ["retention_failed"]
+    assert lines(caplog) == ["retention_failed"]
 
 
 async def test_an_idle_pass_takes_few_statements(

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Tasks
-from holdfast.errors import Misuse, Unavailable, UnknownOutcome, UsageError
+from holdfast.errors import InvalidSettings, Misuse, Unavailable, UnknownOutcome, UsageError
 from holdfast.outcomes import Reschedule, Retry
 from holdfast.store import workers
 from holdfast.store.jobs import claiming, exchanging, settling
@@ -23,6 +23,7 @@ from holdfast.worker.attempts import attempt, progress
 from holdfast.worker.attempts.context import BlockingContext
 from holdfast.worker.claiming import claimer, executor, unknown_claims, unsettled
 from tests.support.conditions import until
+from tests.support.log_lines import lines
 
 ONCE = Retry.never()
 
@@ -54,6 +55,7 @@ async def rows(hf: Holdfast, sql: str, **values: object) -> list[tuple[Any, ...]
     return await hf.store.read(fetch)
 
 
+@pytest.mark.source("JC-97")
 async def test_middleware_wraps_like_an_onion_worker_registry_task(new_holdfast: Callable[..., Holdfast]) -> None:
     passed: list[str] = []
 
@@ -258,6 +260,7 @@ async def test_a_thread_past_its_time_keeps_the_job_until_it_really_ends(hf: Hol
     assert running == "running"
 
 
+@pytest.mark.source("TQ-40")
 async def test_fail_from_beside_the_handler_stops_and_fails_it_for_good(hf: Holdfast) -> None:
     stopped = []
 
@@ -318,6 +321,7 @@ async def test_progress_is_written_at_once_then_seldom_and_last_with_the_end(hf:
     assert json.loads(told[0][0]) == {"progress": 1, "message": "first"}
 
 
+@pytest.mark.source("PQ-33")
 async def test_a_handler_that_ignores_a_cancel_keeps_lease_slot_and_lane(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -352,7 +356,7 @@ async def test_a_handler_that_ignores_a_cancel_keeps_lease_slot_and_lane(
 
     assert standing == ("running", "pending")
     assert await status_of(hf, one) == "cancelled"
-    assert [each.message for each in caplog.records].count("handler_does_not_stop") == 1
+    assert lines(caplog).count("handler_does_not_stop") == 1
 
 
 class Forgetful:
@@ -427,6 +431,7 @@ async def test_an_outcome_that_cannot_be_written_fails_alone(
     assert (await hf.get_job(bad)).reason == "its outcome could not be written"
 
 
+@pytest.mark.source("PQ-53", "JC-41", "TQ-33")
 async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) -> None:
     """I-50, I-42."""
     begun, cleaned = asyncio.Event(), list[UUID]()
@@ -448,6 +453,24 @@ async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) 
     assert cleaned == [chain.id]
 
 
+@pytest.mark.source("TQ-20")
+async def test_a_worker_that_stops_pauses_what_it_interrupted_if_the_task_says_so(hf: Holdfast) -> None:
+    begun = asyncio.Event()
+
+    @hf.task(name="guarded", on_interrupt="pause")
+    async def guarded() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with hf.worker(grace=0.05):
+        chain = await hf.start(guarded(), lane="vm-7")
+        await asyncio.wait_for(begun.wait(), 10)
+
+    job = await hf.get_job(chain)
+    assert (str(job.status), job.reason, job.used) == ("paused", "shutdown", 0)
+    assert (await hf.lane("vm-7").info()).halted_by == chain.id
+
+
 # ---- how a worker is made, started and stopped
 
 
@@ -467,6 +490,12 @@ async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) 
         {"grace": "5"},
         {"name": "a\0b"},
         {"name": "\ud800"},
+        {"name": ""},
+        {"name": "mail worker"},
+        {"name": "mail/1"},
+        {"name": "näher"},
+        {"name": "x" * 101},
+        {"name": 7},
         {"middleware": print},
         {"middleware": [1]},
     ],
@@ -474,6 +503,17 @@ async def test_a_worker_that_stops_gives_back_what_it_interrupted(hf: Holdfast) 
 async def test_options_that_cannot_work_are_refused_when_the_worker_is_made(hf: Holdfast, options: Any) -> None:
     with pytest.raises(UsageError):
         hf.worker(**options)
+
+
+@pytest.mark.source("JC-85")
+async def test_a_worker_is_named_by_letters_digits_dots_dashes_and_underscores(hf: Holdfast) -> None:
+    with pytest.raises(InvalidSettings, match=r"letters, digits, '\.', '_' and '-'"):
+        hf.worker(name="mail worker")
+
+    one, other = hf.worker(name="mail-1.eu_west"), hf.worker(name="mail-1.eu_west")
+
+    assert one.id.startswith("mail-1.eu_west-")
+    assert one.id != other.id
 
 
 async def test_a_worker_that_is_run_is_stopped_like_any_other(hf: Holdfast) -> None:
@@ -516,6 +556,7 @@ async def test_a_worker_is_started_once(hf: Holdfast) -> None:
             await worker.__aenter__()
 
 
+@pytest.mark.source("JC-30")
 async def test_what_goes_wrong_beside_the_jobs_does_not_end_the_worker(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -565,7 +606,7 @@ async def test_a_call_that_fails_after_the_store_has_answered_again_is_no_new_tr
         await gate.wait()
 
     def said(word: str) -> int:
-        return [each.message for each in caplog.records].count(word)
+        return lines(caplog).count(word)
 
     async with hf, hf.worker(concurrency=2) as worker:
         first = await hf.start(gated())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.worker.leases import LeaseKeeper
@@ -82,6 +82,7 @@ async def test_a_handler_is_stopped_while_a_renewal_has_no_answer(store: SilentS
     assert "renew" not in renewed
 
 
+@pytest.mark.source("DF-30")
 async def test_it_is_stopped_when_the_margin_begins_and_not_before(store: SilentStore, time: Time) -> None:
     (job,) = await claim(store)
     leases, witness = keep(store, time, job)

@@ -7,7 +7,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -22,13 +22,15 @@ from holdfast import (
     InvalidInput,
     Misuse,
     Tasks,
+    Unavailable,
     WaitTimeout,
 )
 from holdfast.database import hints
 from holdfast.database.hints import SleepMark
+from holdfast.errors import OpenJob
 from holdfast.outcomes import Kind, Outcome
 from holdfast.runtime import Runtime
-from holdfast.store import polls
+from holdfast.store import polls, workers
 from tests.store import engine
 from tests.support.conditions import until
 from tests.support.factories import TASKS, add, continue_chain, greet
@@ -76,6 +78,7 @@ def number_of_waits(hf: Holdfast) -> int:
     return len(hf._waiter._here._waits)
 
 
+@pytest.mark.source("JC-15")
 async def test_a_result_is_the_output_read_by_its_type(way: Way) -> None:
     chain = await way.face.start(add(a=1, b=2))
     async with waiting(way, result(way, chain)) as task:
@@ -111,7 +114,7 @@ async def test_a_chain_that_fails_while_it_is_waited_for_says_why(way: Way) -> N
     async with waiting(way, result(way, chain)) as task:
         await engine.run(way, Outcome(Kind.FAIL, error=error, reason="fatal error"))
 
-    with pytest.raises(ChainFailed, match=r"fatal error; OSError: no space left.*retry\(\)") as caught:
+    with pytest.raises(ChainFailed, match=r"failed: OSError: no space left \(fatal error\).*hf\.retry\(") as caught:
         await task
     assert (caught.value.chain_id, caught.value.job_id) == (chain.id, chain.id)
     assert caught.value.reason == "fatal error"
@@ -157,14 +160,97 @@ async def test_what_does_not_close_in_time_is_named_and_goes_on(way: Way, second
     job = (await engine.claim_all(way))[0]
     await engine.settle(way, (job.token, engine.DONE))
 
-    with pytest.raises(WaitTimeout, match="they go on") as caught:
+    with pytest.raises(WaitTimeout, match="not been cancelled") as caught:
         await wait(way, [done, still_open], timeout=seconds)
     with pytest.raises(WaitTimeout):
         await result(way, still_open, seconds)
 
     assert caught.value.chain_ids == (still_open.id,)
     assert caught.value.seconds == (0 if seconds == 0 else 0.01)
+    assert [each[:6] for each in caught.value.jobs] == [
+        OpenJob(still_open.id, still_open.id, "greet", "running", "default", is_served=False)[:6]
+    ]
     assert number_of_waits(way.hf) == 0
+
+
+async def test_a_wait_that_is_too_long_says_which_queues_are_served(way: Way) -> None:
+    await way.call(workers.beat, workers.Member.here("w", queues=["mail", "default"]))
+    served = await way.face.start(greet(name="Ada"))
+    unserved = await way.face.start(greet(name="Bob"), queue="mial")
+
+    with pytest.raises(WaitTimeout) as caught:
+        await wait(way, [served, unserved], timeout=0)
+
+    assert [(each.state, each.queue, each.is_served) for each in caught.value.jobs] == [
+        ("pending", "default", True),
+        ("pending", "mial", False),
+    ]
+    assert caught.value.served == ("default", "mail")
+    assert "(queue 'mial': no worker serves it); did you mean 'mail'?" in str(caught.value)
+
+
+async def test_a_wait_for_a_task_that_no_worker_of_the_queue_has_names_the_task(way: Way) -> None:
+    await way.call(workers.beat, workers.Member.here("w", queues=["default"], tasks=["send_receipt"]))
+    chain = await way.face.start(greet(name="Ada"))
+
+    with pytest.raises(WaitTimeout) as caught:
+        await result(way, chain, 0)
+
+    assert "(queue 'default': no worker that serves it has task 'greet'); import the module of" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+async def test_a_wait_for_a_job_that_is_retried_says_its_error_and_when_it_runs(way: Way) -> None:
+    chain = await way.face.start(greet(name="Ada"))
+    (job,) = await engine.claim_all(way)
+    failed = Outcome(Kind.RETRY, delay_ms=3_600_000, error='{"type": "ValueError", "message": "no such order"}')
+    await engine.settle(way, (job.token, failed))
+    due = (await way.face.get_job(chain.id)).run_at.astimezone(UTC)
+
+    with pytest.raises(WaitTimeout) as caught:
+        await result(way, chain, 0)
+
+    assert "still scheduled after 0 s" in str(caught.value)
+    assert f"its last attempt failed: ValueError: no such order; it is due at {due:%Y-%m-%d %H:%M:%S} UTC)" in str(
+        caught.value
+    )
+
+
+async def test_a_wait_for_a_paused_job_says_how_to_resume_it(way: Way) -> None:
+    await way.call(workers.beat, workers.Member.here("w", queues=["default"], tasks=["greet"]))
+    chain = await way.face.start(greet(name="Ada"))
+    await way.face.pause(chain)
+
+    with pytest.raises(WaitTimeout) as caught:
+        await result(way, chain, 0)
+
+    assert f"is still paused after 0 s (hf.resume('{chain.id}') resumes it); it has not" in str(caught.value)
+
+
+async def test_a_worker_without_a_beat_for_minutes_serves_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    await way.call(workers.beat, workers.Member.here("w", queues=["default"]))
+    monkeypatch.setattr(workers, "ALIVE_MS", -1)  # as if the beat were older
+    chain = await way.face.start(greet(name="Ada"))
+
+    with pytest.raises(WaitTimeout, match="start a worker with `holdfast worker APP`") as caught:
+        await result(way, chain, 0)
+
+    assert (caught.value.served, caught.value.jobs[0].is_served) == ((), False)
+
+
+async def test_a_wait_that_is_too_long_says_so_even_if_nothing_can_be_read(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise Unavailable("the database went away")
+
+    monkeypatch.setattr(polls, "open_jobs", fail)
+    chain = await way.face.start(greet(name="Ada"))
+
+    with pytest.raises(WaitTimeout, match=f"chain {chain.id} is still open after 0 s; it has not been") as caught:
+        await result(way, chain, 0)
+
+    assert (caught.value.jobs, caught.value.served) == ((), ())
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", True, float("nan")])
@@ -303,6 +389,7 @@ async def test_a_chain_that_runs_again_after_it_failed_is_waited_for_anew(way: W
     assert await task == "Hello"
 
 
+@pytest.mark.source("JC-13")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 async def test_a_result_comes_from_a_worker_of_another_face(
     database: str, new_holdfast: Callable[..., Holdfast]
@@ -315,6 +402,7 @@ async def test_a_result_comes_from_a_worker_of_another_face(
         assert await asyncio.to_thread(here.sync.start(greet(name="Ada")).result, 10) == "Hello, Ada"
 
 
+@pytest.mark.source("JC-15")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 async def test_without_a_hint_the_poll_finds_the_end(
     database: str, new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.worker.upkeep import retention
 from tests.store.rules.sides import Side, postgres_side, sqlite_side
 
 IN_MEMORY = Path("/dev/shm")
@@ -31,3 +32,9 @@ def postgres(postgres_url: str) -> Iterator[Side]:
     side = postgres_side(postgres_url)
     yield side
     side.close()
+
+
+@pytest.fixture(autouse=True)
+def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the log be cut as soon as retention's times are over: the machine does not wait for an hour."""
+    monkeypatch.setattr(retention, "LOG_SECONDS", 0.0)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from tests.store.rules.admission import free_in_vain
-from tests.store.rules.steering import remove
+from tests.store.rules.steering import needs_its_blockers, remove
 from tests.store.rules.world import Job, Refused, World
 
 Events: TypeAlias = dict[UUID, list[tuple[str, str | None, int | None]]]
@@ -29,7 +29,7 @@ def retain(world: World) -> tuple[int, int]:
     for job in [step for first in marked for step in world.steps(first.id)]:
         job.stale_at = world.now
         world.say(job, "job:stale")
-    gone = [job for job in firsts if _is_due(world, job, job.stale_at, DELETE_MS, _may_wait)]
+    gone = [job for job in firsts if _is_due(world, job, job.stale_at, DELETE_MS, needs_its_blockers)]
     for job in [step for first in gone for step in reversed(world.steps(first.id))]:
         remove(world, job)
     free_in_vain(world, {job.id for job in gone})
@@ -84,7 +84,3 @@ def _is_at_rest(world: World, job: Job) -> bool:
 
 def _waits(job: Job) -> bool:
     return job.is_open
-
-
-def _may_wait(job: Job) -> bool:
-    return job.is_open or (job.stale_at is None and job.status != "completed")

@@ -426,7 +426,7 @@ class JobsMachine(RuleBasedStateMachine):
         """Complete the phase that is under way, under a token, held or lost."""
         token = self.tokens[claim]
         job = running.held_by(self.world, token)
-        if job is None or ("active" in job.phases and not job.has_run_phase):
+        if job is None or ("running" in job.phases and not job.has_run_phase):
             self.ask(
                 lambda side: side.call(complete_phase, side.tokens[token]),
                 lambda world: running.complete_phase(world, token),
@@ -466,7 +466,7 @@ class JobsMachine(RuleBasedStateMachine):
     def a_worker_is_proved_dead(self, worker: str) -> None:
         """Take back what a dead worker had, lease or not."""
         self.ask(
-            lambda side: side.call(reaping.reap_dead, [worker]),
+            lambda side: len(side.call(reaping.reap_dead, [worker])),
             lambda world: running.reap(world, [worker]),
         )
 

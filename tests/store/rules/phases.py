@@ -22,7 +22,7 @@ def result(attempt: int) -> str:
 def report(job: Job) -> None:
     """Let the one phase of a job that has no others be under way, for it has said how far it is."""
     if not job.phases or job.has_run_phase:
-        job.phases, job.has_run_phase = ["active"], True
+        job.phases, job.has_run_phase = ["running"], True
 
 
 def cancel(job: Job) -> None:
@@ -33,7 +33,7 @@ def cancel(job: Job) -> None:
 def end(job: Job, how: str) -> None:
     """Move the phases with a run that has ended."""
     if how in ("retry", "fail", "poison"):
-        job.phases = ["failed" if phase == "active" else phase for phase in job.phases]
+        job.phases = ["failed" if phase == "running" else phase for phase in job.phases]
     elif how == "complete" and job.has_run_phase:
         job.phases = ["completed"]
     elif how in ("complete", "cancel"):

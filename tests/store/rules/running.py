@@ -83,7 +83,7 @@ def begin_phase(world: World, token: Token) -> str:
         return hold(world, token)
     place = phases.next_phase(job.phases) or 0
     job.phases = ["completed" if at < place else "pending" for at in range(len(phases.NAMES))]
-    job.phases[place] = "active"
+    job.phases[place] = "running"
     job.progress = (phases.PERCENT[place], None)
     world.say(job, "job:progress")
     return "held"
@@ -93,7 +93,7 @@ def complete_phase(world: World, token: Token) -> str:
     """Complete the phase that is under way, if the token holds, whatever is wanted of the job."""
     if (job := held_by(world, token)) is None:
         return hold(world, token)
-    place = job.phases.index("active")
+    place = job.phases.index("running")
     job.phases[place] = "completed"
     job.results[place] = phases.result(token.attempt)
     job.progress = (phases.PERCENT[place + 1], job.progress[1] if job.progress else None)

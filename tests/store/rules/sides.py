@@ -23,7 +23,7 @@ import psycopg
 from holdfast import Holdfast, HoldfastError, Tasks, Unique
 from holdfast.database.dialect import Dialect
 from holdfast.database.postgres import PostgresStore
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Operation, Store, Tx
 from holdfast.errors import CursorExpired
 from holdfast.models import Continuation, Event, Job, JobEvent, PhaseStatus, Start, StoredChain
@@ -305,14 +305,14 @@ async def begin_phase(tx: Tx, token: claiming.Token) -> str:
         row if row is not None and row.status is PhaseStatus.COMPLETED else PhaseRow(at, NAMES[at])
         for at, row in enumerate(kept)
     ]
-    rows[place] = PhaseRow(place, NAMES[place], PhaseStatus.ACTIVE, 0)
+    rows[place] = PhaseRow(place, NAMES[place], PhaseStatus.RUNNING, 0)
     beginning = engine_phases.Beginning(token, NAMES[place], PERCENT[place], tuple(rows))
     return str((await engine_phases.begin(tx, [beginning]))[token])
 
 
 async def complete_phase(tx: Tx, token: claiming.Token) -> str:
     """Complete the phase that is under way; say how the claim stands."""
-    active = [row.position for row in await phase_rows.read(tx, token.seq) if row.status is PhaseStatus.ACTIVE]
+    active = [row.position for row in await phase_rows.read(tx, token.seq) if row.status is PhaseStatus.RUNNING]
     place = active[0] if active else 0
     completion = engine_phases.Completion(token, NAMES[place], place, PERCENT[place + 1], result(token.attempt))
     return str((await engine_phases.complete(tx, [completion]))[token])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tests.law.moves import HALTING, OPEN, sources
+from tests.law.moves import HALTING, sources
 from tests.store.rules import phases
 from tests.store.rules.admission import admit_named, free_in_vain, is_to_put_back
 from tests.store.rules.world import POLICIES, Grave, Job, Lane, Refused, World
@@ -280,12 +280,12 @@ def reschedule(world: World, ids: Sequence[UUID], delay: int) -> list[str]:
 
 
 def delete(world: World, ids: Sequence[UUID], cascade: bool) -> list[UUID]:
-    """Delete chains, with *cascade* all they wait for, unless an open job of another chain waits for one."""
+    """Delete chains, with *cascade* all they wait for, unless a job of another chain needs one, now or when retried."""
     chains = list(dict.fromkeys(world.jobs[each].chain for each in ids if each in world.jobs))
     for chain in chains:
         waited_for = [each for job in world.steps(chain) for each in job.blockers] if cascade else []
         chains += [each for each in dict.fromkeys(waited_for) if each in world.jobs and each not in chains]
-    others = [job for job in world.jobs.values() if job.status in OPEN and job.chain not in chains]
+    others = [job for job in world.jobs.values() if needs_its_blockers(job) and job.chain not in chains]
     if any(set(chains) & set(job.blockers) for job in others):
         raise Refused("still_referenced")
     firsts = world.in_order(world.jobs[chain] for chain in chains)
@@ -293,6 +293,11 @@ def delete(world: World, ids: Sequence[UUID], cascade: bool) -> list[UUID]:
         remove(world, job)
     free_in_vain(world, set(chains))
     return [job.id for job in firsts]
+
+
+def needs_its_blockers(job: Job) -> bool:
+    """Tell whether *job* waits, or may be retried and would wait again."""
+    return job.is_open or (job.stale_at is None and job.status != "completed")
 
 
 def remove(world: World, job: Job) -> None:

@@ -63,6 +63,7 @@ def test_postgres_keeps_the_law(postgres: Side, chosen: settings, examples: int)
     play(chosen, examples, postgres)
 
 
+@pytest.mark.source("JC-104")
 @sizes(3, 20, 500)
 def test_both_databases_come_to_the_same(sqlite: Side, postgres: Side, chosen: settings, examples: int) -> None:
     """I-54."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Store
 
 

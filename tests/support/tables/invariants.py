@@ -126,7 +126,7 @@ INVARIANTS = (
             Invariant("I-71", "No open transaction of anybody holds events up."),
             Invariant("I-45", "With every hint lost a job waits for one poll longer."),
             Invariant("I-46", "A reader that stalls costs a bounded amount and slows nobody."),
-            Invariant("I-47", "A webhook commits with its event and is posted until it is taken, under one id."),
+            Invariant("I-47", "A wanted event and its outbox row are one commit; each delivery is posted until taken."),
             Invariant("I-48", "Webhooks of a job arrive in order; a bad receiver delays nobody else."),
             Invariant("I-70", "There is no delivery of a delivery."),
         ),

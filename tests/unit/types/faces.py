@@ -58,6 +58,8 @@ async def awaited(job_id: UUID) -> None:
     assert_type(await hf.get_chain(chain), Chain[str])
     assert_type(await hf.get_chain(job_id), Chain[Any])
     assert_type(await hf.get_chain(str(job_id)), Chain[Any])
+    assert_type(await hf.get_chain(job_id, task=greet), Chain[str])
+    assert_type(await (await hf.get_chain(job_id, task=charge)).result(), Receipt)
     assert_type(await hf.get_job(chain), Job)
     assert_type(await hf.list_jobs(status=["failed", "scheduled"], order="oldest", limit=5), Page[Job])
     assert_type(await hf.list_chains(is_open=True, roots_only=True), Page[Chain[Any]])
@@ -89,6 +91,7 @@ async def awaited(job_id: UUID) -> None:
     await hf.list_jobs(order="sideways")  # refused
     await hf.list_chains(queue="mail")  # refused
     await hf.get_job(7)  # refused
+    await hf.get_chain(job_id, task="greet")  # refused
     await hf.wait([chain], until="both")  # refused
     await hf.wait(job_id)  # refused
     await chain.result(timeout="soon")  # refused
@@ -110,6 +113,7 @@ def blocking(job_id: UUID) -> None:
     assert_type(hf.sync.wait([job_id]), list[BlockingChain[Any]])
     assert_type(hf.sync.get_chain(chain), BlockingChain[str])
     assert_type(hf.sync.get_chain(job_id), BlockingChain[Any])
+    assert_type(hf.sync.get_chain(job_id, task=measure), BlockingChain[float])
     assert_type(hf.sync.get_job(chain), Job)
     assert_type(hf.sync.list_jobs(task="greet"), Page[Job])
     assert_type(hf.sync.list_chains(status="failed"), Page[BlockingChain[Any]])

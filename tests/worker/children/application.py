@@ -232,4 +232,4 @@ async def here() -> int:
     return os.getpid()
 
 
-hf = Holdfast(tasks=[tasks])
+hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"), tasks=[tasks])

@@ -61,4 +61,4 @@ def have_a_worker() -> str:
     return "it has one"
 
 
-hf = Holdfast(tasks=[tasks])
+hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"), tasks=[tasks])

@@ -88,6 +88,7 @@ async def test_the_task_says_what_becomes_of_a_job_that_crashed(hf: Holdfast) ->
     assert (await hf.get_job(chain)).reason == "lost"
 
 
+@pytest.mark.source("PQ-33")
 async def test_a_cancelled_handler_that_does_not_stop_is_killed(hf: Holdfast, note: Path, short_grace: None) -> None:
     """I-34, P-29."""
     async with hf.worker(children=1):
@@ -112,6 +113,7 @@ async def test_a_killed_child_whose_job_was_to_pause_leaves_it_paused(
     assert (await hf.get_job(chain)).used == 0
 
 
+@pytest.mark.source("JC-25")
 @pytest.mark.parametrize(
     "task",
     [

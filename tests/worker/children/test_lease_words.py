@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.database.sqlite import SqliteStore
+from holdfast.database.sqlite.store import SqliteStore
 from holdfast.runtime import Runtime
 from holdfast.worker.leases import LeaseKeeper
 from tests.worker.test_recovery import NoShell, Time, Witness, claim

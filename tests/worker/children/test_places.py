@@ -19,7 +19,7 @@ import os
 from holdfast import Holdfast
 
 print("imported as", __name__)
-hf = Holdfast()
+hf = Holdfast("jobs.db")
 
 
 @hf.task(run_in="process")
@@ -58,7 +58,7 @@ def test_a_script_that_has_it_from_elsewhere_is_not_its_place(monkeypatch: pytes
 
 
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(Misuse, match=r"there is no tests\.worker\.children\.application:nothing"):
+    with pytest.raises(Misuse, match=r"tests\.worker\.children\.application:nothing does not exist"):
         import_object(f"{application.__name__}:nothing")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from tests.support.conditions import until
+from tests.support.log_lines import lines
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, children_of, has_idle_child, lives, noted_pid
 
@@ -141,7 +142,7 @@ async def test_a_job_is_given_back_whose_child_lacks_its_task(
     hf.tasks.merge(newer.tasks)
     async with hf.worker(children=1, app="tests.worker.children.application:hf"):
         chain = await hf.start(newer.unknown_there())
-        await until(lambda: "child_lacks_task" in caplog.text, "the worker has said so", PATIENCE)
+        await until(lambda: "child_lacks_task" in lines(caplog), "the worker has said so", PATIENCE)
         await until(lambda: _is_given_back(hf, chain), "the job waits", PATIENCE)
 
     job = await hf.get_job(chain)

@@ -13,6 +13,7 @@ from holdfast import Holdfast
 from holdfast.runtime import Process
 from holdfast.worker.children import pool
 from tests.support.conditions import until
+from tests.support.log_lines import lines, name_of
 from tests.worker.children import application
 from tests.worker.children.watching import PATIENCE, children_of
 
@@ -34,7 +35,7 @@ async def test_an_application_that_cannot_be_imported_is_tried_again_and_its_job
     monkeypatch.setattr(pool, "SHORTEST_PAUSE", 0.05)
     async with hf.worker(children=1, app="tests.worker.children.broken:hf") as worker:
         chain = await hf.start(application.own_pid())
-        await until(lambda: caplog.text.count("child_not_started") >= 2, "it was tried twice", 60)
+        await until(lambda: lines(caplog).count("child_not_started") >= 2, "it was tried twice", 60)
         failing, waiting = children_of(worker), await hf.get_job(chain)
         flaw.unlink()
         await chain.result(timeout=60)
@@ -51,10 +52,10 @@ async def test_a_child_that_finds_another_database_gets_no_job(
     monkeypatch.setenv("HOLDFAST_DATABASE", str(tmp_path / "another.db"))
     async with hf.worker(children=1):
         chain = await hf.start(application.own_pid())
-        await until(lambda: "child_not_started" in caplog.text, "the worker has said so", 60)
+        await until(lambda: "child_not_started" in lines(caplog), "the worker has said so", 60)
 
-    (said,) = [each.__dict__["reason"] for each in caplog.records if each.message == "child_not_started"]
-    assert "has another database there than here" in said
+    (said,) = [each.__dict__["reason"] for each in caplog.records if name_of(each) == "child_not_started"]
+    assert "has another database in the child process" in said
     assert (await hf.get_job(chain)).attempt == 0
     assert not (tmp_path / "another.db").exists()
 
@@ -71,9 +72,9 @@ async def test_the_pause_between_two_tries_grows(
     spawn: Callable[[str, Sequence[int]], Process] = refuse
     monkeypatch.setattr(worker._core, "runtime", replace(worker._core.runtime, spawn=spawn))
     async with worker:
-        await until(lambda: caplog.text.count("child_not_started") >= 6, "it was tried often", PATIENCE)
+        await until(lambda: lines(caplog).count("child_not_started") >= 6, "it was tried often", PATIENCE)
 
-    said = [each.__dict__["again_in"] for each in caplog.records if each.message == "child_not_started"]
+    said = [each.__dict__["again_in"] for each in caplog.records if name_of(each) == "child_not_started"]
     assert said[:6] == [0.001, 0.002, 0.004, 0.008, 0.008, 0.008]
 
 
@@ -83,7 +84,7 @@ async def test_a_child_that_says_nothing_is_killed(
     monkeypatch.setattr(pool, "HELLO_SECONDS", 0.01)
     monkeypatch.setattr(pool, "SHORTEST_PAUSE", 30.0)
     async with hf.worker(children=1):
-        await until(lambda: "child_not_started" in caplog.text, "it was given up", PATIENCE)
+        await until(lambda: "child_not_started" in lines(caplog), "it was given up", PATIENCE)
 
-    (said,) = [each.__dict__["reason"] for each in caplog.records if each.message == "child_not_started"]
+    (said,) = [each.__dict__["reason"] for each in caplog.records if name_of(each) == "child_not_started"]
     assert said == "died of SIGKILL"

@@ -30,6 +30,7 @@ async def charge(ctx: Any, n: int) -> str:
         return tx.finish(f"paid {row.id}")  # type: ignore[no-any-return]
 
 
+@pytest.mark.source("JC-1", "JC-22")
 async def test_statements_output_and_completion_are_one_commit(runner: Runner, number: int) -> None:
     chain = await runner.start(charge, n=number)
 
@@ -50,6 +51,7 @@ async def charge_at_once(ctx: Any, n: int) -> int:
         return tx.finish(n)  # type: ignore[no-any-return]
 
 
+@pytest.mark.source("JC-19")
 async def test_atomic_is_both_in_one(runner: Runner, number: int) -> None:
     assert await runner.result(charge_at_once, n=number) == number
     assert number in await runner.receipts()
@@ -67,6 +69,7 @@ async def refused(ctx: Any, kind: str, n: int) -> int:
         raise OSError("the card was refused")
 
 
+@pytest.mark.source("JC-24")
 @pytest.mark.parametrize("kind", ["prepare", "complete", "atomic"])
 async def test_what_raises_inside_a_block_undoes_all_of_it(runner: Runner, number: int, kind: str) -> None:
     ended = await runner.end(refused, kind=kind, n=number)
@@ -79,10 +82,10 @@ async def test_what_raises_inside_a_block_undoes_all_of_it(runner: Runner, numbe
 
 
 ORDERS = {
-    ("prepare", "prepare"): "prepare() was used, and can be used once",
+    ("prepare", "prepare"): "prepare() was used, and can be used only once",
     ("complete", "prepare"): "the job is completed",
     ("complete", "complete"): "the job is completed",
-    ("prepare", "atomic"): "what follows it is complete()",
+    ("prepare", "atomic"): "the next block must be complete()",
     ("complete", "atomic"): "the job is completed",
 }
 
@@ -98,6 +101,7 @@ async def open_each(ctx: Any, kinds: list[str]) -> None:
         note(ctx, "refused", str(error))
 
 
+@pytest.mark.source("JC-20")
 @pytest.mark.parametrize("kinds", ORDERS, ids=" then ".join)
 async def test_each_block_is_opened_once_and_in_order(runner: Runner, kinds: tuple[str, str]) -> None:
     chain = await runner.start(open_each, kinds=list(kinds))
@@ -144,6 +148,7 @@ async def go_on(ctx: Any, n: int) -> str:
         return tx.continue_with(last.beside(ctx)(n=n))  # type: ignore[no-any-return]
 
 
+@pytest.mark.source("JC-22")
 async def test_a_chain_goes_on_with_the_commit_of_a_block(runner: Runner, number: int) -> None:
     assert await runner.result(go_on, n=number) == f"1: {number}"
     assert number in await runner.receipts()
@@ -226,3 +231,23 @@ async def test_the_transaction_may_be_a_session_of_the_users_own(runner: Runner,
 
     assert (ended.status, name) == ("failed", "Session" if runner.is_plain else "AsyncSession")
     assert (await runner.receipts()) & {number, -number} == {-number}
+
+
+@behaviour()
+async def have_children(ctx: Any, database: str, n: int) -> None:
+    """Start children by the face and by the block, and one job that is to have no parent."""
+    task = last.beside(ctx)
+    await face(ctx, database).start(task(n=n), delay=3600)
+    async with ctx.complete() as tx:
+        await tx.start_many([task(n=n).options(delay=3600) for _ in range(2)])
+        await tx.start(task(n=n), delay=3600, parent=None)
+
+
+async def test_what_a_handler_starts_has_its_job_as_parent(runner: Runner, number: int) -> None:
+    chain = await runner.start(have_children, database=runner.database, n=number)
+    await runner.output(chain)
+
+    children = await runner.hf.list_jobs(parent=chain)
+
+    assert [job.parent for job in children] == [chain.id] * 3
+    assert {job.state for job in children} == {"scheduled"}

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,9 @@ from tests.worker.runners.notes import gate_of, note
 from tests.worker.runners.stage import Runner
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+LAG = timedelta(seconds=5)
+"""How much later than its claim a row may say that an attempt began."""
 
 
 @dataclass
@@ -83,6 +86,7 @@ async def facts(ctx: Any) -> str:
     return str(ctx.idempotency_key)
 
 
+@pytest.mark.source("PQ-24", "JC-21")
 async def test_a_handler_knows_its_job(runner: Runner) -> None:
     chain = await runner.hf.start(runner.call(facts), lane=f"{runner.name} of facts", queue="default")
 
@@ -93,7 +97,57 @@ async def test_a_handler_knows_its_job(runner: Runner) -> None:
     assert told == {
         "id": str(chain.id), "chain_id": str(chain.id), "chain_index": "0", "task": f"{runner.name}.facts",
         "queue": "default", "lane": f"{runner.name} of facts", "attempt": "2", "used": "2", "crashes": "0",
+        "attempts": "3", "error": told["error"], "last_attempt_at": told["last_attempt_at"],
     }  # fmt: skip
+
+
+@behaviour(retry=SOON)
+async def remember(ctx: Any) -> None:
+    """Tell what it knows of the attempts before."""
+    error, at = ctx.job.error, ctx.job.last_attempt_at
+    note(ctx, error and [error["message"], error["attempt"], error["attributes"]], at and at.isoformat())
+    raise Unbuildable(code=ctx.job.attempt)
+
+
+@pytest.mark.source("JC-17")
+async def test_a_handler_knows_the_last_error_and_when_the_last_attempt_began(runner: Runner) -> None:
+    chain = await runner.start(remember)
+
+    ended = await runner.ended(chain)
+
+    first, second, third = runner.notes(chain)
+    started = [each.at for each in await runner.history(chain, "job:started")]
+    assert first == [None, None]
+    assert (second[0], third[0]) == (["code 1", 1, {"code": 1}], ["code 2", 2, {"code": 2}])
+    assert [datetime.fromisoformat(each) for each in (second[1], third[1])] == pytest.approx(started[:2], abs=LAG)
+    assert ended.error["attributes"] == {"code": 3}
+
+
+@pytest.mark.source("PQ-69", "JC-28")
+async def test_a_call_has_a_budget_of_attempts_of_its_own(runner: Runner) -> None:
+    once, twice = await runner.hf.start_many(
+        [runner.call(remember).options(attempts=1), runner.call(remember).options(attempts=2)]
+    )
+
+    ended = [await runner.ended(each) for each in (once, twice)]
+
+    assert [(each.status, each.used, each.attempts, each.reason) for each in ended] == [
+        ("failed", 1, 1, "attempts used up"),
+        ("failed", 2, 2, "attempts used up"),
+    ]
+
+
+@behaviour(retry=replace(SOON, fail_on=lambda error, job: job.used == 2))
+async def hopeless_by_job(ctx: Any) -> None:
+    """Raise every time."""
+    raise OSError("again")
+
+
+@pytest.mark.source("PQ-29")
+async def test_the_policy_of_a_task_reads_the_job_as_well(runner: Runner) -> None:
+    ended = await runner.end(hopeless_by_job)
+
+    assert (ended.status, ended.used, ended.reason) == ("failed", 2, "fatal error")
 
 
 @behaviour(retry=SOON)
@@ -123,6 +177,7 @@ class Unbuildable(Exception):
 
     def __init__(self, *, code: int) -> None:
         super().__init__(f"code {code}")
+        self.code = code
         self.lock = threading.Lock()
 
 
@@ -195,10 +250,34 @@ async def steer(ctx: Any, way: str) -> None:
             raise Fail("no good\x00")
         case "pause":
             raise Pause("look at it")
+        case "limited":
+            raise Reschedule(after=3600) from OSError("429: slow down")
+        case "naive":
+            raise Reschedule(at=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
         case _:
             raise Reschedule(after=3600)
 
 
+@pytest.mark.source("JC-38")
+async def test_a_rescheduled_job_keeps_the_error_that_put_it_off(runner: Runner) -> None:
+    chain = await runner.start(steer, way="limited")
+
+    later = await runner.until_state(chain, "scheduled")
+
+    (rescheduled,) = await runner.history(chain, "job:rescheduled")
+    assert (later.error["type"], later.error["message"], later.used) == ("OSError", "429: slow down", 0)
+    assert rescheduled.facts["error"] == later.error
+
+
+@pytest.mark.source("DF-36", "JC-92")
+async def test_a_handler_cannot_reschedule_to_a_time_without_a_time_zone(runner: Runner) -> None:
+    failed = await runner.ended(await runner.start(steer, way="naive"))
+
+    assert (failed.status, failed.error["type"]) == ("failed", "InvalidInput")
+    assert "timezone-aware" in failed.error["message"]
+
+
+@pytest.mark.source("TQ-15", "TQ-21")
 async def test_a_handler_steers_its_job_by_what_it_raises(runner: Runner) -> None:
     failed, paused, later = await runner.hf.start_many(
         [runner.call(steer, way=way) for way in ("fail", "pause", "reschedule")]
@@ -298,6 +377,7 @@ async def unfit(ctx: Any, is_of_another_type: bool) -> int:
     return "seven" if is_of_another_type else object()  # type: ignore[return-value]
 
 
+@pytest.mark.source("JC-95")
 @pytest.mark.parametrize("is_of_another_type", [False, True])
 async def test_an_output_that_cannot_be_stored_fails_the_attempt(runner: Runner, is_of_another_type: bool) -> None:
     ended = await runner.end(unfit, is_of_another_type=is_of_another_type)
@@ -366,6 +446,7 @@ async def change_variable(ctx: Any) -> str:
     return before
 
 
+@pytest.mark.source("PQ-24")
 async def test_a_context_variable_is_of_one_attempt(runner: Runner) -> None:
     assert [await runner.result(change_variable) for _ in range(2)] == ["nobody", "nobody"]
 

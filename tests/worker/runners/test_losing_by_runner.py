@@ -106,6 +106,7 @@ async def test_a_job_lost_before_the_block_is_opened_is_not_completed(runner: Ru
     await lose(runner, number, name, before=True)
 
 
+@pytest.mark.source("DF-29")
 @in_children
 @pytest.mark.parametrize("hf", ["postgres"], indirect=True, scope="package")  # on SQLite an open block is alone
 @pytest.mark.parametrize("name", LOSSES)

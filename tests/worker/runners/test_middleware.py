@@ -75,6 +75,7 @@ async def peel(ctx: Any) -> str:
     return " ".join(ctx.state["passed"])
 
 
+@pytest.mark.source("JC-42")
 async def test_it_stands_around_the_handler_like_an_onion(runner: Runner) -> None:
     chain = await runner.start(peel)
 

@@ -61,6 +61,7 @@ async def transcode(ctx: Any, name: str) -> str:
     return str(said)
 
 
+@pytest.mark.source("PQ-25")
 async def test_a_finished_phase_never_runs_again_and_its_result_is_there(runner: Runner) -> None:
     chain = await runner.start(transcode, name="M")
 
@@ -100,7 +101,7 @@ async def test_the_progress_of_a_phase_is_part_of_the_jobs(runner: Runner) -> No
 
 
 WRONG = {
-    "undeclared": "phase 'unpack' is not declared",
+    "undeclared": "task 'RUNNER.misuse' has no phase 'unpack'",
     "out of order": "phase 'encode' comes after phase 'download', which has not finished",
     "no result yet": "phase 'download' has not finished",
 }
@@ -136,7 +137,8 @@ async def test_a_phase_that_is_not_to_be_had_is_refused(runner: Runner) -> None:
     ended = await runner.end(misuse)
 
     said = [words[0] for words in runner.notes(ended)]
-    assert [text[: len(part)] for text, part in zip(said, WRONG.values(), strict=True)] == list(WRONG.values())
+    expected = [text.replace("RUNNER", runner.name) for text in WRONG.values()]
+    assert [text[: len(part)] for text, part in zip(said, expected, strict=True)] == expected
 
 
 @behaviour()
@@ -149,6 +151,7 @@ async def chatter(ctx: Any) -> None:
     ctx.progress(250, "last")
 
 
+@pytest.mark.source("PQ-27")
 async def test_progress_is_written_at_once_then_seldom_and_last_with_the_end(runner: Runner) -> None:
     chain = await runner.start(chatter)
 
@@ -173,6 +176,7 @@ async def report_durably(ctx: Any) -> None:
     await pass_gate(ctx)
 
 
+@pytest.mark.source("PQ-27")
 async def test_progress_that_is_flushed_is_durable_when_the_handler_goes_on(runner: Runner) -> None:
     chain = await runner.start(report_durably)
     await runner.until_noted(chain, "durable")

@@ -32,6 +32,7 @@ async def patient(ctx: Any) -> str:
     return f"attempt {ctx.job.attempt}"
 
 
+@pytest.mark.source("PQ-17", "JC-110")
 async def test_a_cancel_is_told_and_the_job_is_cancelled(runner: Runner) -> None:
     chain = await runner.start(patient)
     await runner.until_noted(chain, "listens")
@@ -43,6 +44,7 @@ async def test_a_cancel_is_told_and_the_job_is_cancelled(runner: Runner) -> None
     assert runner.notes(chain) == [["listens"], ["cancelled"]]
 
 
+@pytest.mark.source("TQ-19")
 async def test_a_pause_is_told_and_a_resumed_job_goes_on(runner: Runner) -> None:
     chain = await runner.start(patient)
     await runner.until_noted(chain, "listens")
@@ -61,6 +63,7 @@ async def slow(ctx: Any) -> None:
     await listen(ctx)
 
 
+@pytest.mark.source("JC-25")
 async def test_a_time_out_is_told_and_in_the_history(runner: Runner) -> None:
     job = await runner.end(slow)
 
@@ -69,6 +72,7 @@ async def test_a_time_out_is_told_and_in_the_history(runner: Runner) -> None:
     assert job.crashes == 0
 
 
+@pytest.mark.source("JC-26")
 async def test_a_job_that_was_completed_elsewhere_is_let_go(runner: Runner) -> None:
     """I-37."""
     chain = await runner.start(patient)
@@ -80,6 +84,7 @@ async def test_a_job_that_was_completed_elsewhere_is_let_go(runner: Runner) -> N
     assert await runner.output(chain) == "by hand"
 
 
+@pytest.mark.source("PQ-61")
 @pytest.mark.parametrize(
     ("hf", "child"),
     [
