@@ -90,4 +90,5 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 else:
-    hf = Holdfast(tasks=[tasks])  # for `holdfast worker examples.media_pipeline:hf`
+    # for `holdfast worker examples.media_pipeline:hf`
+    hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "media.db"), tasks=[tasks])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from examples.orders_fastapi.models import Order
 from holdfast import Context, Retry, Tasks
 
@@ -28,10 +30,10 @@ payments = Payments()
 async def charge(ctx: Context, order_id: int) -> str:
     """Charge an order, and mark it paid by the ORM in the commit that completes the job."""
     async with ctx.prepare() as tx:  # `tx.session` is an AsyncSession, in a transaction of this block
-        order = await tx.session.get_one(Order, order_id)
+        order = await tx.session_as(AsyncSession).get_one(Order, order_id)
     await payments.charge(order.cents, key=ctx.idempotency_key)  # long work; no transaction is open
     async with ctx.complete() as tx:
-        order = await tx.session.get_one(Order, order_id)
+        order = await tx.session_as(AsyncSession).get_one(Order, order_id)
         order.state = "paid"
         if ctx.job.used == 1:
             raise ConnectionError("broken off in the middle of the block")  # so the order stays new, and is tried again

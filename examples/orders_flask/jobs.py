@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy.orm import Session
+
 from examples.orders_flask.models import Order
 from holdfast import Retry, Tasks
 from holdfast.sync import Context
@@ -13,7 +15,7 @@ tasks = Tasks()
 def charge(ctx: Context, order_id: int) -> str:
     """Mark an order paid by the ORM, in the commit that completes the job."""
     with ctx.complete() as tx:  # `tx.session` is a Session, in a transaction of this block
-        order = tx.session.get_one(Order, order_id)
+        order = tx.session_as(Session).get_one(Order, order_id)
         order.state = "paid"
         if ctx.job.used == 1:
             raise ConnectionError("broken off in the middle of the block")  # so the order stays new, and is tried again
