@@ -42,7 +42,9 @@ import inspect
 import json
 import re
 import signal
+import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import escape, glob
 from pathlib import Path
@@ -101,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
 
 def overview() -> str:
     """Write the help of the whole from the first lines of its commands."""
-    lines = [f"  {name:<7}{(inspect.getdoc(command) or '').splitlines()[0]}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<9}{(inspect.getdoc(command) or '').splitlines()[0]}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
             "usage: python3 dev.py COMMAND [ARGUMENTS]",
@@ -351,7 +353,121 @@ def resolve(name: str) -> int:
     return code
 
 
-COMMANDS = {command.__name__: command for command in (demo, test, check, bench, docs, lock)}
+def package(arguments: list[str]) -> int:
+    """Build the wheel and the sdist, and try them in a clean environment.
+
+    usage: python3 dev.py package [--release]
+
+    Writes both to dist/. Checks that the sdist builds the same wheel, installs the wheel with what it
+    depends on into an empty environment, and runs `holdfast --help` and the first example of
+    README.md there. Needs the network only for what has never been installed here.
+
+      --release          refuse unless `.ci/run` was green on this very commit, with nothing changed since
+                         (it leaves .cache/ci-green-<commit>), and the project has an address of its own
+    """
+    if arguments not in ([], ["--release"]):
+        raise DevError(f"package takes --release and nothing else, got: {' '.join(arguments)}")
+    if arguments:
+        refuse_release()
+    set_up()
+    SETUP_LOG.write_text("")
+    with step("building"):
+        wheel, sdist = build_package()
+    with tempfile.TemporaryDirectory(prefix="holdfast-package-") as place:
+        with step("building the wheel from the sdist"):
+            compare_wheels(wheel, wheel_of_sdist(sdist, Path(place)))
+        with step("installing the wheel into an empty environment"):
+            python = install_alone(wheel, Path(place) / "venv")
+        with step("running the command and the first example of README.md"):
+            try_package(python, Path(place))
+    print(*(str(each.relative_to(ROOT)) for each in (wheel, sdist)), sep="\n")
+    return 0
+
+
+def refuse_release() -> None:
+    """Raise unless this commit is known to be green, and people can find the project that the package names."""
+    commit = output_of(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).strip()
+    if not commit:
+        raise DevError("a release is made from a commit, and this is no git checkout")
+    if output_of(["git", "-C", str(ROOT), "status", "--porcelain"]).strip():
+        raise DevError("a release is a commit, and files here differ from it: commit them, then run .ci/run")
+    if not (CACHE / f"ci-green-{commit}").exists():
+        raise DevError(f"there was no green run of commit {commit[:12]}: run .ci/run first")
+    if "[project.urls]" not in (ROOT / "pyproject.toml").read_text():
+        raise DevError("pyproject.toml has no [project.urls]: name the project's public address as Source first")
+
+
+def build_package() -> tuple[Path, Path]:
+    """Build both into an empty dist/; answer the wheel and the sdist."""
+    target = ROOT / "dist"
+    shutil.rmtree(target, ignore_errors=True)
+    run_step([PYTHON, "-m", "hatchling", "build", "-d", target])
+    (wheel,), (sdist,) = target.glob("*.whl"), target.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def wheel_of_sdist(sdist: Path, place: Path) -> Path:
+    """Unpack *sdist* in *place* and build a wheel there, of nothing but what is in it."""
+    shutil.unpack_archive(sdist, place)
+    source = place / sdist.name.removesuffix(".tar.gz")
+    run_step([PYTHON, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "wheel"], cwd=source)
+    (wheel,) = (place / "wheel").glob("*.whl")
+    return wheel
+
+
+def compare_wheels(one: Path, other: Path) -> None:
+    """Raise unless both hold the same files with the same content."""
+    first, second = contents_of(one), contents_of(other)
+    different = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+    if different:
+        raise DevError(f"the sdist builds another wheel; different are: {', '.join(different[:10])}")
+
+
+def contents_of(wheel: Path) -> dict[str, int]:
+    """Name the files in *wheel*, with their checksums."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {each.filename: each.CRC for each in archive.infolist()}
+
+
+def install_alone(wheel: Path, venv: Path) -> Path:
+    """Make *venv*, which holds *wheel* and what that depends on, and nothing else; answer its Python."""
+    run_step([PYTHON, "-m", "venv", "--without-pip", venv])
+    python, uv = venv / "bin" / "python", find_uv()
+    if uv:
+        # as .venv has them, for these are in uv's cache: so no network is needed
+        installing: list[str | Path] = [uv, "pip", "install", "--python", python, "--constraint", LOCKED, wheel]
+        if run_logged([*installing, "--offline"]) != 0:
+            run_step(installing)
+    else:
+        run_step([*pip_command(), "--python", python, "install", wheel])
+    return python
+
+
+def try_package(python: Path, place: Path) -> None:
+    """Run the command, and the first example of README.md, in the environment of *python*; compare what they print."""
+    shown = run_step([python.with_name("holdfast"), "--help"], cwd=place)
+    if "worker" not in shown:
+        raise DevError(f"`holdfast --help` does not name its commands:\n{shown}")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    example, output = re.findall(r"```(?:python|output)\n(.*?)```", readme, re.DOTALL)[:2]
+    printed = run_step([python, "-c", example], cwd=place)
+    if printed != output:
+        raise DevError(f"the first example of README.md prints {printed!r}, and not {output!r}")
+
+
+def run_step(command: Sequence[str | Path], cwd: Path = ROOT) -> str:
+    """Run *command* in *cwd*, with its output in the log of the set-up as well; raise if it fails."""
+    # a clean place: nothing of this checkout may be found by accident
+    variables = {name: value for name, value in environment().items() if name != "PATH"} | {"PATH": os.defpath}
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
+    with SETUP_LOG.open("a") as log:
+        print("$", *command, done.stdout, done.stderr, sep="\n", file=log)
+    if done.returncode != 0:
+        raise DevError(f"{Path(command[0]).name} ended with code {done.returncode}, see {SETUP_LOG}:\n{last_lines()}")
+    return done.stdout
+
+
+COMMANDS = {command.__name__: command for command in (demo, test, check, bench, docs, package, lock)}
 
 
 def refuse_arguments(name: str, arguments: list[str]) -> None:

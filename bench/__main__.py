@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import backlog, cpu, events, idle, lanes, latency, soak, start, throughput, transactions
+from bench import backlog, cpu, events, idle, imports, lanes, latency, soak, start, throughput, transactions
 from bench.everything import Command, Everything, run_one
 
 MEASURES: dict[str, Command] = {
@@ -18,6 +18,7 @@ MEASURES: dict[str, Command] = {
     "events": events,
     "cpu": cpu,
     "idle": idle,
+    "import": imports,
     "backlog": backlog,
 }
 COMMANDS: dict[str, Command] = MEASURES | {"soak": soak, "all": Everything(MEASURES)}

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 from holdfast import Holdfast
 
-hf = Holdfast()
+hf = Holdfast(os.environ.get("HOLDFAST_DATABASE", "jobs.db"))
 """On the database that HOLDFAST_DATABASE names."""
 
 

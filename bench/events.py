@@ -1,7 +1,7 @@
 """What the log costs, and how fast it is read: by a follower, and by a hundred streams of server-sent events.
 
 *Drained* is as in `bench throughput`, here with the log and with `history=False`, and with one subscription to
-`job:completed` against none: what is timed there is that each job's end also writes down its delivery, not the
+`job:completed` against none: what is timed there is that each job's end also writes a row into the outbox, not the
 deliveries, which other workers would make. *Followed* is `hf.events(after=…)` over all that a round of draining has
 written, beside a SELECT of the same rows and their jobs by the bare driver, fetched 200 at a time; a row that stands
 for two events counts as two for both. *Streamed* is from one `start_many` until each of the clients, which are in the
