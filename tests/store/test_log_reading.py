@@ -55,6 +55,32 @@ async def test_now_is_behind_all_that_is_committed(way: Way) -> None:
     assert await reader.names() == []
 
 
+async def test_a_cursor_ends_behind_the_last_event_whatever_else_was_written(way: Way) -> None:
+    """Who counted what was rolled back would miss events after a crash of the server, which gives its number again."""
+    reader = await LogReader.from_now(way)
+    await way.face.start(greet(name="Ada"))
+    await reader.names()
+    before = end_of(await way.read(reading.now)), end_of(reader.cursor)
+
+    for _ in range(3):
+        with pytest.raises(JobNotFound):
+            await way.call(write_and_fail)
+
+    assert await reader.names() == []
+    assert before == (end_of(await way.read(reading.now)), end_of(reader.cursor))
+
+
+def end_of(cursor: Cursor) -> int:
+    """Give how far *cursor* has come; others may have been writing in other databases of the server."""
+    return cursor.seen.xmax if isinstance(cursor, SnapshotCursor) else cursor.place
+
+
+async def write_and_fail(tx: Tx) -> None:
+    """Write something that is rolled back."""
+    await tx.execute("UPDATE holdfast_job SET priority = 1")
+    raise JobNotFound(uuid4())
+
+
 async def test_an_empty_log_can_be_read(way: Way) -> None:
     assert await (await LogReader.from_now(way)).names() == []
 

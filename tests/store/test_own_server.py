@@ -1,15 +1,18 @@
-"""What needs a server of its own: a synchronous standby that does not answer, and a server that is full."""
+"""What needs a server of its own: a standby that does not answer, a server that is full, and one that crashes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Event, Holdfast
 from holdfast.database.postgres import pool
 from holdfast.testing import PostgresServer, temporary_postgres
 from holdfast.testing.postgres import URL_VARIABLE
@@ -46,6 +49,35 @@ class Primary:
         """End these processes; what they have committed stays."""
         for pid in pids:
             self._ask(f"SELECT pg_terminate_backend({pid}, 10000)")
+
+    def roll_back_unwritten(self, transactions: int) -> None:
+        """Roll back transactions that the server remembers in memory only: a crash gives their numbers anew."""
+        os.kill(self._wal_writer(), signal.SIGSTOP)
+        with psycopg.connect(self.url) as connection:
+            for _ in range(transactions):
+                connection.execute("SELECT pg_current_xact_id()")
+                connection.rollback()
+
+    def crash(self) -> None:
+        """Kill the process that writes the log: the server ends all others and recovers from its files."""
+        os.kill(self._wal_writer(), signal.SIGKILL)
+
+    def next_transaction(self) -> int:
+        """Give the number behind all transactions that have ended."""
+        ((number,),) = self._ask("SELECT CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)")
+        return int(number)
+
+    def is_up(self) -> bool:
+        """Tell whether it accepts connections."""
+        try:
+            self._ask("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _wal_writer(self) -> int:
+        ((pid,),) = self._ask("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+        return int(pid)
 
     def inputs(self) -> list[Any]:
         """Give the inputs of all jobs."""
@@ -101,6 +133,37 @@ async def test_a_full_server_has_room_again_when_idle_programs_have_closed_their
     for each in (idle, busy):
         await each.close()
         each.sync.close()
+
+
+@pytest.mark.parametrize("jobs", [1, 30], ids=["at once", "when their numbers are given again"])
+async def test_readers_of_events_miss_none_after_a_crash_of_the_server(primary: Primary, jobs: int) -> None:
+    """I-44: a crash forgets the last transactions that were rolled back, and gives their numbers to others."""
+    hf = Holdfast(primary.url, tasks=[TASKS], deadline_seconds=60)
+    hf.sync.migrate()
+    async with hf, hf.events() as follower:
+        await hf.start(greet(name="Ada"))
+        await anext(follower)
+        primary.roll_back_unwritten(20)
+        cursors = follower.cursor, await hf.cursor()
+        before = primary.next_transaction()
+
+        primary.crash()
+        await until(primary.is_up, "the server has recovered")
+        assert primary.next_transaction() < before
+        chains = [(await hf.start(greet(name="Bob"))).id for _ in range(jobs)]
+
+        assert await told(follower, jobs) == chains
+        for cursor in cursors:
+            async with hf.events(after=cursor) as events:
+                assert await told(events, jobs) == chains
+    hf.sync.close()
+
+
+async def told(events: AsyncIterator[Event], count: int) -> list[UUID]:
+    """Read the next *count* events; give the jobs that they are about."""
+    async with asyncio.timeout(20):
+        read = [await anext(events) for _ in range(count)]
+    return [event.job.id for event in read if event.job is not None]
 
 
 async def take_and_give_back(hf: Holdfast, count: int) -> None:

@@ -38,6 +38,9 @@ class StreamRules(Rules):
         for way, lines in self._history.streams.items():
             given: dict[str, list[tuple[str, int | None]]] = defaultdict(list)
             for line in lines:
+                if line["name"] == "reset":
+                    self._say("I-44", f"reader {way} could not go on where it was, though nothing was removed")
+                    continue
                 given[line.get("job") or ""].append((line["name"], line["version"] if line.get("job") else None))
                 if line.get("queue") == INTERNAL_QUEUE:
                     self._say("I-70", f"reader {way} was told of a delivery")

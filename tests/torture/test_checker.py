@@ -283,6 +283,7 @@ MUTANTS = [
            streamed(lambda lines: lines[0].update(job_version=0))),
     Mutant("I-44", "a reader misses an event", streamed(lambda lines: lines.pop(3))),
     Mutant("I-44", "a reader is given an event twice", streamed(lambda lines: lines.append(lines[3]))),
+    Mutant("I-44", "a reader cannot go on where it was", streamed(lambda lines: lines.append({"name": "reset"}))),
     Mutant("I-44", "a reader is given events out of order", streamed(lambda lines: lines.reverse())),
     Mutant("I-47", "no message is made of an event", without("delivery", job=4)),
     Mutant("I-70", "a message comes that nobody sent", hooked(lambda hooks: hooks.append(

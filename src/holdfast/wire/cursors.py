@@ -6,8 +6,10 @@ places are numbered by twice the `seq` of a row: that number is between its two 
 On SQLite commits have one order, and `seq` is it. On PostgreSQL a transaction that commits later may have drawn a lower
 `seq` and have a lower number, so no number is a place. There a cursor is a *snapshot*: the number of the next
 transaction and the numbers of those that were under way. Whatever these had not committed is new, and nobody's open
-transaction holds anything up. Snapshots of one server nest, in the order in which they were taken, so a page of a read
-that took in more than fits is what its snapshot has seen and the one before had not, up to a `seq`.
+transaction holds anything up. It ends behind the last transaction that wrote an event: the numbers of those that were
+rolled back since may come again after a crash of the server. Snapshots of one server nest, in the order in which they
+were taken, so a page of a read that took in more than fits is what its snapshot has seen and the one before had not, up
+to a `seq`.
 """
 
 from __future__ import annotations
@@ -58,6 +60,10 @@ class Snapshot:
     def has_seen(self, xid: int) -> bool:
         """Tell whether the transaction *xid* had ended."""
         return xid < self.xmax and xid not in self.in_progress
+
+    def below(self, xmax: int) -> Snapshot:
+        """Give the same without the transactions from *xmax* on, as if these had not begun."""
+        return self if xmax >= self.xmax else Snapshot(xmax, tuple(each for each in self.in_progress if each < xmax))
 
     def includes(self, other: Snapshot) -> bool:
         """Tell whether it was taken when *other* was, or later."""

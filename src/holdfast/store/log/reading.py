@@ -42,10 +42,12 @@ HEADS = {
         CASE WHEN pg_is_in_recovery() OR to_regproc('aurora_version') IS NOT NULL THEN ''
             ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END AS timeline,
         (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED}') AS trimmed,
-        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED_BY}') AS trimmed_by) AS head""",
+        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED_BY}') AS trimmed_by,
+        (SELECT xid FROM holdfast_event WHERE xid < {SO_FAR} ORDER BY xid DESC LIMIT 1) AS newest) AS head""",
     "sqlite": f"""(SELECT coalesce((SELECT seq FROM main.sqlite_sequence WHERE name = 'holdfast_event'), 0) AS place,
         (SELECT value FROM holdfast_meta WHERE key = 'identity') AS identity, '' AS tables, '' AS timeline,
-        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED}') AS trimmed, NULL AS trimmed_by) AS head""",
+        (SELECT value FROM holdfast_meta WHERE key = '{TRIMMED}') AS trimmed, NULL AS trimmed_by,
+        NULL AS newest) AS head""",
 }
 
 
@@ -58,14 +60,25 @@ class Head(NamedTuple):
     timeline: str
     trimmed: str | None
     trimmed_by: str | None
+    newest: int | None
+    """The last transaction that has written an event which is still there, on PostgreSQL."""
 
-    @property
-    def cursor(self) -> Cursor:
-        """The place of who has seen all that this read could see."""
-        seen = self.snapshot
-        if seen is None:
+    def cursor(self, before: Cursor | None = None) -> Cursor:
+        """Give the place behind all that this read could see; who comes from *before* never goes back."""
+        visible = self.visible
+        if visible is None:
             return SeqCursor(self.origin, behind_row(self.place))
-        return SnapshotCursor(self.origin, seen)
+        seen = before.seen.xmax if isinstance(before, SnapshotCursor) else 0
+        return SnapshotCursor(self.origin, visible.below(max(seen, self._first_unwritten(visible))))
+
+    def _first_unwritten(self, visible: Snapshot) -> int:
+        """Give the number behind the last transaction of which a crash of the server cannot take anything back.
+
+        Whoever sees what a transaction has written knows that its COMMIT is on disk. One that was rolled back may
+        be known to the server's memory only, and after a crash its number is given again.
+        """
+        known = [self.newest, None if self.trimmed_by is None else int(self.trimmed_by)]
+        return 1 + max((each for each in known if each is not None and visible.has_seen(each)), default=0)
 
     @property
     def origin(self) -> str:
@@ -74,7 +87,7 @@ class Head(NamedTuple):
         return hashlib.blake2s(whole.encode(), digest_size=8).hexdigest()
 
     @property
-    def snapshot(self) -> Snapshot | None:
+    def visible(self) -> Snapshot | None:
         """What this read could see, on PostgreSQL."""
         return Snapshot.read(self.place) if isinstance(self.place, str) else None
 
@@ -95,7 +108,7 @@ NOW = {database: f"SELECT {HEAD} FROM {head}" for database, head in HEADS.items(
 async def now(tx: Tx) -> Cursor:
     """Give the cursor of now: behind it is what commits from now on."""
     (row,) = await tx.fetch_all(NOW[tx.database])
-    return Head(*row).cursor
+    return Head(*row).cursor()
 
 
 class LogRow(NamedTuple):
@@ -229,10 +242,11 @@ async def since(tx: Tx, cursor: Cursor, most: int) -> LogRows:
     if found and found[0].place <= _place_of(cursor):  # it has seen the first of the two events of this row
         del found[0]
     lines = tuple(found[:most])
-    page, end = _window(cursor, head.cursor)
+    current = head.cursor(cursor)
+    page, end = _window(cursor, current)
     if len(found) > most:
         return LogRows(lines, page, page.at(lines[-1].place), is_last=False, horizon=head.horizon)
-    return LogRows(lines, page, end, is_last=end == head.cursor, horizon=head.horizon)
+    return LogRows(lines, page, end, is_last=end == current, horizon=head.horizon)
 
 
 def _place_of(cursor: Cursor) -> int:
@@ -261,16 +275,15 @@ def _unseen(tx: Tx, cursor: Cursor) -> dict[str, object]:
 
 def _refuse_expired(cursor: Cursor, head: Head) -> None:
     """Raise `CursorExpired` unless all that *cursor* has not seen is still there."""
-    current = head.cursor
-    if cursor.origin != current.origin:
+    if cursor.origin != head.origin:
         raise _foreign()
     trimmed = -1 if head.trimmed is None else int(head.trimmed)
-    match cursor, current:
-        case SeqCursor(place=place), SeqCursor(place=last):
-            if place > last:
+    match cursor, head.visible:
+        case SeqCursor(place=place), None:
+            if place > behind_row(head.place):
                 raise _foreign()
             is_gone = behind_row(trimmed) > place
-        case SnapshotCursor(seen=seen), SnapshotCursor(seen=visible):
+        case SnapshotCursor(seen=seen), Snapshot() as visible:
             if seen.xmax > visible.xmax:
                 raise _foreign()
             is_gone = trimmed < visible.xmax and not _was_there(seen, head) and _misses(seen, visible, trimmed)
