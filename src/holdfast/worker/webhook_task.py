@@ -114,9 +114,8 @@ def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Po
         except NotPosted as error:
             raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
         except NoTurn as error:
-            age_ms = (
-                None if message else await store.read(reads.now_ms) - at
-            )  # posted anew it is not as old as its event
+            # one that is posted anew is not as old as its event
+            age_ms = None if message else await store.read(reads.now_ms) - at
             raise put_off(error, age_ms, receivers.give_up_ms) from None
 
     task: Task[..., Any] = Task(
