@@ -198,11 +198,11 @@ async def old_event(tx: Any) -> None:
     await tx.execute("INSERT INTO holdfast_event (job, name, at, facts) VALUES (0, 'lane:paused', $now - 1000, '{}')")
 
 
-async def test_every_role_may_ask_for_the_place_in_the_log(way_pg: Way, begin: Any) -> None:
+async def test_every_role_that_may_read_the_log_may_ask_for_the_place_in_it(way_pg: Way, begin: Any) -> None:
     half = await begin()
     await half.connection.execute("CREATE ROLE holdfast_plain")
     await half.connection.execute("GRANT USAGE ON SCHEMA contract TO holdfast_plain")
-    await half.connection.execute("GRANT SELECT ON contract.holdfast_meta TO holdfast_plain")
+    await half.connection.execute("GRANT SELECT ON contract.holdfast_meta, contract.holdfast_event TO holdfast_plain")
     await half.connection.execute("SET LOCAL ROLE holdfast_plain")
 
     found = await half.run(log.now)

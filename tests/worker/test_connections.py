@@ -20,7 +20,8 @@ LISTENS, FOR_ITS_LOOP, FOR_ITS_LEASES = 1, 1, 1
 
 
 @pytest.fixture
-async def hf(new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+async def hf(new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.2)  # before the first connection, whose time begins at once
     made = new_holdfast("postgres")
     await made.open()
     yield made
@@ -34,8 +35,7 @@ def connections_of(hf: Holdfast) -> int:
     return int(number)
 
 
-async def test_an_idle_worker_keeps_three(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.2)
+async def test_an_idle_worker_keeps_three(hf: Holdfast) -> None:
     inside, may_end = [], asyncio.Event()
 
     @hf.task
@@ -55,8 +55,7 @@ async def test_an_idle_worker_keeps_three(hf: Holdfast, monkeypatch: pytest.Monk
     assert at_work >= 4 + LISTENS + FOR_ITS_LOOP
 
 
-async def test_an_idle_worker_keeps_none_of_its_plain_handlers(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.2)
+async def test_an_idle_worker_keeps_none_of_its_plain_handlers(hf: Holdfast) -> None:
     inside, may_end = [], threading.Event()
 
     @hf.task
