@@ -5,6 +5,9 @@ I-47, I-48, I-49, I-62; PQ-46 … PQ-50.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,9 +20,9 @@ from holdfast.store import outbox
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.jobs.settling import Settlement
-from holdfast.store.outbox import Packed
+from holdfast.store.outbox import OutboxBatch, Packed
 from holdfast.wire.webhook_body import WebhookBody
-from holdfast.worker.upkeep.outbox import OutboxMaker
+from holdfast.worker.upkeep.outbox import LOOK_SECONDS, OutboxMaker
 from tests.store.engine import DONE, FAIL, LEASE_MS, RETRY, claim, make_deliveries, run, settle
 from tests.store.test_history import QUIET, quiet
 from tests.store.test_retention import EIGHT_DAYS, exists, mark_by_hand
@@ -424,6 +427,39 @@ async def test_a_worker_that_stands_still_delays_only_the_events_that_it_has_loc
 
     await until(are_all_made, "what was locked is made once it is free", 20)
     assert await made(way) == outbox.MOST_ROWS + 10
+
+
+# ---- when a worker looks
+
+
+@pytest.mark.parametrize("way", ["sqlite-async", "postgres-async"], indirect=True)
+async def test_a_worker_that_takes_no_looks_finds_new_events(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I-48: busy with handlers, and with the backlog of one receiver, it claims and settles, and nothing else."""
+    empty: list[bool] = []
+    oldest = outbox.oldest
+
+    async def note(tx: Tx, passed: Sequence[int]) -> OutboxBatch:
+        found = await oldest(tx, passed)
+        empty.append(not found.rows)
+        return found
+
+    monkeypatch.setattr(outbox, "oldest", note)
+    now = [0.0]
+    maker = OutboxMaker(way.hf.store, Runtime(monotonic=lambda: now[0]), lambda: None)
+    running = asyncio.create_task(maker.run())
+    try:
+        await until(lambda: True in empty, "what was left by others is looked for")
+        await fail(way, 1, webhook=URL)
+        now[0] += LOOK_SECONDS
+        maker.has_settled()
+        await until(partial(has_made, way, 1), "what came since is made", 10)
+    finally:
+        running.cancel()
+
+
+async def has_made(way: Way, count: int) -> bool:
+    """Tell whether so many deliveries were made."""
+    return await made(way) == count
 
 
 # ---- retention

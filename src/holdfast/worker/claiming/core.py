@@ -42,5 +42,5 @@ class WorkerCore:
 
     def note_outbox(self, found: WaitingWork) -> None:
         """Have deliveries made, if a look has found events that wait for theirs."""
-        if found.has_outbox and self.outbox is not None:
-            self.outbox.wake()
+        if self.outbox is not None:
+            self.outbox.note_look(has_events=found.has_outbox)

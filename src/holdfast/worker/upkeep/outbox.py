@@ -2,6 +2,8 @@
 
 The looks that a worker takes anyway tell whether there is something (`polls.WAITING_WORK`): an idle outbox costs no
 statement. While there is, the next look comes after each commit of the worker's own ends, which may have added to it.
+But who is busy with handlers, and always has a delivery to claim, takes no looks: one receiver's backlog would keep the
+events for all others in here. So these commits look by themselves where nobody else has for a moment.
 
 Two workers may take up the same rows. If the second one finds them gone, it rests for a moment: to encode everything
 twice helps nobody. If it finds them locked, it goes on with other jobs, and comes back to these after some seconds: who
@@ -23,6 +25,8 @@ from holdfast.store import outbox
 from holdfast.store.outbox import OutboxBatch, OutboxRow
 from holdfast.unreadable import tell
 
+LOOK_SECONDS = 1.0
+"""For how long nobody else has looked before an end that was written down does; a busy worker looks more often."""
 REST_SECONDS = 1.0
 """How long we leave the outbox to somebody else at most."""
 HELD_SECONDS = 2.0
@@ -42,19 +46,22 @@ class OutboxMaker:
         self._woken = asyncio.Event()
         self._woken.set()  # what was left by others is looked for at the start
         self._is_active = self._has_failed = False
+        self._looked_at = runtime.monotonic()
         self._passed: set[int] = set()
         """Jobs with a row that this code cannot read: all theirs are left to another release, for the sake of order."""
         self._held: dict[int, float] = {}
         """Jobs with a row that another worker has locked, and until when we leave them to it."""
 
-    def wake(self) -> None:
-        """Look soon: there is something in the outbox."""
-        self._woken.set()
+    def note_look(self, *, has_events: bool) -> None:
+        """Take note that somebody has looked whether events are in the outbox."""
+        self._looked_at = self._runtime.monotonic()
+        if has_events:
+            self._woken.set()
 
     def has_settled(self) -> None:
         """Take note that ends were written down; where some were wanted a moment ago, these may be, too."""
-        if self._is_active:
-            self.wake()
+        if self._is_active or self._runtime.monotonic() - self._looked_at >= LOOK_SECONDS:
+            self._woken.set()
 
     async def run(self) -> None:
         """Make deliveries until cancelled."""
@@ -70,11 +77,11 @@ class OutboxMaker:
                 level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
                 say(logger, "deliveries_not_made", level=level, trace=error, reason=reason_of(error))
                 await self._runtime.sleep(TROUBLE_SECONDS * (0.5 + self._runtime.chance.random() / 2))
-                self.wake()
+                self._woken.set()
 
     async def step(self) -> bool:
         """Make the deliveries of the oldest events; tell whether there were any, or are some that others hold."""
-        now = self._runtime.monotonic()
+        now = self._looked_at = self._runtime.monotonic()
         self._held = {job: until for job, until in self._held.items() if until > now}
         batch = await self._store.read(outbox.oldest, sorted(self._passed | self._held.keys()))
         self._is_active = bool(batch.rows or self._held)
