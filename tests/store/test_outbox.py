@@ -22,7 +22,7 @@ from holdfast.store.jobs.claiming import Want
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.outbox import OutboxBatch, Packed
 from holdfast.wire.webhook_body import WebhookBody
-from holdfast.worker.upkeep.outbox import LOOK_SECONDS, OutboxMaker
+from holdfast.worker.upkeep.outbox import LOOK_SECONDS, PASSED_SECONDS, OutboxMaker
 from tests.store.engine import DONE, FAIL, LEASE_MS, RETRY, claim, make_deliveries, run, settle
 from tests.store.test_history import QUIET, quiet
 from tests.store.test_retention import EIGHT_DAYS, exists, mark_by_hand
@@ -427,6 +427,34 @@ async def test_a_worker_that_stands_still_delays_only_the_events_that_it_has_loc
 
     await until(are_all_made, "what was locked is made once it is free", 20)
     assert await made(way) == outbox.MOST_ROWS + 10
+
+
+@pytest.mark.parametrize("way", ["sqlite-async", "postgres-async"], indirect=True)
+async def test_a_job_is_passed_over_only_as_long_as_its_event_cannot_be_read(way: Way) -> None:
+    """A5: once the release that has written it has made its deliveries, the next event of that job is anybody's."""
+    now = [0.0]
+    maker = OutboxMaker(way.hf.store, Runtime(monotonic=lambda: now[0]), lambda: None)
+    await way.face.start(greet(name="Ada"), webhook=URL)
+    id_ = await run(way, RETRY)
+    await way.call(_spoil)
+    assert await maker.step()
+    assert not await maker.step()  # it is left to the other release
+
+    await way.call(_take)
+    await way.face.cancel(id_)
+    assert not await maker.step()
+    now[0] += PASSED_SECONDS
+    assert await maker.step()
+
+    assert [each.event for each in await deliveries(way)] == ["job:cancelled"]
+
+
+async def _spoil(tx: Tx) -> None:
+    await tx.execute("UPDATE holdfast_outbox SET status = 'dreaming'")
+
+
+async def _take(tx: Tx) -> None:
+    await tx.execute("DELETE FROM holdfast_outbox")
 
 
 # ---- when a worker looks

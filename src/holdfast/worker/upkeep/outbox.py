@@ -31,6 +31,8 @@ REST_SECONDS = 1.0
 """How long we leave the outbox to somebody else at most."""
 HELD_SECONDS = 2.0
 """How long we leave a job to who has its rows locked; it also bounds how many jobs we keep in mind."""
+PASSED_SECONDS = 60.0
+"""How long we pass over a job with a row that this code cannot read, before we try it again."""
 TROUBLE_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
@@ -47,8 +49,9 @@ class OutboxMaker:
         self._woken.set()  # what was left by others is looked for at the start
         self._is_active = self._has_failed = False
         self._looked_at = runtime.monotonic()
-        self._passed: set[int] = set()
-        """Jobs with a row that this code cannot read: all theirs are left to another release, for the sake of order."""
+        self._passed: dict[int, float] = {}
+        """Jobs with a row that this code cannot read, and until when: all theirs are left to another release, for the
+        sake of order, as long as that row is there."""
         self._held: dict[int, float] = {}
         """Jobs with a row that another worker has locked, and until when we leave them to it."""
 
@@ -82,8 +85,8 @@ class OutboxMaker:
     async def step(self) -> bool:
         """Make the deliveries of the oldest events; tell whether there were any, or are some that others hold."""
         now = self._looked_at = self._runtime.monotonic()
-        self._held = {job: until for job, until in self._held.items() if until > now}
-        batch = await self._store.read(outbox.oldest, sorted(self._passed | self._held.keys()))
+        self._held, self._passed = _those_after(now, self._held), _those_after(now, self._passed)
+        batch = await self._store.read(outbox.oldest, sorted(self._passed.keys() | self._held.keys()))
         self._is_active = bool(batch.rows or self._held)
         if batch.rows:
             await self._make(batch)
@@ -94,19 +97,26 @@ class OutboxMaker:
     async def _make(self, batch: OutboxBatch) -> None:
         packed = await self._runtime.threads.call(partial(outbox.pack, batch))
         self._pass_over(packed.unreadable)
+        if not packed.parcels:
+            return
         deliver = outbox.deliver_patiently if self._has_failed else outbox.deliver
         taken, held = await self._store.run(deliver, packed.parcels)
         self._has_failed = False
         self._held |= dict.fromkeys(held, self._runtime.monotonic() + HELD_SECONDS)
         if taken:
             self._on_made()
-        elif packed.parcels and not held:
+        elif not held:
             await self._rest()
 
     async def _rest(self) -> None:
         await self._runtime.sleep(REST_SECONDS * self._runtime.chance.random())
 
     def _pass_over(self, unreadable: Mapping[OutboxRow, Unreadable]) -> None:
+        until = self._runtime.monotonic() + PASSED_SECONDS
         for row, error in unreadable.items():
-            self._passed.add(row.job)
+            self._passed[row.job] = until
             tell(error)
+
+
+def _those_after(now: float, times: Mapping[int, float]) -> dict[int, float]:
+    return {job: until for job, until in times.items() if until > now}
