@@ -4,8 +4,8 @@ A subscription is a receiver that gets events of all jobs, or of those of some t
 to subscribe under that name again changes it, or nothing if it is the same. So the webhook of the settings is one,
 under a name of ours. Secrets are known by name only: the text of one is never stored. A subscription that is disabled,
 by somebody or because its receiver is gone, gets nothing that happens from then on; deliveries that exist are still
-tried. One that is enabled again, or changed, gets nothing that happened before: events may wait in the outbox
-meanwhile, and were not meant for it as it is now.
+tried. One that is enabled again, by hand or by another address, gets nothing that happened before: events may wait in
+the outbox meanwhile, and were not meant for it. One that is changed while it is enabled gets what waits, as it is now.
 """
 
 from __future__ import annotations
