@@ -49,6 +49,7 @@ from tests.support.factories import TASKS, change_job, counted, events_of, greet
 from tests.support.ways import Awaitable, Way
 
 URL = "https://example.com/hook"
+HOUR_MS = 3_600_000
 DELIVERIES = [Want(INTERNAL_QUEUE, DELIVER, LEASE_MS)]
 TAKEN = Outcome(Kind.COMPLETE, output='{"status":200}')
 REFUSED = Outcome(Kind.FAIL, error='{"type":"Refused"}', reason="the receiver answered 400")
@@ -549,6 +550,25 @@ async def test_a_delivery_that_has_ended_can_be_delivered_again(way: Way) -> Non
     assert (await way.face.get_job(chain.id)).webhook_sent is True
     assert {"again": str(first), "by": "eve", "reason": "mended"} in await facts_of(way, "job:enqueued")
     assert [each.id for each in await deliveries(way, job=chain)] == [first, second, third.id]
+
+
+async def test_a_delivery_that_is_delivered_again_waits_for_its_receiver_from_then_on(way: Way) -> None:
+    """Neither is it given up because its event is old, nor is it tried for ever."""
+    await way.face.start(greet(name="Ada"), webhook=URL)
+    await run(way, DONE)
+    await way.call(_let_outbox_grow_old, HOUR_MS)
+    first = await post(way, REFUSED)
+
+    again = await webhooks(way).redeliver(first)
+
+    (at, *_), (then, *_) = [await row_of(way, each, "input, created_at") for each in (again.id, first)]
+    (created_at,) = await row_of(way, again.id, "created_at")
+    assert 0 <= created_at - json.loads(at)["at"] < HOUR_MS / 2
+    assert json.loads(then)["at"] <= created_at - HOUR_MS
+
+
+async def _let_outbox_grow_old(tx: Tx, milliseconds: int) -> None:
+    await tx.execute("UPDATE holdfast_outbox SET at = at - :milliseconds", milliseconds=milliseconds)
 
 
 async def test_what_is_still_tried_is_not_delivered_again(way: Way) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 import pytest
@@ -13,13 +13,14 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.models import DELIVER, INTERNAL_QUEUE, TRIGGERS
 from holdfast.runtime import Runtime
-from holdfast.store import admission
+from holdfast.store import admission, reads
 from holdfast.store.jobs import claiming, reaping
 from holdfast.store.jobs.claiming import Want
 from holdfast.webhooks.addresses import AddressRules
+from holdfast.webhooks.answers import Answer, NotPosted
 from holdfast.webhooks.posting import Poster
 from holdfast.worker.upkeep.reaper import Upkeep
-from holdfast.worker.webhook_task import _Sender
+from holdfast.worker.webhook_task import NotDelivered, Refused, _Sender, make_delivery
 from tests.support.conditions import until
 from tests.support.log_lines import lines
 from tests.webhooks.post_office import SECRET, PostOffice, said
@@ -200,6 +201,36 @@ async def test_what_was_delivered_is_delivered_again_under_the_same_id(office: O
     assert again.id != first.id
     assert one.headers["webhook-id"] == other.headers["webhook-id"] == str(first.id)
     assert one.body == other.body
+
+
+async def test_what_is_delivered_again_is_not_tried_for_ever(office: Office) -> None:
+    """A receiver that stays silent ends it, too; else it would keep its job from retention as long as that is so."""
+    post, now = await office(), [100.0]
+    runtime = Runtime(monotonic=lambda: now[0])
+    delivery = make_delivery(post.hf.store, post.hf.settings, runtime, Silent(now))
+    at = await post.hf.store.read(reads.now_ms) - delivery.receivers.give_up_ms
+    given: dict[str, Any] = {"url": "https://example.com/", "body": "{}", "event": "job:failed", "target": ""}
+    given |= {"subscription": None, "secrets": [], "at": at, "message": "as it was posted first"}
+
+    post_once = delivery.task.function
+    assert post_once is not None
+
+    with pytest.raises(NotDelivered):
+        await post_once(None, **given)
+    with pytest.raises(Refused, match="has not answered"):
+        await post_once(None, **given)
+
+
+class Silent:
+    """Posts to nobody, for longer than a moment."""
+
+    def __init__(self, now: list[float]) -> None:
+        self._now = now
+
+    async def post(self, address: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Get no answer."""
+        self._now[0] += 15
+        raise NotPosted("timeout", "no answer", 15.0)
 
 
 async def test_a_delivery_makes_no_deliveries(office: Office) -> None:

@@ -210,15 +210,15 @@ async def get_delivery(tx: Tx, delivery_id: UUID) -> Delivery:
 async def redeliver(tx: Tx, delivery_id: UUID, new_id: UUID, said: dict[str, str]) -> Delivery:
     """Deliver once more what a delivery that has ended was to deliver, as *new_id*; raise `DeliveryNotFound`.
 
-    The body is the same, and so is the id that the receiver sees: what it has taken before, it can tell. Raises
-    `StatusConflict` for a delivery that is still tried.
+    The body is the same, and so is the id that the receiver sees: what it has taken before, it can tell. How long it
+    may wait for a receiver counts from now. Raises `StatusConflict` for a delivery that is still tried.
     """
     row = await _one(tx, delivery_id)
     _, target, event, subscription, id_, status, *_ = row
     if status not in TERMINAL:
         raise StatusConflict(delivery_id, status, "be delivered again", TERMINAL, "trigger() has it tried now")
     given: dict[str, Any] = json.loads(row[11])
-    parcel = DeliveryInput(**(given | {"message": given.get("message") or id_}))
+    parcel = DeliveryInput(**(given | {"message": given.get("message") or id_, "at": await reads.now_ms(tx)}))
     inserted = await rows.insert(tx, [parcel.start(new_id)])
     if inserted:
         (made,) = inserted

@@ -114,9 +114,7 @@ def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Po
         except NotPosted as error:
             raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
         except NoTurn as error:
-            # one that is posted anew is not as old as its event
-            age_ms = None if message else await store.read(reads.now_ms) - at
-            raise put_off(error, age_ms, receivers.give_up_ms) from None
+            raise put_off(error, await store.read(reads.now_ms) - at, receivers.give_up_ms) from None
 
     task: Task[..., Any] = Task(
         DELIVER,
@@ -139,11 +137,11 @@ def _tell(receiver: str, seconds: float | None) -> None:
         say(logger, "webhook_receiver_answers", receiver=receiver, seconds=round(seconds, 1))
 
 
-def put_off(error: NoTurn, age_ms: int | None, give_up_ms: int) -> Reschedule | Refused:
+def put_off(error: NoTurn, age_ms: int, give_up_ms: int) -> Reschedule | Refused:
     """Say what becomes of a delivery for which there was no turn: it comes back, unless it is older than that."""
-    if not error.is_silent or age_ms is None or age_ms < give_up_ms:
+    if not error.is_silent or age_ms < give_up_ms:
         return Reschedule(after=error.seconds)
-    what = f"the receiver has not answered, and the event is {age_ms // 3_600_000} hours old"
+    what = f"the receiver has not answered, and this has waited for {age_ms // 3_600_000} hours"
     return Refused(what, what, {"problem": "silent"})
 
 

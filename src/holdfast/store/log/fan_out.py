@@ -88,7 +88,8 @@ RECORD = """
 class DeliveryInput:
     """What is posted, and where to: the input of a delivery.
 
-    *message* is the id under which it was posted first, if that was by another delivery.
+    *at* is the time of the event, or of the call by which it is posted once more. *message* is the id under which it
+    was posted first, if that was by another delivery.
     """
 
     url: str
