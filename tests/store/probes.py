@@ -229,9 +229,9 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("jobs.CLAIM", claiming.CLAIM["sqlite"], {**one, **claim}, READY, JOB_PKEY, reads=600, only="sqlite")
     yield on_ours("claiming.NEXT_ARRIVAL", claiming.NEXT_ARRIVAL, {"given": [("default",), ("mails",)]}, ARRIVAL)
     yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
-    waiting = {"queue": "default", "task": "task-1", "milliseconds": 10_000}
-    yield on_ours("polls.LEFT_WAITING", polls.LEFT_WAITING, waiting, READY, is_ordered=True)
-    yield on_ours("polls.NEXT_KIND", polls.NEXT_KIND, {"queue": "default", "task": "task-1"}, READY, is_ordered=True)
+    kind = {"queue": "default", "task": "task-1"}
+    yield on_ours("polls.LEFT_WAITING", polls.LEFT_WAITING, kind, READY, is_ordered=True)
+    yield on_ours("polls.NEXT_KIND", polls.NEXT_KIND, kind, READY, is_ordered=True)
     yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
     yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)

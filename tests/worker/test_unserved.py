@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.runtime import Runtime
-from holdfast.store import workers
+from holdfast.store import polls, workers
 from holdfast.store.workers import Member
 from holdfast.worker.options import wants_of
 from holdfast.worker.upkeep import unserved
@@ -69,6 +69,16 @@ async def test_a_worker_names_jobs_that_no_worker_runs_with_near_names(
             ("defualt", "send_mail", "no worker serves that queue; did you mean default"),
         )
     ]
+
+
+@pytest.mark.parametrize("priority", [-100, 100])
+async def test_how_long_a_job_has_waited_does_not_depend_on_its_priority(hf: Holdfast, priority: int) -> None:
+    """Its place in the order of claims is a time, too: for each point of priority a minute earlier or later."""
+    await hf.start(hf.tasks.get("send_mail")(to="Ada"), priority=priority)
+
+    found = [await hf.store.read(polls.is_left_waiting, "default", "send_mail", each) for each in (-60_000, 60_000)]
+
+    assert found == [True, False]
 
 
 async def test_the_queue_that_a_task_names_is_not_taken_for_a_typo(

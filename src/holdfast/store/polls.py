@@ -60,15 +60,15 @@ async def waiting_work(tx: Tx, wants: Sequence[Want]) -> WaitingWork:
     return WaitingWork(is_there, next_ms, Horizon(*horizon), has_outbox=unmade is not None)
 
 
+# by when it was due: the key is earlier or later by its priority
 LEFT_WAITING = """
-    SELECT seq FROM holdfast_job
-    WHERE queue = :queue AND task = :task AND gate = 'ready' AND sort_key < $now - :milliseconds
-    ORDER BY sort_key LIMIT 1"""
+    SELECT $now - run_at FROM holdfast_job
+    WHERE queue = :queue AND task = :task AND gate = 'ready' ORDER BY sort_key LIMIT 1"""
 
 
 async def is_left_waiting(tx: Tx, queue: str, task: str, milliseconds: int) -> bool:
-    """Look whether a job of *task* in *queue* could have been claimed for *milliseconds*, and was not."""
-    return bool(await tx.fetch_all(LEFT_WAITING, queue=queue, task=task, milliseconds=milliseconds))
+    """Look whether the next job of *task* in *queue* could have been claimed for *milliseconds*, and was not."""
+    return any(waited > milliseconds for (waited,) in await tx.fetch_all(LEFT_WAITING, queue=queue, task=task))
 
 
 # a loose scan: the next kind behind the last one, so that it costs a probe for each kind and not for each row
