@@ -56,8 +56,8 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "handler_left_behind": LogEvent(
         WARNING,
-        "The handler of job %(job)s (task %(task)s) did not stop in time; the worker gives the job back and ends "
-        "without the handler",
+        "The handler of job %(job)s (task %(task)s) did not stop in time; the worker ends without it and leaves "
+        "the job to other workers",
     ),
     "jobs_taken_back": LogEvent(INFO, "Took back %(jobs)s jobs of workers that died or lost their leases"),
     # the worker
@@ -121,7 +121,9 @@ EVENTS: dict[str, LogEvent] = {
     "progress_not_written": LogEvent(DEBUG, "Progress of %(jobs)s jobs could not be written: %(reason)s"),
     # what a worker does beside its jobs
     "upkeep_failed": LogEvent(
-        ERROR, "Taking back jobs of dead workers failed: %(reason)s; it is tried again in seconds", otherwise=(DEBUG,)
+        ERROR,
+        "Taking back jobs of dead workers failed: %(reason)s; Holdfast tries again in seconds",
+        otherwise=(DEBUG,),
     ),
     "database_clock_jumped": LogEvent(WARNING, "The clock of the database jumped by %(seconds)s s"),
     "webhook_receiver_silent": LogEvent(
@@ -137,7 +139,7 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "webhooks_not_delivered": LogEvent(WARNING, "Webhooks wait, and this worker cannot deliver them: %(advice)s"),
     "deliveries_not_made": LogEvent(
-        ERROR, "Making webhook deliveries failed: %(reason)s; it is tried again in seconds", otherwise=(DEBUG,)
+        ERROR, "Making webhook deliveries failed: %(reason)s; the worker tries again soon", otherwise=(DEBUG,)
     ),
     "retention_passed": LogEvent(
         INFO,
@@ -207,8 +209,8 @@ EVENTS: dict[str, LogEvent] = {
     "database_available": LogEvent(WARNING, "The database responds again, after %(seconds)s s"),
     "migration_waits": LogEvent(
         WARNING,
-        "The migration waits for a transaction that has been open for %(seconds)s s (pid %(pid)s on the server); other "
-        "programs go on meanwhile, and the migration tries again in seconds",
+        "The migration waits for a transaction of pid %(pid)s on the server, open for %(age)s; other programs go on "
+        "meanwhile, and the migration tries again in seconds",
     ),
     "hints_lost": LogEvent(
         WARNING, "Notifications of PostgreSQL do not arrive: %(reason)s; Holdfast polls until they do"

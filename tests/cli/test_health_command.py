@@ -16,7 +16,8 @@ from holdfast.errors import Misuse
 from holdfast.supervisor.health import HealthReport, ProcessReport, is_stuck, problems, summary
 from holdfast.supervisor.reporting import HealthFile, Notifier, Reporting
 from holdfast.supervisor.worker_process import SupervisorPipe
-from holdfast.worker.health import Health, ReceiverHealth
+from holdfast.webhooks.receivers import ReceiverHealth
+from holdfast.worker.health import Health
 from tests.cli.test_worker import holdfast
 from tests.support.log_lines import lines
 from tests.support.processes.listening_systemd import listening_systemd

@@ -384,7 +384,7 @@ async def test_a_worker_without_the_extra_says_so_once_if_webhooks_wait(
 
 async def _have_waited_a_minute(tx: Any) -> None:
     await admission.admit(tx, INTERNAL_QUEUE)
-    await tx.execute("UPDATE holdfast_job SET sort_key = sort_key - 60000 WHERE queue = :queue", queue=INTERNAL_QUEUE)
+    await tx.execute("UPDATE holdfast_job SET run_at = run_at - 60000 WHERE queue = :queue", queue=INTERNAL_QUEUE)
     await tx.execute("UPDATE holdfast_outbox SET at = at - 60000")
 
 

@@ -20,12 +20,12 @@ from holdfast.webhooks.receivers import (
     PROBES,
     RECEIVER_TURNS,
     NoTurn,
+    ReceiverHealth,
     Receivers,
     ReceiverTrouble,
     troubles_of,
 )
 from holdfast.worker.claiming import slot_group
-from holdfast.worker.health import ReceiverHealth
 from tests.support.conditions import until
 from tests.support.log_lines import lines
 from tests.webhooks.post_office import PostOffice

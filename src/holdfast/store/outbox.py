@@ -6,7 +6,8 @@ and the jobs as they are now; `pack` makes the bodies, without a database; `deli
 deliveries and deletes the rows, in one commit. Whatever dies in between leaves the rows to the next step.
 
 *Receivers* are those that are subscribed when the deliveries are made, and were so when the event happened: by the
-newest `active_since` of then, not by the time of the event, for the database's clock may have been put back.
+newest `active_since` of then, not by the time of the event, for the database's clock may have been put back. One that
+this release cannot read gets nothing, and is logged: a release that writes another shape must refuse older code.
 
 *Order.* For one job the numbers of the rows grow in commit order. Two workers may read the same rows; who comes second
 passes over what the first has locked, and leaves a later row of such a job alone as well. It is told of these jobs, so
@@ -199,7 +200,7 @@ def _parcel(row: OutboxRow, receivers: Sequence[Receiver], job: Row | None) -> P
 def _start(row: OutboxRow, receiver: Receiver, posted: str) -> Start:
     url, subscription, secrets = receiver
     # of the row alone, so that whoever makes it makes the same
-    new_id = id_that_follows(row.at, row.job, row.id, row.version, row.event, row.facts, subscription)
+    new_id = id_that_follows(row.at, row.job, row.id, row.seq, subscription)
     return DeliveryInput(url, posted, row.event, row.id, subscription, secrets, row.at).start(new_id)
 
 

@@ -28,6 +28,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter, itemgetter
 from random import Random
 
 from holdfast.webhooks.answers import NotPosted
@@ -42,7 +44,7 @@ NEWCOMERS, PROBES = "newcomers/", "probes/"
 MOMENT_SECONDS = 1.0
 LONGEST_SECONDS = 300.0
 PROBE_SECONDS = 60.0
-MOST_TROUBLES, MOST_COUNTED, MOST_ANSWERED = 1_000, 10_000, 5_000
+MOST_TROUBLES, MOST_COUNTED, MOST_ANSWERED = 1_000, 1_000, 5_000
 
 
 class NoTurn(Exception):
@@ -71,14 +73,16 @@ class ReceiverTrouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroubledReceiver:
-    """A receiver in trouble as people are told of it; *since* is an instant of the monotonic clock."""
+class ReceiverHealth:
+    """A webhook receiver, or a host, that a worker posts less to; *receiver* has the host and port, not the path."""
 
     receiver: str
-    since: float
+    since: datetime | None
     is_silent: bool
+    """Whether it gives no answer at all; then it gets one post at a time."""
     under_way: int
     put_off: int
+    """How many deliveries this worker has put off since then, 1,000 at most."""
 
 
 @dataclass(slots=True)
@@ -109,10 +113,11 @@ class _Line:
         """Tell whether this is a host of which no receiver but *receiver* has lately given no answer."""
         return self.key != receiver and self.unanswered in (None, receiver)
 
-    def note_trouble(self, since: float, now: float) -> None:
-        """Take note of trouble that began at *since*, unless it is in trouble already."""
+    def note_trouble(self, since: float, now: float) -> float:
+        """Take note of trouble that began at *since*, or earlier if it is in trouble already; say when it began."""
         self.trouble_since = since if self.trouble_since is None else min(self.trouble_since, since)
         self.seen_at = now
+        return self.trouble_since
 
     def note_recovery(self) -> None:
         """Take note that it is well."""
@@ -191,20 +196,19 @@ class Receivers:
                     if len(line.put_off) < MOST_COUNTED:
                         line.put_off.add(seq)
 
-    def health(self) -> list[TroubledReceiver]:
-        """Tell of those in trouble, the longest first; in any thread."""
-        found = [
-            TroubledReceiver(
+    def health(self, wall_time: Callable[[float], datetime | None]) -> tuple[ReceiverHealth, ...]:
+        """Tell of those in trouble, the longest first; in any thread. *wall_time* converts a monotonic instant."""
+        found = [(each.trouble_since, each) for each in list(self._lines.values()) if each.trouble_since is not None]
+        return tuple(
+            ReceiverHealth(
                 receiver=_shown(each.key),
-                since=each.trouble_since,
+                since=wall_time(since),
                 is_silent=each.is_silent,
                 under_way=each.under_way,
                 put_off=len(each.put_off),
             )
-            for each in list(self._lines.values())
-            if each.trouble_since is not None
-        ]
-        return sorted(found, key=lambda each: each.since)
+            for since, each in sorted(found, key=itemgetter(0))
+        )
 
     def _join(self, receiver: str) -> list[_Line]:
         lines = []
@@ -295,10 +299,10 @@ class Receivers:
                 continue
             if not each.is_silent:
                 self._on_change(_shown(each.key), None)
-            each.note_trouble(began, now)
+            silent_since = each.note_trouble(began, now)
             each.is_silent = True
             answered.pop(each.key, None)
-            each.probe_at = now + min(PROBE_SECONDS, now - (each.trouble_since or now))
+            each.probe_at = now + min(PROBE_SECONDS, now - silent_since)
 
     def _trouble(self, line: _Line, now: float) -> ReceiverTrouble:
         delay, spread = line.delays(now)
@@ -311,8 +315,10 @@ class Receivers:
     def _forget_old(self, now: float) -> None:
         """Forget receivers for which nothing has come in longer than anything is put off, and some of too many."""
         idle = [each for each in self._lines.values() if not each.users]
-        old = [each for each in idle if now - each.seen_at > 2 * LONGEST_SECONDS]
-        for each in old or sorted(idle, key=lambda each: each.seen_at)[: max(0, len(self._lines) - MOST_TROUBLES)]:
+        gone = [each for each in idle if now - each.seen_at > 2 * LONGEST_SECONDS]
+        if not gone and (too_many := len(self._lines) - MOST_TROUBLES) > 0:
+            gone = sorted(idle, key=attrgetter("seen_at"))[:too_many]
+        for each in gone:
             del self._lines[each.key]
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
 from holdfast.runtime import Runtime
+from holdfast.webhooks.receivers import ReceiverHealth
 
 HintMode: TypeAlias = Literal["listening", "watching", "polling"]
 """How a worker learns of new work: by LISTEN on PostgreSQL, by SQLite's log file, or by its poll alone."""
@@ -47,19 +48,6 @@ class ChildrenHealth:
     starting: int
     failing_since: datetime | None
     """Since when none could be started; None if they can."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverHealth:
-    """A webhook receiver, or a host, that a worker posts less to; *receiver* has the host and port, not the path."""
-
-    receiver: str
-    since: datetime | None
-    is_silent: bool
-    """Whether it gives no answer at all; then it gets one post at a time."""
-    under_way: int
-    put_off: int
-    """How many deliveries this worker has put off since then, 10,000 at most."""
 
 
 def wall_time(runtime: Runtime, then: float | None) -> datetime | None:

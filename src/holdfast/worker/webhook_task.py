@@ -114,7 +114,8 @@ def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Po
         except NotPosted as error:
             raise NotDelivered(str(error), {"problem": error.problem, "seconds": round(error.seconds, 3)}) from None
         except NoTurn as error:
-            raise put_off(error, await store.read(reads.now_ms) - at, receivers.give_up_ms) from None
+            age_ms = await store.read(reads.now_ms) - at if error.is_silent else 0
+            raise put_off(error, age_ms, receivers.give_up_ms) from None
 
     task: Task[..., Any] = Task(
         DELIVER,

@@ -49,7 +49,7 @@ from holdfast.worker.claiming.executor import Executor
 from holdfast.worker.claiming.slot_group import SlotGroup, webhook_slots
 from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.claiming.wakeups import Wakeups
-from holdfast.worker.health import Health, HintMode, ReceiverHealth, wall_time
+from holdfast.worker.health import Health, HintMode, wall_time
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions, wants_of
 from holdfast.worker.shutdown import CLEANUP_SECONDS, LAST_SECONDS, SPARED_SECONDS, Shutdown
@@ -423,6 +423,7 @@ class Worker:
     def health(self) -> Health:
         """Tell how it is at this moment; asks nobody, so it may be called as often as you like, in any thread."""
         claimer, wall = self._claimer, partial(wall_time, self._core.runtime)
+        receivers = self._deliveries.receivers
         return Health(
             id=self.id,
             since=wall(self._since),
@@ -435,20 +436,7 @@ class Worker:
             trouble=claimer.trouble if claimer is not None else None,
             is_draining=self._core.shutdown.is_draining,
             children=None if self._children is None else self._children.health(),
-            receivers=self._receivers_in_trouble(),
-        )
-
-    def _receivers_in_trouble(self) -> tuple[ReceiverHealth, ...]:
-        receivers, wall = self._deliveries.receivers, partial(wall_time, self._core.runtime)
-        return tuple(
-            ReceiverHealth(
-                receiver=each.receiver,
-                since=wall(each.since),
-                is_silent=each.is_silent,
-                under_way=each.under_way,
-                put_off=each.put_off,
-            )
-            for each in (() if receivers is None else receivers.health())
+            receivers=() if receivers is None else receivers.health(wall),
         )
 
     @property

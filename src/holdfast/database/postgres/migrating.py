@@ -70,7 +70,7 @@ class TakingStep(Execution[str | None]):
         except StoreError:
             return
         for pid, seconds in found:
-            say(logger, "migration_waits", pid=pid, seconds="an unknown number of" if seconds is None else seconds)
+            say(logger, "migration_waits", pid=pid, age="an unknown time" if seconds is None else f"{seconds} s")
 
 
 async def oldest_user(tx: Tx) -> list[Row]:
