@@ -415,7 +415,9 @@ OUTBOX, UNMADE = "holdfast_outbox_pkey", "holdfast_outbox_job"
 
 def outbox_probes() -> Iterator[Probe]:
     """Give what a step runs that makes deliveries of the events in the outbox, and who asks how many wait."""
-    yield on_ours("outbox.OLDEST", outbox.OLDEST, {"passed": [], "most": 50}, OUTBOX, JOB_PKEY, is_ordered=True)
+    oldest = {"passed": [], "most": 50}
+    for database, sql in outbox.OLDEST.items():
+        yield on_ours("outbox.OLDEST", sql, oldest, OUTBOX, JOB_PKEY, is_ordered=True, only=database)
     yield on_ours("outbox.JOBS", outbox.JOBS, {"seqs": SEQS}, JOB_PKEY, JOB_CHAIN, "holdfast_phase_pkey")
     yield on_ours("outbox.LOCK", outbox.LOCK, {"seqs": SEQS}, OUTBOX)
     yield on_ours("outbox.EARLIER", outbox.EARLIER, {"seqs": SEQS}, OUTBOX, UNMADE)

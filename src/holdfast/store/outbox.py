@@ -85,13 +85,18 @@ class OutboxBatch:
     jobs: Mapping[int, Row]
 
 
-OLDEST = f"""
+LENGTH = {"postgres": "octet_length", "sqlite": "length"}
+"""What gives the length of a text without reading it: PostgreSQL's `length` decompresses what is long."""
+OLDEST = {
+    database: f"""
     SELECT {", ".join(f"holdfast_outbox.{name}" for name in OutboxRow._fields)},
-        (SELECT length(told.input) + coalesce(length(told.output), 0) FROM holdfast_job AS told
+        (SELECT {length}(told.input) + coalesce({length}(told.output), 0) FROM holdfast_job AS told
             WHERE told.seq = holdfast_outbox.job)
     FROM holdfast_outbox
     WHERE holdfast_outbox.seq > 0 AND NOT (holdfast_outbox.job $any(passed: bigint))
     ORDER BY holdfast_outbox.seq LIMIT :most"""
+    for database, length in LENGTH.items()
+}
 SUBSCRIBED = """
     SELECT id, url, events, tasks, secrets, coalesce(active_since, created_at) FROM holdfast_subscription
     WHERE disabled_at IS NULL ORDER BY created_at, id"""
@@ -103,7 +108,7 @@ JOBS = f"""
 
 async def oldest(tx: Tx, passed: Sequence[int] = ()) -> OutboxBatch:
     """Read what the next step is about, without a lock; the rows of the jobs *passed* are left out."""
-    found = await tx.fetch_all(OLDEST, passed=list(passed), most=MOST_ROWS)
+    found = await tx.fetch_all(OLDEST[tx.database], passed=list(passed), most=MOST_ROWS)
     if not found:
         return OutboxBatch([], {})
     subscriptions = readable(await tx.fetch_all(SUBSCRIBED), _Subscription.read)
