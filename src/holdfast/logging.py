@@ -16,9 +16,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.log_events import EVENTS
 
@@ -135,8 +134,7 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
+class LogOptions(NamedTuple):
     """How a command logs; None is the usual: `info`, as `text`. *place* is the number of the worker process, if any."""
 
     level: str | None = None

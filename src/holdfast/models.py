@@ -177,8 +177,7 @@ class Continuation:
     """Some of `queue`, `priority`, `tags`, `webhook` and `lane`: what was not chosen for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockerEnd:
+class BlockerEnd(NamedTuple):
     """How a chain that a job waited for stands, by its last job; *output* is a JSON text."""
 
     chain_id: UUID
@@ -394,8 +393,7 @@ class Filterable(Protocol):
         """What the event itself says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
+class EventFilter(NamedTuple):
     """Which events are wanted; an empty field narrows nothing."""
 
     names: frozenset[EventName] = frozenset()
@@ -581,8 +579,7 @@ class Page(Sequence[T_co]):
         return self.items[index]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
+class JobFilter(NamedTuple):
     """What a list of jobs is narrowed to; an empty field narrows nothing."""
 
     tasks: tuple[str, ...] = ()
@@ -596,8 +593,7 @@ class JobFilter:
     """Whether the engine's own jobs are wanted as well; to name their queue is to want them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainFilter:
+class ChainFilter(NamedTuple):
     """What a list of chains is narrowed to; an empty field narrows nothing."""
 
     tasks: tuple[str, ...] = ()
@@ -609,19 +605,17 @@ class ChainFilter:
     internal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord:
+class TaskRecord(NamedTuple):
     """What a stranger to the code must know of a task: the `task` row."""
 
     name: str
     version: str
-    policy: str = field(default="{}")
-    input_schema: str = field(default="{}")
-    output_schema: str = field(default="{}")
+    policy: str = "{}"
+    input_schema: str = "{}"
+    output_schema: str = "{}"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """Who asks for a change, and why; kept in the log."""
 
     by: str | None = None

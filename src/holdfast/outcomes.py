@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
 from random import Random
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.errors import InvalidSettings, got
 from holdfast.keywords import known_fields
@@ -273,8 +273,7 @@ def crashed(crashes: int, on_lost: str, error: str, *, has_attempts: bool = True
             return Outcome(Kind.LOST, error=error, reason="lost", is_crash=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What `judge` must know of an attempt beside how it ended."""
 
     attempt: int

@@ -12,8 +12,8 @@ derived from the row when it is read and never stored, so they cannot contradict
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Status(StrEnum):
@@ -87,8 +87,7 @@ OPEN = (BLOCKED, PENDING, RUNNING, PAUSED)
 TERMINAL = (COMPLETED, FAILED, CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One row of the law: from *sources* to *targets*, where *also* holds in SQL.
 
     The first target is where it leads by itself. A request made meanwhile, or a task's policy, may lead to the others.

@@ -12,7 +12,6 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -86,7 +85,7 @@ HIDDEN = {Change.CLAIM}
 async def test_without_its_sources_the_pair_test_of_a_change_turns_red(
     way: Way, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MOVES, Change(change), replace(MOVES[Change(change)], sources=tuple(Status)))
+    monkeypatch.setitem(MOVES, Change(change), MOVES[Change(change)]._replace(sources=tuple(Status)))
 
     with pytest.raises(AssertionError):
         await test_moves.test_a_change_happens_to_the_statuses_of_the_law_and_to_no_other(way, change)
@@ -101,7 +100,7 @@ def test_every_further_condition_of_the_law_has_its_pair_test() -> None:
 async def test_without_its_further_condition_the_pair_test_of_a_change_turns_red(
     way: Way, change: str, status: str, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MOVES, Change(change), replace(MOVES[Change(change)], also=()))
+    monkeypatch.setitem(MOVES, Change(change), MOVES[Change(change)]._replace(also=()))
 
     with pytest.raises(AssertionError):
         await test_moves.test_a_lawful_status_is_not_enough_where_the_law_asks_for_more(way, change, status, columns)
@@ -226,7 +225,7 @@ def test_every_row_of_the_law_guards_statements_and_each_of_them_is_met_here(mon
     names = [each.name for each in pkgutil.walk_packages(store.__path__, f"{store.__name__}.") if not each.ispkg]
     marks = {change: f"'{change}' = '{change}'" for change in Change}
     for change, mark in marks.items():
-        monkeypatch.setitem(MOVES, change, replace(MOVES[change], also=(mark,)))
+        monkeypatch.setitem(MOVES, change, MOVES[change]._replace(also=(mark,)))
 
     guarded = {
         (change, module.rpartition(".")[2], name)
@@ -279,7 +278,7 @@ async def test_without_its_guard_a_statement_moves_what_it_meets(
     way: Way, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, module, constant, _ = STATEMENTS[name]
-    monkeypatch.setitem(MOVES, change, replace(MOVES[change], sources=tuple(Status)))
+    monkeypatch.setitem(MOVES, change, MOVES[change]._replace(sources=tuple(Status)))
 
     monkeypatch.setattr(module, constant, getattr(made_anew(module), constant))
 

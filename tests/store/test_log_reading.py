@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -220,7 +219,7 @@ async def test_any_number_of_events_takes_two_statements(way: Way, size: int, st
 
 
 async def test_a_cursor_of_another_database_is_refused(way: Way) -> None:
-    cursor = replace(await way.read(reading.now), origin="0123456789abcdef")
+    cursor = (await way.read(reading.now))._replace(origin="0123456789abcdef")
 
     with pytest.raises(CursorExpired, match="another database"):
         await way.read(reading.since, cursor, 10)
@@ -252,7 +251,7 @@ async def test_a_cursor_before_what_was_removed_for_its_age_has_expired(way: Way
     await way.call(events.append, [NewEvent(0, "lane:resumed", facts='{"lane":"a"}')])
     behind = (await LogReader.from_now(way)).cursor
     if isinstance(behind, SnapshotCursor):  # somebody may have been writing in another database of the server
-        behind = replace(behind, seen=replace(behind.seen, in_progress=()))
+        behind = behind._replace(seen=behind.seen._replace(in_progress=()))
     await way.call(forget_events)
 
     for cursor in (reader.cursor, between):

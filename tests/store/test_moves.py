@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -218,7 +217,7 @@ async def test_without_one_source_its_lawful_move_no_longer_happens(
     law = MOVES[Change(change)]
     others = tuple(source for source in law.sources if source != status)
 
-    monkeypatch.setitem(MOVES, Change(change), replace(law, sources=others))
+    monkeypatch.setitem(MOVES, Change(change), law._replace(sources=others))
 
     assert await way.call(move, job_id, Change(change)) == 0
 
@@ -230,6 +229,6 @@ async def test_without_its_further_condition_an_unlawful_move_happens(
 ) -> None:
     job_id = await make_job(way, status, **columns)
 
-    monkeypatch.setitem(MOVES, Change(change), replace(MOVES[Change(change)], also=()))
+    monkeypatch.setitem(MOVES, Change(change), MOVES[Change(change)]._replace(also=()))
 
     assert await way.call(move, job_id, Change(change)) == 1

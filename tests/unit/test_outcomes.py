@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from random import Random
@@ -297,14 +296,14 @@ RUNNING = RunningJob(
     ],
 )
 def test_a_predicate_with_a_second_parameter_gets_the_job(retry: Retry, kind: Kind) -> None:
-    assert judged(OSError(), retry, replace(FIRST, job=RUNNING)).kind is kind
+    assert judged(OSError(), retry, FIRST._replace(job=RUNNING)).kind is kind
 
 
 @pytest.mark.source("PQ-29")
 def test_a_backoff_function_with_a_third_parameter_gets_the_job() -> None:
     retry = Retry(backoff=lambda attempt, error, job: 3.0 if job.queue == "vip" else 30.0)
 
-    assert judged(OSError(), retry, replace(FIRST, job=RUNNING)).delay_ms == 3_000
+    assert judged(OSError(), retry, FIRST._replace(job=RUNNING)).delay_ms == 3_000
 
 
 # ---- a worker that is gone

@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -223,7 +222,7 @@ async def test_a_start_that_is_due_later_wakes_those_who_follow_the_log(
     with stranger(empty_url) as connection:
         connection.execute(f"LISTEN {CHANNEL}")
         async with hf:
-            await hf.store.run(workers.mark_asleep, replace(SLEEPER, id=f"{READER}1"))
+            await hf.store.run(workers.mark_asleep, SLEEPER._replace(id=f"{READER}1"))
             await hf.start(greet(name="Ada"), delay=3600)
 
             (heard,) = connection.notifies(timeout=5, stop_after=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.client.providers import Opener
 from holdfast.client.starter import Starter
@@ -10,8 +10,7 @@ from holdfast.database.tx import Store
 from holdfast.runtime import Runtime
 
 
-@dataclass(frozen=True, slots=True)
-class EngineParts:
+class EngineParts(NamedTuple):
     """What a worker needs of its `Holdfast`, which has them as `__holdfast_engine__`."""
 
     store: Store

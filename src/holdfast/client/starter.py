@@ -7,7 +7,6 @@ transaction. A task whose code lives elsewhere is started by what its owner wrot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -84,7 +83,7 @@ class Starter:
         fresh = [task for task in self.tasks if not task.is_declared and task.name not in self._recorded]
         if fresh:
             # under former names as well: whoever steers or reaps a job goes by the name that it was stored under
-            records = [replace(task.record(), name=name) for task in fresh for name in task.names]
+            records = [task.record()._replace(name=name) for task in fresh for name in task.names]
             if changed := await runner.read(task_rows.changed, records):
                 await runner.run(task_rows.record, changed)
             self._recorded |= {task.name for task in fresh}

@@ -31,10 +31,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Columns: TypeAlias = Sequence[tuple[str, str]]
 NO_VALUES: Mapping[str, object] = MappingProxyType({})
@@ -69,8 +68,7 @@ TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A text in the words of one database, and which of its parameters are lists."""
 
     text: str

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 OnHint: TypeAlias = Callable[[], None]
 """What is called for a hint, in any thread; it may not block."""
@@ -110,8 +110,7 @@ class HintListener:
         self._hints.remove(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Horizon:
+class Horizon(NamedTuple):
     """The oldest transaction that was under way at a read, and the next one that had not begun."""
 
     oldest: int

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
 
 from holdfast.errors import InvalidInput, Misuse
 
@@ -60,8 +59,7 @@ STAYS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UserStatement:
+class UserStatement(NamedTuple):
     """A text in a driver's own words, and the names of its parameters."""
 
     text: str

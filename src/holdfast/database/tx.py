@@ -8,8 +8,7 @@ awaits only that, or another operation. Async callers await it. What never suspe
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.hints import HintListener, OnHint
@@ -274,8 +273,7 @@ class Store(Runner, Protocol):
         """Tell how far the schema has been brought; makes and changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaVersion:
+class SchemaVersion(NamedTuple):
     """How far a database has been brought, and the oldest code that suits it; 0 where there is nothing yet."""
 
     schema: int

@@ -13,7 +13,7 @@ transaction. Nobody waits for a lock: every row is taken SKIP LOCKED, and what w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.database.tx import Tx
 from holdfast.states import TERMINAL, Status
@@ -26,8 +26,7 @@ from holdfast.store.rows import AGAIN_MS, PRIORITY_MS, leave_to_admission
 MOST_ARRIVALS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A row that admission has locked."""
 
     seq: int

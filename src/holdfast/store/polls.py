@@ -6,8 +6,7 @@ Each read brings its horizon, of the same snapshot, by which a sleeper knows whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from holdfast.database.hints import Horizon
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from holdfast.store.jobs.claiming import Want
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingWork:
+class WaitingWork(NamedTuple):
     """Whether there is something to admit or to claim now, and in how many milliseconds the next arrival is due."""
 
     is_there: bool
@@ -88,8 +86,7 @@ async def waiting_kinds(tx: Tx) -> list[tuple[str, str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedChains:
+class ClosedChains(NamedTuple):
     """Which chains have closed, and whether all that were asked for exist."""
 
     closed: list[UUID]
@@ -111,8 +108,7 @@ async def closed_chains(tx: Tx, chain_ids: Sequence[UUID]) -> ClosedChains:
     return ClosedChains(closed, count == len(chain_ids), Horizon(oldest, newest))
 
 
-@dataclass(frozen=True, slots=True)
-class ChainResult:
+class ChainResult(NamedTuple):
     """How the chain of the job *asked* stands, by its last job; *closed_as* is None while it is open."""
 
     asked: UUID

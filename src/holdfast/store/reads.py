@@ -12,9 +12,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast.database.tx import Row, Tx
@@ -76,8 +75,7 @@ async def get_chain(tx: Tx, chain_id: UUID) -> StoredChain[Any]:
     return chains[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Paging:
+class Paging(NamedTuple):
     """Which page of a list is wanted."""
 
     limit: int = 50

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import R, Tx
@@ -30,8 +29,7 @@ TRIES = 5
 SCOPES = ("open", "any")
 
 
-@dataclass(frozen=True, slots=True)
-class WantedKey:
+class WantedKey(NamedTuple):
     """A chain of *task* that wants to hold *unique*."""
 
     task: str
@@ -207,8 +205,7 @@ async def free(tx: Tx, held: Sequence[tuple[str, str, UUID]], scopes: Sequence[s
     await tx.execute(RETIRE, given=given, scopes=list(scopes))
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One row, by its key."""
 
     task: str = ""
@@ -225,8 +222,7 @@ WALK = """
 MOST_WALKED = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Walked:
+class Walked(NamedTuple):
     """What was met on a walk over some rows: keys (task, key, chain) that nobody frees, and rows that are over."""
 
     lost: list[tuple[str, str, UUID]]

@@ -11,8 +11,8 @@ import json
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.database.tx import Row, Tx, repeatable
 from holdfast.unreadable import object_of
@@ -20,8 +20,7 @@ from holdfast.unreadable import object_of
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """A machine, by its name, and which of its starts this is; None where the system does not tell."""
 
     host: str
@@ -37,8 +36,7 @@ class Machine:
         return cls(socket.gethostname(), boot)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A worker, or a process that waits for results; *facts* is JSON for people."""
 
     id: str
@@ -121,8 +119,7 @@ ALIVE_MS = 150_000
 SERVED = """SELECT facts FROM holdfast_worker WHERE seen_at > $now - :alive_ms ORDER BY seen_at DESC LIMIT 1000"""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(NamedTuple):
     """What living workers serve, by what they say of themselves; one of an older release names no tasks."""
 
     by_worker: Sequence[dict[str, list[str]]]
@@ -153,8 +150,7 @@ async def ended_by_restart(tx: Tx, member_ids: Sequence[str], machine: Machine) 
     return {id_ for id_, facts in found if object_of(facts).get("boot") not in (None, machine.boot)}
 
 
-@dataclass(frozen=True, slots=True)
-class LivenessLock:
+class LivenessLock(NamedTuple):
     """The lock of a worker: its file, and which file that was when the worker took the lock."""
 
     worker: str

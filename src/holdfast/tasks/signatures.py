@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from dataclasses import field, is_dataclass, make_dataclass
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 from holdfast.errors import InvalidInput, Misuse, did_you_mean, shown
 from holdfast.tasks.calls import StartOptions, last_part
@@ -44,8 +44,7 @@ AsyncContext = TypeVar("AsyncContext", bound=AsyncHandlerContext)
 PlainContext = TypeVar("PlainContext", bound=BlockingHandlerContext)
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(NamedTuple):
     """The parameters of a task, by which positional arguments get their names."""
 
     positional: tuple[str, ...]
@@ -113,8 +112,7 @@ class Binding:
         return self.described or ", ".join(sorted(self.names)) or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What a handler's annotations say."""
 
     is_async: bool

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -44,8 +43,7 @@ class Position(NamedTuple):
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The transactions that had ended: all below *xmax*, save those *in_progress*."""
 
     xmax: int
@@ -70,8 +68,7 @@ class Snapshot:
         return other.xmax <= self.xmax and not any(map(other.has_seen, self.in_progress))
 
 
-@dataclass(frozen=True, slots=True)
-class SeqCursor:
+class SeqCursor(NamedTuple):
     """A place in the log of a SQLite file."""
 
     origin: str
@@ -96,8 +93,7 @@ class SeqCursor:
         return self if is_further else self.at(reached.place)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotCursor:
+class SnapshotCursor(NamedTuple):
     """A place in the log of a PostgreSQL database: behind *seen*, and in *page*, if there is one, at *place*."""
 
     origin: str
@@ -128,7 +124,7 @@ class SnapshotCursor:
             return self
         if self.page is None or reached.seen.includes(self.page):
             return reached
-        return replace(self, seen=reached.seen)
+        return self._replace(seen=reached.seen)
 
 
 Cursor: TypeAlias = SeqCursor | SnapshotCursor

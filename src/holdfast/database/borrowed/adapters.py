@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.tx import Database, Execute, Tx
@@ -22,8 +21,7 @@ class RunWork(Protocol):
     async def __call__(self, connection: Any, dialect: Dialect, work: Callable[[Tx], Coroutine[Any, Any, R]]) -> R: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(NamedTuple):
     """The connections of one driver, by the name of their type."""
 
     type_name: str
@@ -38,8 +36,7 @@ class Driver:
     """Runs the brief form of an operation, where nothing has to be awaited."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverConnection:
+class DriverConnection(NamedTuple):
     """The driver's connection behind a library's object."""
 
     connection: Any
@@ -49,8 +46,7 @@ class DriverConnection:
     """Is entered around each work of ours, to tell the library of an error that has broken its transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """The objects of a library that stand for a driver's connection, by the name of their type."""
 
     type_name: str

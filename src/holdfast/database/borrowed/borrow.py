@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -81,7 +80,7 @@ class Borrowed:
     def held(self) -> Iterator[Borrowed]:
         """Give one transaction for several operations: the caller's, or the one that is opened here, and ended."""
         with self._transaction("write"):
-            yield KeptTransaction(replace(self.lent, opens=None), self._driver, self._store, self._lend)
+            yield KeptTransaction(self.lent._replace(opens=None), self._driver, self._store, self._lend)
 
     async def _run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lent.watches():

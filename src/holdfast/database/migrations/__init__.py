@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from holdfast.database.dialect import TABLES, Dialect
 from holdfast.database.tx import Database, SchemaVersion, Tx
@@ -33,8 +33,7 @@ GIVE_WAY = {"sqlite": (), "postgres": (f"SET LOCAL lock_timeout = {LOCK_MILLISEC
 HEADER = re.compile(r"-- oldest_code: (\d+)\n")
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationStep:
+class MigrationStep(NamedTuple):
     """One numbered file."""
 
     number: int

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -44,8 +44,7 @@ async def resolve(tx: Tx, starts: Sequence[Start]) -> dict[UUID, UUID]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A job of chain *own*, known by *seq*, that is to wait for *blockers*, each the id of any job of a chain."""
 
     seq: int
@@ -135,8 +134,7 @@ async def link(tx: Tx, waiting: Iterable[tuple[int, Start]], chains: Mapping[UUI
         await tx.execute(LINK, given=given)
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """What counting its blockers made of a blocked job."""
 
     seq: int
@@ -389,8 +387,7 @@ async def _block_failed_by(tx: Tx, links: Sequence[tuple[int, int, str]]) -> set
     return {chain_id for job, _, chain_id in links if job not in mine}
 
 
-@dataclass(frozen=True, slots=True)
-class First:
+class First(NamedTuple):
     """The first row of a chain, locked, with the chain that holds its unique key."""
 
     id: str

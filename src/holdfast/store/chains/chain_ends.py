@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -12,8 +12,7 @@ from holdfast.store import unique
 from holdfast.store.rows import LockedJob, leave_to_admission
 
 
-@dataclass(frozen=True, slots=True)
-class ChainEnd:
+class ChainEnd(NamedTuple):
     """A last job that ended *closed_as*; on a first job the row itself says so already and knows the key."""
 
     seq: int
@@ -30,8 +29,7 @@ def end_of(job: LockedJob, closed_as: Status) -> ChainEnd:
     return ChainEnd(job.seq, job.chain_id, job.chain_index, job.task, job.unique_key, job.watched, closed_as)
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(NamedTuple):
     """A chain that closed, by its first row, and that other jobs may be waiting for."""
 
     first: int

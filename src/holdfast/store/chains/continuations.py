@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -24,8 +24,7 @@ from holdfast.store.log import events
 from holdfast.store.rows import PRIORITY_MS, Inserted, LockedJob, first_gate, first_status, instant
 
 
-@dataclass(frozen=True, slots=True)
-class ChainStep:
+class ChainStep(NamedTuple):
     """A job that completes, and what continues it; *place* and *head* are those that it had in its *lane*."""
 
     seq: int
@@ -53,12 +52,11 @@ def step_of(job: LockedJob, successor: Continuation) -> ChainStep:
     return ChainStep(job.seq, job.chain_id, job.lane, job.place, job.head, successor)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """What was found of the blockers and ids that continuations name: chains, and which jobs cannot go on so."""
 
-    chains: Mapping[UUID, UUID] = field(default_factory=dict)
-    mistakes: Mapping[int, HoldfastError] = field(default_factory=dict)
+    chains: Mapping[UUID, UUID]
+    mistakes: Mapping[int, HoldfastError]
     """By the seq of the job that was to be continued: a blocker is not there, the chain would wait for itself, or the
     id is another job's."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -19,8 +19,7 @@ Key = tuple[str, str]
 """What is unique: a task and a key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """A chain that failed by another one, by its job *seq*, and the key that it held while it was open."""
 
     seq: int

@@ -9,7 +9,7 @@ commits first has completed the job: the run of a worker is fenced, and its hand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -23,8 +23,7 @@ from holdfast.store.log import events
 from holdfast.store.rows import LockedJob
 
 
-@dataclass(frozen=True, slots=True)
-class Current:
+class Current(NamedTuple):
     """The current job of a chain, locked until the transaction ends; *job* as it was read then."""
 
     named: LockedJob

@@ -11,8 +11,7 @@ running job until it ends, and then as the reason of its end if it ends by that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
 from holdfast.database.tx import Operation, Tx
@@ -46,8 +45,7 @@ async def at_once(
     return answer
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentJob:
+class CurrentJob(NamedTuple):
     """Which rows a name leads to: the chain's current job, and its first one."""
 
     id: UUID

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -84,8 +83,7 @@ RECORD = """
     WHERE true"""
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryInput:
+class DeliveryInput(NamedTuple):
     """What is posted, and where to: the input of a delivery.
 
     *at* is the time of the event, or of the call by which it is posted once more. *message* is the id under which it

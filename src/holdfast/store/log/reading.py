@@ -257,7 +257,7 @@ def _window(cursor: Cursor, current: Cursor) -> tuple[Cursor, Cursor]:
     """Give the page that a read behind *cursor* is in, and the place behind the whole of it."""
     if isinstance(cursor, SnapshotCursor) and isinstance(current, SnapshotCursor):
         upper = cursor.page or current.seen
-        return replace(cursor, page=upper), SnapshotCursor(cursor.origin, upper)
+        return cursor._replace(page=upper), SnapshotCursor(cursor.origin, upper)
     return cursor, current
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE, EventFilter, Job, JobEvent, JobFilter
 from holdfast.store import reads
@@ -56,4 +54,4 @@ async def _named(tx: Tx, wanted: EventFilter, most: int) -> list[str]:
 def _is_wanted(job: Job, wanted: EventFilter) -> bool:
     """Tell whether events of *job*, of one name or another, would be wanted."""
     any_event = JobEvent(name="job:enqueued", at=job.created_at, job=job)
-    return job.queue != INTERNAL_QUEUE and replace(wanted, names=frozenset()).fits(any_event)
+    return job.queue != INTERNAL_QUEUE and wanted._replace(names=frozenset()).fits(any_event)

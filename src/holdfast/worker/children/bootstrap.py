@@ -12,7 +12,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,7 +90,7 @@ class Launch:
             "worker": worker,
             "megabytes": megabytes,
             "parent": os.getpid(),
-            "log": None if (log := logging_in_force()) is None else asdict(log),
+            "log": None if (log := logging_in_force()) is None else log._asdict(),
         }
 
 
