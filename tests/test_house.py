@@ -57,7 +57,7 @@ PURE = ROOMS["ground"][:-6] + ROOMS["wire"]
 # the same inside the rooms that have an order of their own; in every other one there are only no circles
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "database": (
-        ("dialect", "hints", "statements"),
+        ("dialect", "hints", "records", "statements"),
         ("tx",),
         ("single_statement", "migrations"),
         ("sqlite", "postgres"),

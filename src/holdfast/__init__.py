@@ -7,7 +7,7 @@ from holdfast.app import Holdfast
 from holdfast.client.chain_handle import Chain
 from holdfast.client.outside_completion import Completing
 from holdfast.client.transactions import Transaction
-from holdfast.database.statements import Record
+from holdfast.database.records import Record
 from holdfast.errors import (
     BlockerCycle,
     Busy,

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from holdfast.database.statements import ends_transaction, in_postgres, in_sqlite, in_text, record_type, records
+from holdfast.database.records import record_type, records
+from holdfast.database.statements import ends_transaction, in_postgres, in_sqlite, in_text
 from holdfast.errors import InvalidInput, Misuse
 
 ALIKE = [

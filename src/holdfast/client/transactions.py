@@ -14,7 +14,7 @@ from uuid import UUID
 
 from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle, Handles, Seconds
 from holdfast.client.starter import Starter, take_calls
-from holdfast.database.statements import Record
+from holdfast.database.records import Record
 from holdfast.database.tx import OpenTx, drive
 from holdfast.errors import Misuse
 from holdfast.tasks.calls import Call, StartOptions

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, T
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.hints import HintListener, OnHint
-from holdfast.database.statements import Record
+from holdfast.database.records import Record
 from holdfast.errors import Misuse
 from holdfast.fault_points import is_armed, watched
 

@@ -28,7 +28,8 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionm
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from holdfast.database.borrowed import TAKE_RIGHT, Check, TransactionWatch, UserTransaction, ended_by_user
-from holdfast.database.statements import Record, in_text, records
+from holdfast.database.records import Record, records
+from holdfast.database.statements import in_text
 from holdfast.database.tx import drive
 from holdfast.errors import Misuse, TransactionBroken, Unavailable, WrongConnection
 

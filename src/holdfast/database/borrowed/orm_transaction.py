@@ -30,7 +30,7 @@ from typing import Any, Protocol, TypeAlias
 
 from holdfast.database.borrowed.borrow import Borrowed, Borrower, Identity
 from holdfast.database.borrowed.transaction_watch import TransactionWatch, said_by_database, sqlstate_of
-from holdfast.database.statements import Record
+from holdfast.database.records import Record
 from holdfast.database.tx import Database, First, Last, ListOperation, Operation, P, R, Row, T, Tx, nothing
 from holdfast.errors import (
     HoldfastError,

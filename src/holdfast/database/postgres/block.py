@@ -26,7 +26,8 @@ from holdfast.database.postgres.errors import Trouble, diagnose, failure, first_
 from holdfast.database.postgres.execution import IN_DOUBT, is_rolled_back
 from holdfast.database.postgres.pool import PooledConnection
 from holdfast.database.postgres.tx import OwnAsyncPostgresTx, OwnPostgresTx
-from holdfast.database.statements import Record, in_postgres
+from holdfast.database.records import Record
+from holdfast.database.statements import in_postgres
 from holdfast.database.tx import Database, Last, ListOperation, Operation, P, R, Row, T, Tx, bound, no_session, nothing
 from holdfast.errors import HoldfastError, Misuse, TransactionBroken, TransactionTimeout, Unavailable, UnknownOutcome
 from holdfast.fault_points import after_commit, before_commit

@@ -20,7 +20,7 @@ from psycopg.types import numeric, string
 from holdfast.database.dialect import Dialect
 from holdfast.database.postgres.async_connection import AsyncConnection
 from holdfast.database.postgres.beginning import KEEPS_PREPARED, Beginnings, sent
-from holdfast.database.statements import Record, records
+from holdfast.database.records import Record, records
 from holdfast.database.tx import Database, Row
 
 LOADERS = (

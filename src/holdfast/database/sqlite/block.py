@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
+from holdfast.database.records import Record, records
 from holdfast.database.sqlite.connection import BlockConnection
 from holdfast.database.sqlite.guarded import GuardedConnection
 from holdfast.database.sqlite.readers import INSTRUCTIONS_BETWEEN_LOOKS
 from holdfast.database.sqlite.statement_times import TURN_SECONDS, StatementTimes
-from holdfast.database.statements import Record, in_sqlite, records
+from holdfast.database.statements import in_sqlite
 from holdfast.database.tx import (
     Database,
     Last,

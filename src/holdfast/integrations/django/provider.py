@@ -16,7 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.database.borrowed import Check, TransactionWatch, UserTransaction, ended_by_user
-from holdfast.database.statements import Record, in_format, records
+from holdfast.database.records import Record, records
+from holdfast.database.statements import in_format
 from holdfast.errors import Misuse, TransactionBroken
 from holdfast.logging import reason_of, say
 
