@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from holdfast.database import migrations
-from holdfast.database.borrowed import Borrower, TransactionWatch, UserTransaction, begin_provided
+from holdfast.database.borrowed import Borrower, Identity
 from holdfast.database.tx import First, OpenTx, Store
 from holdfast.errors import Misuse
+
+if TYPE_CHECKING:
+    from holdfast.database.borrowed.orm_transaction import UserTransaction
 
 # by name, for integrations stand above us; each is imported when an object of its library has been given
 PROVIDERS = {
@@ -99,30 +102,25 @@ class Opener:
         provider = self._provider(using, is_async=True)
         if provider is None:
             return await self._store.begin(lease_seconds, first)
-        return await begin_provided(
-            provider.transaction(is_async=True),
-            self._lender,
-            self._identity,
-            self._course(lease_seconds),
-            lease_seconds,
-            first,
-            is_async=True,
-        )
+        return await self._begin_provided(provider, self._identity, lease_seconds, first, is_async=True)
 
     async def begin_blocking(self, lease_seconds: float, first: First | None = None, using: object = None) -> OpenTx:
         """Open a transaction around a user's code, blocking: nothing suspends."""
         provider = self._provider(using, is_async=False)
         if provider is None:
             return self._store.begin_sync(lease_seconds, first)
-        return await begin_provided(
-            provider.transaction(is_async=False),
-            self._lender,
-            self._identity_blocking,
-            self._course(lease_seconds),
-            lease_seconds,
-            first,
-            is_async=False,
-        )
+        return await self._begin_provided(provider, self._identity_blocking, lease_seconds, first, is_async=False)
+
+    async def _begin_provided(
+        self, provider: Provider, identity: Identity, lease_seconds: float, first: First | None, *, is_async: bool
+    ) -> OpenTx:
+        # only a program with a transaction provider needs them
+        from holdfast.database.borrowed.orm_transaction import begin_provided
+        from holdfast.database.borrowed.transaction_watch import TransactionWatch
+
+        transaction = provider.transaction(is_async=is_async)
+        watch = TransactionWatch(self._store.database, self._monotonic, min(self._seconds, lease_seconds))
+        return await begin_provided(transaction, self._lender, identity, watch, lease_seconds, first, is_async=is_async)
 
     def _provider(self, using: object, *, is_async: bool) -> Provider | None:
         """Find whose transaction it is to be; a default of the other colour leaves it to us."""
@@ -132,9 +130,6 @@ class Opener:
         if not provider.serves(is_async=is_async):
             raise Misuse(provider.refusal(is_async=is_async))
         return provider
-
-    def _course(self, lease_seconds: float) -> TransactionWatch:
-        return TransactionWatch(self._store.database, self._monotonic, min(self._seconds, lease_seconds))
 
     async def _identity(self) -> str | None:
         return await self._store.read(migrations.identity, self._store.database)

@@ -27,7 +27,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from holdfast.database.borrowed import TAKE_RIGHT, Check, TransactionWatch, UserTransaction, ended_by_user
+from holdfast.database.borrowed.orm_transaction import TAKE_RIGHT, Check, UserTransaction, ended_by_user
+from holdfast.database.borrowed.transaction_watch import TransactionWatch
 from holdfast.database.records import Record, records
 from holdfast.database.statements import in_text
 from holdfast.database.tx import drive

@@ -8,7 +8,8 @@ write, and leaves the connection usable. Around a block of the caller's it is as
 Read it in this order:
 
     adapters           what there is to know about a driver's connection, and about an object that stands for one
-    borrow             makes a caller's connection a `Runner`, or refuses it; the list of all that is known
+    borrow             makes a caller's connection a `Runner`, or refuses it
+    known              the list of all that a caller may lend
     orm_transaction    a block in a transaction of the user's own kind, which a provider opens and ends
     transaction_watch  what happens to such a transaction while it is open: savepoints, errors, time
     drivers            psycopg, sqlite3 and aiosqlite; what is said of a connection that is refused
@@ -18,21 +19,9 @@ Read it in this order:
     sqlalchemy         its sessions and connections, in both colours
     django             an alias, or a connection of `django.db`
 
-No library is imported before a connection of its own has been given to us.
+No library is imported before a connection of its own has been given to us, and no adapter before the first connection.
 """
 
 from holdfast.database.borrowed.borrow import Borrowed, Borrower, Identity
-from holdfast.database.borrowed.orm_transaction import TAKE_RIGHT, Check, UserTransaction, begin_provided, ended_by_user
-from holdfast.database.borrowed.transaction_watch import TransactionWatch
 
-__all__ = [
-    "TAKE_RIGHT",
-    "Borrowed",
-    "Borrower",
-    "Check",
-    "Identity",
-    "TransactionWatch",
-    "UserTransaction",
-    "begin_provided",
-    "ended_by_user",
-]
+__all__ = ["Borrowed", "Borrower", "Identity"]

@@ -9,36 +9,12 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast.database import migrations
-from holdfast.database.borrowed import asyncpg, django, drivers, psycopg2, sqlalchemy
 from holdfast.database.borrowed.adapters import Driver, DriverConnection, Intent, Library
 from holdfast.database.tx import ListOperation, Operation, P, R, Store, T, Tx, bound, brief_form
 from holdfast.errors import TransactionRequired, WrongConnection
 
 Identity: TypeAlias = Callable[[], Awaitable[str | None]]
 Lend: TypeAlias = Callable[[], Coroutine[Any, Any, DriverConnection]]
-
-KNOWN: dict[str, Driver | Library] = {
-    each.type_name: each
-    for each in (
-        drivers.ASYNC_PSYCOPG,
-        drivers.PSYCOPG,
-        drivers.SQLITE,
-        asyncpg.ASYNCPG,
-        asyncpg.OF_POOL,
-        psycopg2.PSYCOPG2,
-        drivers.AIOSQLITE,
-        sqlalchemy.SESSION,
-        sqlalchemy.SCOPED_SESSION,
-        sqlalchemy.CONNECTION,
-        sqlalchemy.ASYNC_SESSION,
-        sqlalchemy.ASYNC_SCOPED_SESSION,
-        sqlalchemy.ASYNC_CONNECTION,
-        django.ALIAS,
-        django.PROXY,
-        django.WRAPPER,
-    )
-}
-"""All that a caller may lend us, by the name of its type."""
 
 
 class Borrowed:
@@ -213,9 +189,18 @@ def _another_database() -> WrongConnection:
     )
 
 
+def _known() -> dict[str, Driver | Library]:
+    from holdfast.database.borrowed.known import (
+        KNOWN,  # all adapters; only a program that lends a connection needs them
+    )
+
+    return KNOWN
+
+
 def _find(connection: object) -> Driver | Library:
+    known = _known()
     for each in type(connection).__mro__:
-        if (found := KNOWN.get(f"{each.__module__}.{each.__name__}")) is not None:
+        if (found := known.get(f"{each.__module__}.{each.__name__}")) is not None:
             why_not = found.is_none(connection) if isinstance(found, Library) else None
             if why_not is not None:
                 raise _no_connection(why_not)
@@ -225,7 +210,7 @@ def _find(connection: object) -> Driver | Library:
 
 
 def _no_connection(why: str) -> WrongConnection:
-    names = ", ".join(sorted(name for name in KNOWN if name != "builtins.str"))
+    names = ", ".join(sorted(name for name in _known() if name != "builtins.str"))
     return WrongConnection(
         f"connection= takes an open connection, but {why}; Holdfast knows {names}, and Django aliases"
     )

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.database.borrowed import Check, TransactionWatch, UserTransaction, ended_by_user
+from holdfast.database.borrowed.orm_transaction import Check, UserTransaction, ended_by_user
+from holdfast.database.borrowed.transaction_watch import TransactionWatch
 from holdfast.database.records import Record, records
 from holdfast.database.statements import in_format
 from holdfast.errors import Misuse, TransactionBroken
