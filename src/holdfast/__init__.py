@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.app import Holdfast
 from holdfast.client.chain_handle import Chain
-from holdfast.client.outside_completion import Completing
 from holdfast.client.transactions import Transaction
 from holdfast.database.records import Record
 from holdfast.errors import (
@@ -71,7 +70,6 @@ from holdfast.models import (
     Unique,
 )
 from holdfast.outcomes import Fail, Pause, Reschedule, Retry
-from holdfast.retention import Retained, Retention, RetentionCount
 from holdfast.states import State, Status
 from holdfast.tasks.calls import Call
 from holdfast.tasks.registry import Tasks
@@ -79,6 +77,8 @@ from holdfast.tasks.task import Task
 from holdfast.version import VERSION
 
 if TYPE_CHECKING:
+    from holdfast.client.outside_completion import Completing
+    from holdfast.retention import Retained, Retention, RetentionCount
     from holdfast.settings import Settings
     from holdfast.worker.attempts.blocks import CompletingTransaction
     from holdfast.worker.attempts.context import Blocker, Context
@@ -171,12 +171,16 @@ __all__ = [
 
 LATER = {
     "Blocker": "holdfast.worker.attempts.context",
+    "Completing": "holdfast.client.outside_completion",
     "CompletingTransaction": "holdfast.worker.attempts.blocks",
     "Context": "holdfast.worker.attempts.context",
     "Health": "holdfast.worker.health",
+    "Retained": "holdfast.retention",
+    "Retention": "holdfast.retention",
+    "RetentionCount": "holdfast.retention",
     "Settings": "holdfast.settings",
 }
-"""Where the names are that are imported when somebody asks for them: the worker's, and what needs all of pydantic."""
+"""Where the names are that are imported when somebody asks for them: a program that only starts jobs needs none."""
 
 
 def __getattr__(name: str) -> object:

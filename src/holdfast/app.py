@@ -12,11 +12,9 @@ from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.chain_handle import Chain, Handles, Seconds
-from holdfast.client.completion import AsyncBlock
 from holdfast.client.engine_parts import EngineParts
 from holdfast.client.handles import LaneHandle, QueueHandle, WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
-from holdfast.client.outside_completion import Completing, RowLockFence
 from holdfast.client.providers import HasUrl, Opener, address_of, as_provider
 from holdfast.client.starter import Starter, with_options
 from holdfast.client.transactions import BlockTransaction
@@ -34,18 +32,20 @@ from holdfast.events.listeners import Listeners
 from holdfast.ids import Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.outcomes import Retry
-from holdfast.retention import Retained
 from holdfast.runtime import Runtime
 from holdfast.sync import BlockingHoldfast
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
-from holdfast.webhooks.answers import Posts
 
 # the worker, event streams and the settings (pydantic) would triple the time that `import holdfast` takes
 if TYPE_CHECKING:
+    from holdfast.client.completion import AsyncBlock
+    from holdfast.client.outside_completion import Completing
     from holdfast.events.sse_stream import EventStream
+    from holdfast.retention import Retained
     from holdfast.settings import Settings, SettingsOptions
+    from holdfast.webhooks.answers import Posts
     from holdfast.worker.options import WorkerKeywords
     from holdfast.worker.upkeep.retention import RetentionPass
     from holdfast.worker.worker import Worker
@@ -484,6 +484,9 @@ class Holdfast:
         error inside rolls everything back. Reading alone changes nothing. Entering the block raises `JobNotFound` and
         `WrongTask`. With *using*, that transaction is one of your own library, as in `ctx.complete`.
         """
+        from holdfast.client.completion import AsyncBlock  # few programs complete jobs without a worker
+        from holdfast.client.outside_completion import Completing, RowLockFence
+
         fence = RowLockFence(
             task,
             target_id(job),

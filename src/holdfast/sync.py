@@ -15,11 +15,8 @@ from uuid import UUID
 from holdfast import current_block
 from holdfast.client.chain_handle import BlockingChain as Chain
 from holdfast.client.chain_handle import Handles, Seconds
-from holdfast.client.completion import BlockingBlock
 from holdfast.client.handles import BlockingLaneHandle, BlockingQueueHandle, BlockingWebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
-from holdfast.client.outside_completion import BlockingCompleting as Completing
-from holdfast.client.outside_completion import RowLockFence
 from holdfast.client.providers import Opener
 from holdfast.client.starter import Starter, with_options
 from holdfast.client.transactions import BlockingTransaction as Transaction
@@ -37,12 +34,14 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.ids import Target, target_id
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
-from holdfast.retention import Retained
 from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.task import Task
 
 if TYPE_CHECKING:
+    from holdfast.client.completion import BlockingBlock
+    from holdfast.client.outside_completion import BlockingCompleting as Completing
+    from holdfast.retention import Retained
     from holdfast.worker.attempts.attempt import in_thread as middleware
     from holdfast.worker.attempts.blocks import BlockingCompletingTransaction as CompletingTransaction
     from holdfast.worker.attempts.context import BlockingContext as Context
@@ -61,11 +60,12 @@ __all__ = [
 R = TypeVar("R")
 
 LATER = {
+    "Completing": ("holdfast.client.outside_completion", "BlockingCompleting"),
     "CompletingTransaction": ("holdfast.worker.attempts.blocks", "BlockingCompletingTransaction"),
     "Context": ("holdfast.worker.attempts.context", "BlockingContext"),
     "middleware": ("holdfast.worker.attempts.attempt", "in_thread"),
 }
-"""Where the worker's names are that are imported when somebody asks for them: a program that starts jobs need not."""
+"""Where the names are that are imported when somebody asks for them: a program that starts jobs need not."""
 
 
 def __getattr__(name: str) -> object:
@@ -419,6 +419,9 @@ class BlockingHoldfast:
         error inside rolls everything back. Reading alone changes nothing. Entering the block raises `JobNotFound` and
         `WrongTask`. With *using*, that transaction is one of your own library, as in `ctx.complete`.
         """
+        from holdfast.client.completion import BlockingBlock  # few programs complete jobs without a worker
+        from holdfast.client.outside_completion import BlockingCompleting, RowLockFence
+
         fence = RowLockFence(
             task,
             target_id(job),
@@ -428,7 +431,7 @@ class BlockingHoldfast:
             borrow=None if connection is None else partial(self._borrow, connection),
             using=using,
         )
-        return BlockingBlock(fence, Completing)
+        return BlockingBlock(fence, BlockingCompleting)
 
     def get_blockers(self, job: Target, *, connection: object = None) -> list[Chain[Any]]:
         """Read the blockers of a job, open or closed, in the order in which they were given."""

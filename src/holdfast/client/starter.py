@@ -7,6 +7,7 @@ transaction. A task whose code lives elsewhere is started by what its owner wrot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -26,10 +27,10 @@ from holdfast.store.webhooks import OF_SETTINGS, NewSubscription
 from holdfast.tasks.calls import Call, Options, StartOptions, Unset, check_arguments
 from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks, unknown_task
-from holdfast.webhooks.addresses import AddressRules
 
 if TYPE_CHECKING:
     from holdfast.settings import Settings
+    from holdfast.webhooks.addresses import AddressRules
 
 R = TypeVar("R")
 
@@ -49,17 +50,22 @@ class Starter:
         self.tasks = tasks
         self.decoder = Decoder(tasks)
         self.new_id = IdMaker(runtime.wall_ms, runtime.chance)
-        self.addresses = AddressRules.of(settings)
-        """Which addresses webhooks may go to."""
+        self.settings = settings
         if settings.webhook:
             self.addresses.check(settings.webhook)
-        self.settings = settings
         self.get_result: dict[type[ChainHandle[Any]], GetResult] = {}
         """How each face waits for a result; for chains that are started in a block, and waited for behind it."""
         self._recorded: set[str] = set()
         self._has_recorded_webhook = False
         self._strangers: dict[str, TaskRecord] = {}
         self._plans: dict[str, tuple[Options, Start]] = {}
+
+    @cached_property
+    def addresses(self) -> AddressRules:
+        """Which addresses webhooks may go to."""
+        from holdfast.webhooks.addresses import AddressRules  # only a program with webhooks needs it
+
+        return AddressRules.of(self.settings)
 
     async def record(self, runner: Runner) -> None:
         """Write down what strangers to this program must know: what is new of its tasks, and its webhook."""

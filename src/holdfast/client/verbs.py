@@ -34,7 +34,7 @@ from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, 
 from holdfast.states import Status
 from holdfast.store import polls, reads
 from holdfast.store.chains import creation, deletes
-from holdfast.store.jobs import completing, steering
+from holdfast.store.jobs import steering
 from holdfast.store.log import reading
 from holdfast.store.polls import ChainResult
 from holdfast.tasks.calls import check_delay
@@ -160,6 +160,8 @@ class Verbs:
 
     async def complete(self, runner: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
         """Complete a job without a worker."""
+        from holdfast.store.jobs import completing  # few programs do
+
         require_task(task, "hf.complete")
         self._refuse_alone(runner, "complete")
         operation = completing.complete if _is_callers(runner) else completing.complete_at_once

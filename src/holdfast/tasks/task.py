@@ -23,7 +23,6 @@ from typing import (
 from holdfast.errors import InvalidInput, InvalidOutput, InvalidSettings, Misuse, UnknownMethod, got
 from holdfast.models import TaskRecord
 from holdfast.outcomes import Retry, is_number
-from holdfast.retention import Retention
 from holdfast.tasks.calls import Call, Options, check_priority, check_queue, last_part
 from holdfast.tasks.phases import check_phases
 from holdfast.tasks.signatures import Signature
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
 
     from holdfast.codec import Codec
+    from holdfast.retention import Retention
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -155,11 +155,7 @@ class Policy:
             )
         if not isinstance(self.history, bool):
             raise InvalidInput(f"history must be True or False, {got(self.history)}", "options.history")
-        if not isinstance(self.retention, Retention | None):
-            raise InvalidInput(
-                f"retention must be a Retention, {got(self.retention)}; write retention=Retention(stale_after=3600)",
-                "options.retention",
-            )
+        self._check_retention()
         for name, kind in CHOICES.items():
             _check_choice(name, getattr(self, name), get_args(kind))
         if self.run_in is not None:
@@ -167,6 +163,17 @@ class Policy:
         self._check_memory()
         check_middleware(self.middleware, InvalidInput)
         object.__setattr__(self, "phases", check_phases(self.phases))
+
+    def _check_retention(self) -> None:
+        if self.retention is None:
+            return
+        from holdfast.retention import Retention  # a task that chooses one has imported it
+
+        if not isinstance(self.retention, Retention):
+            raise InvalidInput(
+                f"retention must be a Retention, {got(self.retention)}; write retention=Retention(stale_after=3600)",
+                "options.retention",
+            )
 
     def _check_memory(self) -> None:
         if self.memory_megabytes is None:

@@ -26,7 +26,6 @@ from holdfast.database.tx import Row, Tx
 from holdfast.models import DEFAULT_TRIGGERS, DELIVER, GONE, INTERNAL_QUEUE, EventName, Start
 from holdfast.states import Status
 from holdfast.store.rows import SILENT, NewEvent
-from holdfast.webhooks.addresses import receiver_of
 
 LANE = "holdfast.webhook."
 """What the lanes of deliveries begin with; the id of the job, and that of the subscription, come after it."""
@@ -126,6 +125,8 @@ class DeliveryRecord(NamedTuple):
 
 async def record(tx: Tx, made: Sequence[DeliveryRecord]) -> None:
     """Write down of deliveries what they are about, and whom they are for."""
+    from holdfast.webhooks.addresses import receiver_of  # only a program with webhooks needs it
+
     if made:
         await tx.execute(RECORD, given=[(*each[:-1], receiver_of(each.url)) for each in made])
 
