@@ -1,4 +1,4 @@
-"""What `import holdfast` loads: no optional library, no worker, and pydantic only where a task needs it."""
+"""What `import holdfast` loads: no optional library, no worker, no pydantic, and little else that can wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,22 @@ LOADED_LATER = {
     "holdfast.worker",
     "holdfast.settings",
     "holdfast.wire.job_json",
+    "sqlite3",
+    "holdfast.client.outside_completion",
+    "holdfast.database.borrowed.known",
+    "holdfast.database.borrowed.orm_transaction",
+    "holdfast.database.statements",
+    "holdfast.retention",
+    "holdfast.webhooks",
 }
+MOST_DATACLASSES = 30
+DATACLASSES = """
+import sys
+from dataclasses import is_dataclass
+from holdfast import Holdfast
+ours = [module for name, module in sys.modules.items() if name.startswith("holdfast")]
+made = {each for module in ours for each in vars(module).values() if isinstance(each, type) and is_dataclass(each)}
+print(*sorted(f"{each.__module__}.{each.__qualname__}" for each in made))"""
 HELP = """
 import sys
 sys.argv = ["holdfast", "--help"]
@@ -54,6 +69,13 @@ def test_importing_holdfast_loads_no_optional_library_no_worker_and_no_pydantic(
 
     assert "holdfast.app" in loaded
     assert not loaded & (OPTIONAL | LOADED_LATER)
+
+
+def test_importing_holdfast_creates_few_dataclasses() -> None:
+    """Each one takes half a millisecond; a NamedTuple takes a fifth of that, and does for what no user sees."""
+    done = subprocess.run([sys.executable, "-c", DATACLASSES], capture_output=True, text=True, check=True)
+
+    assert len(done.stdout.split()) <= MOST_DATACLASSES
 
 
 def test_a_holdfast_with_a_task_on_sqlite_loads_no_optional_library() -> None:
