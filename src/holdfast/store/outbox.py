@@ -204,8 +204,8 @@ def _parcel(row: OutboxRow, receivers: Sequence[Receiver], job: Row | None) -> P
 
 def _start(row: OutboxRow, receiver: Receiver, posted: str) -> Start:
     url, subscription, secrets = receiver
-    # of the row alone, so that whoever makes it makes the same
-    new_id = id_that_follows(row.at, row.job, row.id, row.seq, subscription)
+    # of the event alone: an event that was written down twice is posted once
+    new_id = id_that_follows(row.at, row.job, row.id, row.version, row.event, row.facts, subscription)
     return DeliveryInput(url, posted, row.event, row.id, subscription, secrets, row.at).start(new_id)
 
 
