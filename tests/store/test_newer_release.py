@@ -16,14 +16,17 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from holdfast import Holdfast, Job, Unreadable, unreadable
+from holdfast import Holdfast, Job, Retention, Tasks, Unreadable, unreadable
 from holdfast.models import StoredChain
+from holdfast.store import lanes, polls, workers
 from holdfast.store.jobs import reaping
+from holdfast.store.workers import Member
+from holdfast.worker.attempts.judging import running_job
 from tests.conftest import SCHEMA
 from tests.feed.streams import events
 from tests.http.listening import listening
-from tests.store.engine import claim_one, expire, make_deliveries, run
-from tests.support.factories import TASKS, change_job, greet, make_job, row_of, seq_of
+from tests.store.engine import admit, claim_one, drain, expire, make_deliveries, run
+from tests.support.factories import TASKS, change_job, continue_chain, greet, make_job, row_of, seq_of
 from tests.support.ways import WAYS, Way
 
 FOR_EVER = 2**53
@@ -295,3 +298,125 @@ async def test_webhooks_go_on_to_the_subscriptions_that_can_be_read(newer: Newer
     assert [each.id for each in await way.hf.webhooks.list()] == [good.id]
     (delivery,) = await way.hf.webhooks.deliveries(job=chain)
     assert (delivery.subscription, delivery.event) == (good.id, "job:completed")
+
+
+async def test_a_job_runs_whose_blocker_can_no_longer_be_read(newer: Newer) -> None:
+    way = newer.way
+    blocker = await way.face.start(greet(name="first"))
+    waiting = await way.face.start(greet(name="second"), blockers=[blocker])
+    await run(way)
+    await admit(way)
+    newer.write(f"UPDATE holdfast_job SET status = 'archived' WHERE id = '{blocker.id}'")
+
+    claimed = await claim_one(way)
+
+    assert claimed.id == str(waiting.id)
+    assert [(each.chain_id, each.closed_as) for each in claimed.blockers] == [(blocker.id, "cancelled")]
+
+
+async def test_a_job_runs_whose_last_error_cannot_be_read(newer: Newer) -> None:
+    way = newer.way
+    chain = await way.face.start(greet(name="Ada"))
+    newer.write(f"UPDATE holdfast_job SET error = 'not JSON' WHERE id = '{chain.id}'")
+
+    assert running_job(await claim_one(way), greet).error is None
+
+
+async def test_a_living_worker_is_absolved_although_an_error_cannot_be_read(newer: Newer) -> None:
+    way = newer.way
+    await way.face.start(greet(name="Ada"))
+    token = (await claim_one(way)).token
+    newer.write(f"UPDATE holdfast_job SET crashes = 1, error = 'not JSON' WHERE seq = {token.seq}")
+
+    assert await way.call(reaping.absolve, [token], "worker-1") == 0
+
+
+async def test_the_jobs_of_a_chain_are_listed_without_those_that_cannot_be_read(newer: Newer) -> None:
+    first = await make_job(newer.way, "running")
+    odd = await continue_chain(newer.way, first, "running")
+    last = await continue_chain(newer.way, first)
+    newer.write(f"UPDATE holdfast_job SET tags = '{{' WHERE id = '{odd}'")
+
+    assert [job.id for job in await newer.way.face.list_chain_jobs(first)] == [first, last]
+
+
+async def test_the_dependents_of_a_chain_are_listed_without_those_that_cannot_be_read(newer: Newer) -> None:
+    way = newer.way
+    blocker = await way.face.start(greet(name="first"))
+    odd, good = [await way.face.start(greet(name="next"), blockers=[blocker]) for _ in range(2)]
+    newer.write(f"UPDATE holdfast_job SET tags = '{{' WHERE id = '{odd.id}'")
+
+    assert [job.id for job in await way.face.list_blocked_by(blocker)] == [good.id]
+
+
+async def test_a_stream_of_named_jobs_shows_those_that_can_be_read(newer: Newer) -> None:
+    chain = await newer.way.face.start(greet(name="Ada"))
+
+    async with listening(newer.way, jobs=[chain, *newer.bad.values()]) as reader:
+        snapshot = await reader.next()
+
+    assert [job["id"] for job in snapshot.json["jobs"]] == [str(chain.id)]
+
+
+async def test_a_halted_lane_whose_error_cannot_be_read_says_its_reason(newer: Newer) -> None:
+    way = newer.way
+    await make_job(way, "failed", lane="vm-7", head=1, place=1, reason="attempts used up", error="not JSON")
+
+    assert (await way.call(lanes.lane_info, "vm-7")).halted_because == "attempts used up"
+
+
+async def test_a_chain_whose_error_cannot_be_read_fails_with_its_reason(newer: Newer) -> None:
+    failed = await make_job(newer.way, "failed", reason="attempts used up", error="not JSON")
+
+    (end,) = (await newer.way.call(polls.chain_results, [failed])).values()
+
+    assert (end.closed_as, end.reason, end.error) == ("failed", "attempts used up", None)
+
+
+async def test_a_worker_whose_facts_cannot_be_read_serves_nothing(newer: Newer) -> None:
+    way = newer.way
+    for name in ("odd", "good"):
+        await way.call(workers.beat, Member.here(name, queues=["mail"], tasks=["greet"]))
+    newer.write("UPDATE holdfast_worker SET facts = 'not JSON' WHERE id = 'odd'")
+
+    assert (await way.call(workers.served)).by_worker.count({}) == 1
+    assert (await way.call(workers.served)).queues == ["mail"]
+
+
+async def test_a_task_of_an_unreadable_schema_is_started_unchecked(newer: Newer) -> None:
+    chain = await newer.way.face.start(newer.way.hf.call("new_words", {"name": "Ada"}))
+
+    assert await row_of(newer.way, chain.id, "task", "input") == ("new_words", '{"name":"Ada"}')
+
+
+async def test_deliveries_are_listed_without_those_that_cannot_be_read(newer: Newer) -> None:
+    way = newer.way
+    chain = await way.face.start(greet(name="Ada"), webhook="https://example.com/hook")
+    other = await way.face.start(greet(name="Bob"), webhook="https://example.com/hook")
+    await drain(way)
+    await make_deliveries(way)
+    (odd,) = await way.hf.webhooks.deliveries(job=other)
+    newer.write(f"UPDATE holdfast_job SET input = '{{' WHERE id = '{odd.id}'")
+
+    assert [each.target for each in await way.hf.webhooks.deliveries()] == [chain.id]
+
+
+async def test_a_chain_of_which_a_job_cannot_be_read_is_given_to_no_hook(
+    newer: Newer, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    marked: list[UUID] = []
+    tasks = Tasks()
+
+    @tasks.task(name="render", retention=Retention(stale_after=60, on_stale=lambda job: marked.append(job.id)))
+    async def render(name: str) -> str:
+        return name
+
+    face = new_holdfast(newer.way.database, tasks=[tasks]).sync
+    face.open()
+    odd, good = [await make_job(newer.way, "completed", task="render", closed_at=1) for _ in range(2)]
+    newer.write(f"UPDATE holdfast_job SET tags = '{{' WHERE id = '{odd}'")
+
+    done = face.retain()
+    face.close()
+
+    assert (done.stale, marked) == (1, [good])
