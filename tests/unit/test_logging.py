@@ -103,6 +103,18 @@ def test_no_line_can_be_forged_by_what_it_is_about(log: Log) -> None:
     assert not {"\x1b", "\r", "\u2028", "\u202e"} & set(log.text)
 
 
+@pytest.mark.parametrize("facts", [{"task": FORGED, "app": "shop:hf"}, {"task": "pack", "app": [FORGED, "shop:hf"]}])
+def test_no_line_can_be_forged_where_the_application_has_its_own_formatter(log: Log, facts: dict[str, Any]) -> None:
+    """A7: an embedded worker writes through the log handlers of its application, which escape nothing."""
+    formatted(log, logging.Formatter("%(levelname)s %(message)s"))
+
+    say(log.logger, "child_lacks_task", **facts)
+
+    (line,) = log.text.splitlines()
+    assert "x\\r\\n2026" in line
+    assert line.isprintable()
+
+
 def test_a_json_line_has_every_field_and_the_traceback(log: Log) -> None:
     formatted(log, JsonFormatter(place=2))
 
