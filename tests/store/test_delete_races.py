@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import JobNotFound
+from holdfast.errors import ChainNotFound, JobNotFound
 from tests.store import engine
 from tests.support.conditions import until
 from tests.support.factories import TASKS, greet
@@ -50,6 +50,12 @@ async def test_a_delete_that_waits_for_another_of_the_same_head_finds_nothing_le
     hf: Holdfast, empty_url: str
 ) -> None:
     assert await while_it_is_deleted(hf, empty_url, lambda chain: hf.delete_many([chain])) == []
+
+
+async def test_a_delete_of_one_chain_that_waits_for_another_says_that_it_is_gone(hf: Holdfast, empty_url: str) -> None:
+    """A9."""
+    with pytest.raises(ChainNotFound):
+        await while_it_is_deleted(hf, empty_url, hf.delete)
 
 
 def waits(url: str) -> bool:
