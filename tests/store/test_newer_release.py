@@ -198,6 +198,14 @@ async def test_a_chain_that_closed_in_a_way_we_do_not_know_says_so(newer: Newer)
         await newer.way.face.wait([odd], timeout=5)
 
 
+async def test_who_waits_beside_a_chain_that_cannot_be_read_gets_its_result(newer: Newer) -> None:
+    """One reader looks for all who wait in a process."""
+    odd = await make_job(newer.way, "completed", closed_as="archived")
+    good = await make_job(newer.way, "completed")
+
+    assert list(await newer.way.call(polls.chain_results, [odd, good])) == [good]
+
+
 async def test_a_job_whose_chain_is_no_id_says_so(newer: Newer) -> None:
     odd = await make_job(newer.way, "completed")
     newer.write(f"UPDATE holdfast_job SET chain_id = 'no id' WHERE id = '{odd}'")
