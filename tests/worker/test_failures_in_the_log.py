@@ -16,6 +16,8 @@ from holdfast.outcomes import Reschedule
 from holdfast.runtime import Runtime
 from holdfast.store.jobs import claiming
 from holdfast.store.jobs.claiming import Want
+from holdfast.store.jobs.settling import Settlement
+from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.upkeep.reaper import Upkeep
 from tests.support.conditions import until
 from tests.support.log_lines import lines, named
@@ -210,6 +212,27 @@ async def test_lines_of_handlers_have_their_job(hf: Holdfast, caplog: pytest.Log
         ("at once", ids[4], 1),
         ("outside", None, None),
     }
+
+
+async def test_lines_of_the_worker_do_not_have_the_job_of_a_handler_that_ended(
+    hf: Holdfast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that waits for nothing runs in a task of the worker, which goes on with other things after it."""
+    settle = Unsettled.add
+
+    def add(unsettled: Unsettled, *settlements: Settlement) -> None:
+        logging.getLogger("holdfast").info("written next")
+        settle(unsettled, *settlements)
+
+    monkeypatch.setattr(Unsettled, "add", add)
+
+    @hf.task(name="at_once")
+    async def at_once() -> None: ...
+
+    async with hf.worker():
+        await hf.wait([await hf.start(at_once())], timeout=30)
+
+    assert {vars(each)["job"] for each in caplog.records if each.getMessage() == "written next"} == {None}
 
 
 class Endless(Exception):
