@@ -447,6 +447,16 @@ def _(hf: Holdfast, place: Path) -> Any:
     hf.sync.start(greet(name="Ada"), connection="postgresql://app:s3cret@db/shop")
 
 
+@CONNECTING(
+    50, "the same, where nobody uses Django", "open connection", "text", "psycopg.connect(", "Django alias",
+    errors=WrongConnection, never_says=("s3cret",),
+)  # fmt: skip
+def _(hf: Holdfast, place: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "django", raising=False)
+        hf.sync.start(greet(name="Ada"), connection="postgresql://app:s3cret@db/shop")
+
+
 @CONNECTING(51, "require_connection", "require_connection=True", "pass connection=", errors=TransactionRequired)
 def _(hf: Holdfast, place: Path) -> Any:
     strict = Holdfast(str(place / "shop.db"), tasks=[tasks], require_connection=True)
