@@ -42,6 +42,8 @@ BAD_COLUMNS: dict[str, dict[str, object]] = {
 BAD_POLICIES = {
     "no_json": "not JSON",
     "a_list": "[1]",
+    "a_list_of_words": '["phases"]',
+    "cut_off": '{"phases":["download"',
     "new_words": '{"on_lost":"escalate","attempts":"many","halts_lane":"maybe","cancel_running":"ask",'
     '"retention":{"stale_after":"soon","archived":{}},"phases":7}',
 }
@@ -243,6 +245,13 @@ async def test_jobs_of_a_task_with_an_unreadable_policy_can_be_cancelled(newer: 
     running = [await make_job(newer.way, "running", task=task) for task in BAD_POLICIES]
 
     assert {str(each) for each in await newer.way.face.cancel_many(running)} == {"requested"}
+
+
+@pytest.mark.parametrize("task", BAD_POLICIES)
+async def test_jobs_of_a_task_with_an_unreadable_policy_are_read_without_phases(newer: Newer, task: str) -> None:
+    job_id = await make_job(newer.way, task=task)
+
+    assert (await newer.way.face.get_job(job_id)).phases == ()
 
 
 async def test_readers_of_the_log_get_past_what_they_cannot_read(newer: Newer) -> None:

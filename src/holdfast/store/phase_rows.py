@@ -162,7 +162,7 @@ BESIDE, BESIDE_WITH_RESULTS = (
             step.error, step.started_at, step.finished_at)) AS text)
         FROM holdfast_phase AS step WHERE step.job = holdfast_job.seq)
         ELSE (SELECT known.policy FROM holdfast_task AS known
-            WHERE known.name = holdfast_job.task AND known.policy LIKE '%"phases"%') END"""
+            WHERE known.name = holdfast_job.task AND known.policy LIKE '{{%"phases"%') END"""
     for result in ("NULL", "step.result")
 )
 """The phases of a job as one value of its row, so that both are of one moment; results, which may be large, or not.
