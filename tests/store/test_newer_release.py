@@ -390,14 +390,17 @@ async def test_a_chain_whose_error_cannot_be_read_fails_with_its_reason(newer: N
     assert (end.closed_as, end.reason, end.error) == ("failed", "attempts used up", None)
 
 
-async def test_a_worker_whose_facts_cannot_be_read_serves_nothing(newer: Newer) -> None:
+@pytest.mark.parametrize("facts", ["not JSON", "[1]", '{"queues":7,"tasks":7}', '{"queues":[7],"tasks":null}'])
+async def test_a_worker_whose_facts_cannot_be_read_serves_nothing(newer: Newer, facts: str) -> None:
     way = newer.way
     for name in ("odd", "good"):
         await way.call(workers.beat, Member.here(name, queues=["mail"], tasks=["greet"]))
-    newer.write("UPDATE holdfast_worker SET facts = 'not JSON' WHERE id = 'odd'")
+    newer.write(f"UPDATE holdfast_worker SET facts = '{facts}' WHERE id = 'odd'")
 
-    assert (await way.call(workers.served)).by_worker.count({}) == 1
-    assert (await way.call(workers.served)).queues == ["mail"]
+    served = await way.call(workers.served)
+
+    assert served.queues == ["mail"]
+    assert [served.runs(queue, "greet") for queue in ("mail", "sums")] == [True, False]
 
 
 async def test_a_task_of_an_unreadable_schema_is_started_unchecked(newer: Newer) -> None:

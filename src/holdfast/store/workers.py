@@ -136,7 +136,16 @@ class Served(NamedTuple):
 
 async def served(tx: Tx) -> Served:
     """Read what the living workers serve."""
-    return Served([object_of(facts) for (facts,) in await tx.fetch_all(SERVED, alive_ms=ALIVE_MS)])
+    return Served([_lists_in(object_of(facts)) for (facts,) in await tx.fetch_all(SERVED, alive_ms=ALIVE_MS)])
+
+
+def _lists_in(facts: dict[str, object]) -> dict[str, list[str]]:
+    """Give those *facts* of a worker that are lists of names; a newer release may write others."""
+    return {
+        name: [each for each in value if isinstance(each, str)]
+        for name, value in facts.items()
+        if isinstance(value, list)
+    }
 
 
 OF_HOST = """SELECT id, facts FROM holdfast_worker WHERE id $any(ids: text) AND host = :host"""
