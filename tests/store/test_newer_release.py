@@ -403,7 +403,10 @@ async def test_a_worker_whose_facts_cannot_be_read_serves_nothing(newer: Newer, 
     assert [served.runs(queue, "greet") for queue in ("mail", "sums")] == [True, False]
 
 
-async def test_a_task_of_an_unreadable_schema_is_started_unchecked(newer: Newer) -> None:
+@pytest.mark.parametrize("schema", ["{", "[1]", '{"properties":[1],"required":7}', '{"properties":{"name":true}}'])
+async def test_a_task_of_an_unreadable_schema_is_started_unchecked(newer: Newer, schema: str) -> None:
+    newer.write(f"UPDATE holdfast_task SET input_schema = '{schema}' WHERE name = 'new_words'")
+
     chain = await newer.way.face.start(newer.way.hf.call("new_words", {"name": "Ada"}))
 
     assert await row_of(newer.way, chain.id, "task", "input") == ("new_words", '{"name":"Ada"}')

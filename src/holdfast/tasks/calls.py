@@ -384,8 +384,9 @@ def check_arguments(arguments: str, schema: str) -> None:
     """
     given: dict[str, Any] = json.loads(arguments)
     wanted: dict[str, Any] = object_of(schema)
-    known: dict[str, Any] = wanted.get("properties", {})
-    for name in wanted.get("required", []):
+    # a newer release may write what this one cannot read: that is left to the worker, too
+    known: dict[str, Any] = found if isinstance(found := wanted.get("properties"), dict) else {}
+    for name in found if isinstance(found := wanted.get("required"), list) else ():
         if name not in given:
             raise InvalidInput(
                 f"the argument {name} is missing; the task takes {', '.join(known)}", f"arguments.{name}"
@@ -396,8 +397,9 @@ def check_arguments(arguments: str, schema: str) -> None:
                 f"the task has no argument {name!r}{near_and_all(name, known, 'its arguments are')}",
                 f"arguments.{name}",
             )
-        if not _fits(value, known.get(name, {}).get("type")):
-            raise InvalidInput(f"the argument {name} must be of type {known[name]['type']}", f"arguments.{name}")
+        kind = known[name].get("type") if isinstance(known.get(name), dict) else None
+        if not _fits(value, kind):
+            raise InvalidInput(f"the argument {name} must be of type {kind}", f"arguments.{name}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
