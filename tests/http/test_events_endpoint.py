@@ -122,6 +122,21 @@ async def test_filters_hold_for_everything_that_is_sent(hf: Holdfast) -> None:
     assert [job["id"] for job in one.json["jobs"]] == [str(ours.id)]
 
 
+async def test_a_client_can_ask_for_the_children_of_one_job(either: Holdfast) -> None:
+    """C19: the page for one report."""
+    async with served(events_app(either)) as server:
+        report, other = await either.start(greet(name="report")), await either.start(greet(name="other"))
+        first = await either.start(greet(name="Ada"), parent=report)
+        await either.start(greet(name="Bob"), parent=other)
+        async with connected(server.port, parent=str(report.id), name=["job:enqueued", "job:deleted"]) as client:
+            assert [job["id"] for job in (await client.next()).json["jobs"]] == [str(first.id)]
+            await either.start(greet(name="Cleo"), parent=other)
+            second = await either.start(greet(name="Dora"), parent=report)
+            assert (await client.next()).json["job"]["id"] == str(second.id)
+            await either.delete(first)
+            assert (await client.next()).json["deletedJobId"] == str(first.id)
+
+
 async def test_without_a_snapshot_the_response_begins_at_once_all_the_same(hf: Holdfast) -> None:
     async with served(events_app(hf)) as server:
         async with connected(server.port, snapshot="false") as client:
