@@ -56,6 +56,14 @@ def catalog(request: pytest.FixtureRequest) -> Catalog:
     return found
 
 
+STORAGE = "SELECT unnest(reloptions) FROM pg_class WHERE relname LIKE 'holdfast%' AND pg_table_is_visible(oid)"
+
+
+def test_pages_of_jobs_have_room_for_updates_on_postgresql(on_postgres: Catalog) -> None:
+    """C21: the one storage parameter that was measured; the others are the user's."""
+    assert drive(on_postgres.tx.fetch_all(STORAGE)) == [("fillfactor=50",)]
+
+
 @pytest.mark.source("JC-83")
 def test_both_databases_have_the_same_tables_and_views(on_sqlite: Catalog, on_postgres: Catalog) -> None:
     assert on_sqlite.tables() == on_postgres.tables()
