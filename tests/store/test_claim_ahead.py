@@ -85,6 +85,18 @@ async def test_a_suspect_is_never_marked_as_begun_by_its_claim(way: Way) -> None
     assert not job.is_begun
 
 
+@pytest.mark.parametrize("free", [0, 1], ids=["for later", "into a slot"])
+async def test_a_job_claimed_with_others_knows_its_last_attempt_and_shows_no_old_reason(way: Way, free: int) -> None:
+    """C12."""
+    chain = await way.face.start(greet(name="Ada"))
+    await change_job(way, chain.id, used=1, attempt=1, started_at=7_000, reason="from before")
+
+    (job,) = await claim_ahead(way, free, ahead=1)
+
+    assert (job.is_begun, job.last_attempt_at) == (bool(free), 7_000)
+    assert await row_of(way, chain.id, "reason") == (None,)
+
+
 async def test_what_only_waited_when_its_worker_died_is_given_back_and_not_blamed(way: Way) -> None:
     chains = await way.face.start_many([greet(name=str(n)) for n in range(2)])
     claimed = await claim_ahead(way, free=1, ahead=1)
