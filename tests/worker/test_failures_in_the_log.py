@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Fail, Holdfast, Pause, Retry, __version__
+from holdfast import Context, Fail, Holdfast, Pause, Retry, __version__
 from holdfast.logging import JobFilter
 from holdfast.outcomes import Reschedule
 from holdfast.runtime import Runtime
@@ -110,6 +110,25 @@ async def test_what_a_handler_decides_is_logged_and_what_people_ask_for_is_not(
         )
 
     assert sorted(failures(caplog)) == [("job_failed", 1, True), ("job_paused", 1, False)]
+
+
+async def test_a_continuation_that_cannot_be_written_is_logged_as_a_failure(
+    hf: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B1: its handler had returned."""
+
+    @hf.task(name="pack", retry=Retry.never())
+    async def pack(ctx: Context, order: int) -> int:
+        return ctx.continue_with(pack(order=8).options(id=other.id))
+
+    other = await hf.start(pack(order=1), paused=True)
+    async with hf.worker():
+        chain = await hf.start(pack(order=7))
+        await hf.wait([chain], timeout=30)
+
+    (failed,) = named(caplog, "job_failed")
+    assert f"Job {chain.id} (task pack) failed for good in attempt 1" in failed.getMessage()
+    assert f"IdTaken: job {other.id} exists already" in failed.getMessage()
 
 
 @pytest.mark.parametrize(
