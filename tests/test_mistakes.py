@@ -830,6 +830,26 @@ def _(hf: Holdfast) -> Any:
     hf.events(taks="greet")  # type: ignore[call-arg]
 
 
+@STEERING(112, "a filter of the jobs of a chain", "list_chain_jobs() has no option 'status'", "cursor, limit")
+async def _(hf: Holdfast) -> Any:
+    await hf.list_chain_jobs(NOBODY, status="failed")  # type: ignore[call-arg]
+
+
+@STEERING(112, "a filter of dependents", "list_blocked_by() has no option 'status'", "cursor, limit")
+async def _(hf: Holdfast) -> Any:
+    await hf.list_blocked_by(NOBODY, status="failed")  # type: ignore[call-arg]
+
+
+@STEERING(112, "a filter of a timeline", "timeline() has no option 'names'", "cursor, limit")
+async def _(hf: Holdfast) -> Any:
+    await hf.timeline(NOBODY, names=["job:failed"])  # type: ignore[call-arg]
+
+
+@STEERING(112, "a filter of deliveries", "deliveries() has no option 'status'", "cursor, limit")
+async def _(hf: Holdfast) -> Any:
+    await hf.webhooks.deliveries(status="failed")  # type: ignore[call-arg]
+
+
 @STEERING(114, "unknown status", "'done'", "completed", "scheduled", errors=InvalidInput)
 async def _(hf: Holdfast) -> Any:
     await hf.list_jobs(status="done")
