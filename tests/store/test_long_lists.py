@@ -22,7 +22,7 @@ from holdfast.database.tx import Database, Row, drive
 from holdfast.ids import MOST_AT_ONCE
 from holdfast.models import Asked, Start, Unique
 from holdfast.store import polls, reads
-from holdfast.store.chains import creation, deletes
+from holdfast.store.chains import blockers, creation, deletes
 from holdfast.store.jobs import steering
 from tests.store.plans import nodes_below, numbered
 from tests.store.steps import take_steps
@@ -147,6 +147,24 @@ def test_verbs_on_lists_stay_linear_after_an_emptied_table_was_analysed(emptied:
         drive(operation(emptied))
 
     assert emptied.too_many == []
+
+
+@pytest.mark.long
+def test_those_who_wait_for_the_jobs_of_a_list_are_found_by_their_keys(emptied: ExplainingTx) -> None:
+    """A8: when the jobs of a list end, and when they open again."""
+    waited_for = [str(each) for each in start(emptied, _starts())]
+    waiting = [
+        each._replace(unique=Unique(f"key-{nr}"), blockers=(UUID(waited_for[nr]),)) for nr, each in enumerate(_starts())
+    ]
+    start(emptied, waiting)
+    for state, job in (("armed", "status = 'blocked'"), ("failed", "status = 'failed', gate = NULL")):
+        drive(emptied.execute(f"UPDATE holdfast_blocker SET state = '{state}'"))
+        drive(emptied.execute(f"UPDATE holdfast_job SET {job} WHERE unique_key IS NOT NULL"))
+        emptied.too_many.clear()  # of these two, which change every row
+
+        drive(blockers.release(emptied, dict.fromkeys(waited_for, "cancelled")))
+
+        assert emptied.too_many == []
 
 
 @pytest.mark.long
