@@ -168,6 +168,19 @@ def test_those_who_wait_for_the_jobs_of_a_list_are_found_by_their_keys(emptied: 
 
 
 @pytest.mark.long
+def test_keys_that_ended_chains_still_hold_are_found_by_their_keys(emptied: ExplainingTx) -> None:
+    """A8: a chain that is started again takes the key over."""
+    kept = [each._replace(unique=Unique(f"key-{nr}", scope="any")) for nr, each in enumerate(_starts())]
+    ids = start(emptied, kept)
+    drive(_steer(steering.cancel, ids, emptied))
+    emptied.too_many.clear()
+
+    drive(creation.start_again(emptied, [(each, uuid4()) for each in ids], {}))
+
+    assert emptied.too_many == []
+
+
+@pytest.mark.long
 def test_joined_by_plain_equality_the_same_list_would_be_a_product(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

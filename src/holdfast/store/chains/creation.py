@@ -311,12 +311,15 @@ FIRSTS = """
         first.webhook, first.history, first.attempts, first.parent, first.unique_key, first.closed_as
     FROM holdfast_job AS asked JOIN holdfast_job AS first ON first.id $is(asked.chain_id)
     WHERE asked.id $any(ids: text)"""
-# how the chain's own key is held, if it still is; a chain that has ended holds one of scope "any"
-OWN_KEYS = """
-    SELECT first.id, held.scope, held.until - first.created_at
-    FROM holdfast_job AS first JOIN holdfast_unique AS held
-        ON held.task $is(first.task) AND held.key $is(first.unique_key) AND held.chain_id = first.id
-    WHERE first.id $any(ids: text) AND (held.until IS NULL OR held.until > $now)"""
+# how the chain's own key is held, if it still is; a chain that has ended holds one of scope "any". Scalar subqueries
+# stay probes, whichever table the planner believes to be empty; a join compared each key with each job of the list
+HELD = """(SELECT {column} FROM holdfast_unique AS held
+        WHERE held.task = first.task AND held.key = first.unique_key AND held.chain_id = first.id
+            AND (held.until IS NULL OR held.until > $now)
+        ORDER BY held.turn DESC LIMIT 1)"""
+OWN_KEYS = f"""
+    SELECT first.id, {HELD.format(column="held.scope")}, {HELD.format(column="held.until")} - first.created_at
+    FROM holdfast_job AS first WHERE first.id $any(ids: text)"""
 
 
 @repeatable
@@ -335,7 +338,8 @@ async def start_again(tx: Tx, wanted: Sequence[tuple[UUID, UUID]], facts: Mappin
     if any(queue == INTERNAL_QUEUE for _, _, _, queue, *_ in found.values()):
         raise InvalidInput("this job is the delivery of a webhook; hf.webhooks.redeliver() sends it again", "job")
     keyed = [id_ for id_, *_, unique_key, closed_as in found.values() if unique_key and closed_as]
-    keys = {id_: held for id_, *held in await tx.fetch_all(OWN_KEYS, ids=keyed)} if keyed else {}
+    held = await tx.fetch_all(OWN_KEYS, ids=keyed) if keyed else []
+    keys = {id_: (scope, within_ms) for id_, scope, within_ms in held if scope is not None}
     starts = [_anew(found[each], new_id, facts, keys) for each, new_id in wanted]
     return [chain_of(*each) for each in zip(starts, await start(tx, starts), strict=True)]
 
