@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from holdfast import Event, Holdfast
+from holdfast import Context, Event, Holdfast
 from holdfast.database.postgres import pool
 from holdfast.testing import PostgresServer, temporary_postgres
 from holdfast.testing.postgres import URL_VARIABLE
@@ -35,6 +35,11 @@ class Primary:
         """Have every COMMIT wait for a standby that is not there; once it is started again, that is sure."""
         self._ask("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         self._server.restart()
+
+    def begin_to_want_standby_at_once(self) -> None:
+        """Do the same for every COMMIT that begins from now on, without a restart."""
+        self._ask("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        self._ask("SELECT pg_reload_conf()")
 
     def want_none(self) -> None:
         """Let all go on that wait for it."""
@@ -117,6 +122,37 @@ async def test_a_repeated_start_is_not_acknowledged_before_the_standby_has_it(pr
         await starting
     hf.sync.close()
     assert primary.inputs().count('{"name":"Bob"}') == 1
+
+
+async def test_a_completion_that_is_in_doubt_is_not_taken_for_done_before_the_standby_has_it(primary: Primary) -> None:
+    """A11, for the other COMMIT that matters: that of a handler's own writes."""
+    hf = Holdfast(primary.url, deadline_seconds=60)
+    inside, may_end, is_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @hf.task
+    async def sits(ctx: Context) -> None:
+        async with ctx.complete():
+            inside.set()
+            await may_end.wait()
+        is_done.set()
+
+    hf.sync.migrate()
+    async with hf, hf.worker():
+        chain = await hf.start(sits())
+        await inside.wait()
+        primary.begin_to_want_standby_at_once()
+        may_end.set()
+        await until(lambda: bool(primary.waiting()), "the COMMIT of the block waits for the standby")
+        first = primary.waiting()
+
+        primary.terminate(first)
+
+        await until(lambda: bool(primary.waiting() - first), "whoever looks what became of it waits, too")
+        assert not is_done.is_set()
+        primary.want_none()
+        await is_done.wait()
+        await chain.result(timeout=20)
+    hf.sync.close()
 
 
 async def test_a_full_server_has_room_again_when_idle_programs_have_closed_theirs(
