@@ -289,6 +289,32 @@ async def _(hf: Holdfast) -> Any:
     return await hf.start(greet(name="Ada"), dealy=60)  # type: ignore[call-arg]
 
 
+@CALLING(155, "job_id= of RQ", "'job_id'", "did you mean id?")
+async def _(hf: Holdfast) -> Any:
+    return await hf.start(greet(name="Ada"), job_id="7")  # type: ignore[call-arg]
+
+
+@CALLING(156, "retry= of RQ", "'retry'", "attempts=4")
+async def _(hf: Holdfast) -> Any:
+    return await hf.start(greet(name="Ada"), retry=3)  # type: ignore[call-arg]
+
+
+@CALLING(157, "a function without @hf.task was called", "got 5", "put `@hf.task` above the function")
+async def _(hf: Holdfast) -> Any:
+    return await hf.start(5)  # type: ignore[arg-type]
+
+
+@CALLING(158, "a word for a time", "run_at", "'tomorrow'", "datetime.now(UTC)", errors=InvalidInput,
+         never_says=("tzinfo",))  # fmt: skip
+async def _(hf: Holdfast) -> Any:
+    return await hf.start(greet(name="Ada"), run_at="tomorrow")  # type: ignore[arg-type]
+
+
+@CALLING(159, "a text for seconds", "delay", "'60'", "write delay=60", errors=InvalidInput)
+async def _(hf: Holdfast) -> Any:
+    return await hf.start(greet(name="Ada"), delay="60")  # type: ignore[arg-type]
+
+
 @CALLING(28, "countdown= of Celery", "'countdown'", "delay=60", "run_at=")
 async def _(hf: Holdfast) -> Any:
     return await hf.start(greet(name="Ada"), countdown=60)  # type: ignore[call-arg]
@@ -740,6 +766,16 @@ def _(hf: Holdfast) -> Any:
 @DEFINING(109, "no slots", "concurrency", "1", "got 0", errors=InvalidSettings)
 def _(hf: Holdfast) -> Any:
     hf.worker(concurrency=0)
+
+
+@DEFINING(160, "acks_late= of Celery", "'acks_late'", "leave it out", never_says=("did you mean",))
+def _(hf: Holdfast) -> Any:
+    hf.task(acks_late=True)  # type: ignore[call-overload]
+
+
+@DEFINING(161, "time_limit= of Celery", "'time_limit'", "did you mean timeout?")
+def _(hf: Holdfast) -> Any:
+    hf.task(time_limit=60)  # type: ignore[call-overload]
 
 
 @DEFINING(147, "Retry(max=3)", "Retry() has no option 'max'", "attempts=4", "first, jitter")

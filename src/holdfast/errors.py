@@ -562,9 +562,10 @@ class WaitTimeout(NoResult):
 def _worker_advice(left: Sequence[OpenJob], served: Sequence[str]) -> str:
     if not left:
         return ""
-    if not served:
-        return "start a worker with `holdfast worker APP`; "
     task, queue = left[0].task, left[0].queue
+    if not served:
+        also = "" if queue == "default" else f" (with `--queues {queue}`, if no task of APP names that queue)"
+        return f"start a worker on this database with `holdfast worker APP`{also}; "
     if queue in served:
         return f"import the module of task {task!r} in the application of that worker, or correct the name; "
     near = did_you_mean(queue, served, "'").removeprefix("; ")

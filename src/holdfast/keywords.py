@@ -20,13 +20,18 @@ TRIES = {
 }
 WAIT = {"first": "did you mean first? first=10 waits 10 s before the second run, and backoff= says how that grows"}
 CONTEXT = {"run_in": "leave it out, and give the function a first parameter `ctx: Context`"}
+LIMIT = {"timeout": "did you mean timeout?"}
+OWN_ID = {"id": "did you mean id?"}
 OTHER_NAMES: dict[str, dict[str, str]] = {
+    "acks_late": {"retry": "leave it out: a job ends after its handler, and runs again if its worker dies"},
+    "autoretry_for": {"retry": "leave it out: every error is retried; write retry=Retry(retry_on=…) for only some"},
     "bind": CONTEXT,
     "countdown": LATER,
     "depends_on": {"blockers": "did you mean blockers? Write blockers=[chain]"},
     "eta": LATER,
     "interval": WAIT,
-    "job_timeout": {"timeout": "did you mean timeout?"},
+    "job_id": OWN_ID,
+    "job_timeout": LIMIT,
     "lock": {"lane": "did you mean lane? Jobs of one lane run one at a time, in order"},
     "max": TRIES,
     "max_attempts": TRIES,
@@ -34,6 +39,11 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
     "pass_context": CONTEXT,
     "queueing_lock": {"unique": "did you mean unique? The key is held until the chain ends"},
     "retries": TRIES,
+    "retry": {"attempts": "write attempts=4 for this job; its task has the rest, retry=Retry(…)"},
+    "retry_backoff": {"retry": "write retry=Retry(first=10, factor=2): the delay doubles"},
+    "soft_time_limit": LIMIT,
+    "task_id": OWN_ID,
+    "time_limit": LIMIT,
     "wait": WAIT,
 }
 """What other libraries call an option, and what to write here, where there is an option of that name."""

@@ -28,6 +28,11 @@ EVENTS: dict[str, LogEvent] = {
     "job_failed": LogEvent(
         ERROR, "Job %(job)s (task %(task)s) failed for good in attempt %(attempt)s (%(reason)s): %(error)s"
     ),
+    "webhook_failed": LogEvent(
+        ERROR,
+        "The webhook %(job)s, which tells %(receiver)s of %(told)s of job %(about)s, failed for good in attempt "
+        "%(attempt)s (%(reason)s): %(error)s; `holdfast webhooks redeliver %(job)s` sends it again",
+    ),
     "job_paused": LogEvent(
         WARNING, "Job %(job)s (task %(task)s) is paused after attempt %(attempt)s until somebody resumes it: %(reason)s"
     ),
@@ -217,6 +222,11 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "hints_again": LogEvent(WARNING, "Notifications of PostgreSQL arrive again, after %(failures)s failures"),
     "sqlite_opened": LogEvent(INFO, "Opened the database file %(path)s with SQLite %(version)s"),
+    "sqlite_created": LogEvent(
+        INFO,
+        "Created the database file %(path)s with SQLite %(version)s, because there was none; if your jobs are in "
+        "another file, give its absolute path",
+    ),
     "sqlite_log_too_long": LogEvent(
         WARNING,
         "The write-ahead log %(path)s has grown to %(bytes)s bytes because a transaction that reads stays open; end "

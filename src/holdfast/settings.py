@@ -47,7 +47,7 @@ def address_complaint(database: str) -> str | None:
     """Say what is wrong with an address that is neither PostgreSQL's nor the path of a file."""
     if database.startswith((":memory:", "file:")):
         return f'{database!r} cannot be shared between threads and processes; give the path of a file, e.g. "jobs.db"'
-    if begin := re.match(r"postgres(?:ql)?:/?(?!/)", database):
+    if begin := re.match(r"postgres(?:ql)?(?::/?(?!/)|//)", database):
         meant = masked(f"postgresql://{database[begin.end() :]}")
         return f"{begin[0]!r} does not begin an address of PostgreSQL; did you mean {meant!r}?"
     if re.search(r"\b(host|dbname|user|password)=", database):
@@ -75,7 +75,8 @@ class Settings(BaseModel):
 
     database: str = Field(
         default="",  # there is none: whoever makes a store of it refuses, see `require_database`
-        description="Required: the path of a SQLite file, or a postgresql:// address.",
+        description="Required: the path of a SQLite file, or a postgresql:// address. A relative path belongs to the "
+        "directory in which the process was started.",
         repr=False,  # it may hold a password
     )
     schema_name: str = Field(
@@ -95,7 +96,8 @@ class Settings(BaseModel):
     )
     pool_size: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=8,
-        description="PostgreSQL: how many connections each face may open, and as many again for blocks of handlers.",
+        description="PostgreSQL: how many connections `hf` and `hf.sync` may each open, and as many again for blocks "
+        "of handlers.",
     )
     transaction_pooler: bool = Field(
         default=False,

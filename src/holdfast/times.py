@@ -19,9 +19,8 @@ def milliseconds_of(value: object, name: str, instead: str = "use datetime.now(U
     """
     option = name.rpartition(".")[2]
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidInput(
-            f"{option} must be a timezone-aware datetime, {got(value)}; add a tzinfo, or {instead}", name
-        )
+        first = "add a tzinfo" if isinstance(value, datetime) else "give a datetime, e.g. datetime.now(UTC)"
+        raise InvalidInput(f"{option} must be a timezone-aware datetime, {got(value)}; {first}, or {instead}", name)
     if value >= LATEST:
         raise InvalidInput(
             f"{option} must be before the year {LATEST.year}, got {value}; to hold a job back until somebody resumes "

@@ -189,12 +189,13 @@ def test_opening_tells_the_version_of_sqlite_once(tmp_path: Path, caplog: pytest
     caplog.set_level("INFO", "holdfast")
     store = SqliteStore(tmp_path / "jobs.db")
 
-    store.open_sync()
-    store.open_sync()
-    store.close_sync()
+    for _ in range(2):
+        store.open_sync()
+        store.open_sync()
+        store.close_sync()
 
-    told = named(caplog, "sqlite_opened")
-    assert [each.__dict__["version"] for each in told] == [sqlite3.sqlite_version]
+    for event in ("sqlite_created", "sqlite_opened"):
+        assert [vars(each)["version"] for each in named(caplog, event)] == [sqlite3.sqlite_version]
 
 
 def test_two_threads_that_open_at_once_both_get_a_store_that_works(tmp_path: Path) -> None:
@@ -332,6 +333,7 @@ def test_a_callers_stale_view_is_told_to_begin_immediate(store: SqliteStore, tmp
         ("postgresql+psycopg://ada:secret@host/app", r"write 'postgresql://ada:\*\*\*@host/app', or pass the engine"),
         ("sqlite:////srv/jobs.db", r'give the path alone: Holdfast\("/srv/jobs.db"\)'),
         ("host=db dbname=app password=secret", "write postgresql://user:password@host:port/name"),
+        ("postgresql//ada:secret@host/app", r"did you mean 'postgresql://ada:\*\*\*@host/app'\?"),
         ("postgres:/ada:secret@host/app", r"did you mean 'postgresql://ada:\*\*\*@host/app'\?"),
         ("mysql://ada:secret@host/app", "does not support mysql; give the path of a SQLite file"),
     ],

@@ -22,7 +22,7 @@ from holdfast.webhooks.posting import Poster
 from holdfast.worker.upkeep.reaper import Upkeep
 from holdfast.worker.webhook_task import NotDelivered, Refused, _Sender, make_delivery
 from tests.support.conditions import until
-from tests.support.log_lines import lines
+from tests.support.log_lines import lines, named
 from tests.webhooks.post_office import SECRET, PostOffice, said
 from tests.webhooks.receivers import Received, answers, hangs, receiver
 
@@ -148,11 +148,13 @@ async def test_another_answer_is_final(office: Office, status: int) -> None:
     assert [name for name, _ in await post.facts(chain.id)][-1] == "job:webhook:failed"
 
 
-async def test_a_receiver_that_is_gone_is_told_no_more(office: Office) -> None:
+async def test_a_receiver_that_is_gone_is_told_no_more_and_the_log_says_who_and_of_what(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
     post = await office()
     async with receiver(answers(410)) as server, post.hf.worker():
         subscription = await post.hf.webhooks.subscribe(server.url)
-        await post.hf.start(post.greet())
+        chain = await post.hf.start(post.greet())
         (delivery,) = await post.until_ended(1)
         await (await post.hf.start(post.greet())).result(timeout=10)
         found = await post.hf.webhooks.get(subscription)
@@ -160,6 +162,9 @@ async def test_a_receiver_that_is_gone_is_told_no_more(office: Office) -> None:
     assert (delivery.reason, delivery.attempts) == ("gone", 1)
     assert not found.is_enabled
     assert len(server.received) == len(await post.deliveries()) == 1
+    (line,) = named(caplog, "webhook_failed")
+    assert f"{delivery.id}, which tells 127.0.0.1 of job:completed of job {chain.id}, failed for good" in line.message
+    assert f"holdfast webhooks redeliver {delivery.id}" in line.message
 
 
 @pytest.mark.parametrize("status", [429, 503])

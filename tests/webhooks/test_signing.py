@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 from datetime import UTC, datetime
+from email.message import Message
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from holdfast.errors import InvalidSignature
+from holdfast.errors import InvalidSignature, Misuse
 from holdfast.settings import secret_key
 from holdfast.webhooks import new_secret, sign, verify_webhook
 
@@ -53,6 +54,19 @@ def test_the_compatible_header_is_the_hexadecimal_hmac_of_the_body_alone() -> No
 
 
 # another library as the judge
+
+
+def test_headers_are_taken_as_servers_have_them_and_other_things_are_refused() -> None:
+    message = Message()  # what `http.server` has: it has items() and gives its names alone when it is iterated
+    for name, value in signed().items():
+        message[name.title()] = value
+    pairs = [(name.encode(), value.encode()) for name, value in signed().items()]
+
+    for headers in (signed(), message, pairs):
+        assert verify_webhook(BODY, headers, SECRET, now=AT) == json.loads(BODY)
+    for wrong in (5, ["webhook-id"], None):
+        with pytest.raises(Misuse, match="headers must be a mapping, or pairs"):
+            verify_webhook(BODY, wrong, SECRET, now=AT)
 
 
 @given(body=some.text(), webhook_id=some.uuids().map(str))

@@ -232,7 +232,7 @@ async def test_a_worker_without_a_beat_for_minutes_serves_nothing(way: Way, monk
     monkeypatch.setattr(workers, "ALIVE_MS", -1)  # as if the beat were older
     chain = await way.face.start(greet(name="Ada"))
 
-    with pytest.raises(WaitTimeout, match="start a worker with `holdfast worker APP`") as caught:
+    with pytest.raises(WaitTimeout, match="start a worker on this database with `holdfast worker APP`") as caught:
         await result(way, chain, 0)
 
     assert (caught.value.served, caught.value.jobs[0].is_served) == ((), False)

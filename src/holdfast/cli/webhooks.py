@@ -294,4 +294,5 @@ def delivery_line(each: dict[str, Any]) -> str:
     came = (each["answer"] or {}).get("status") or (each["error"] or {}).get("message") or ""
     again = f", again at {each['next_at']}" if each["next_at"] and each["attempts"] else ""
     head = f"{each['id']} {each['event']} of {each['job']} to {each['url']}: {each['status']}"
-    return f"{head} after {each['attempts']} tries{f' ({came})' if came else ''}{again}"
+    tries = f"{each['attempts']} {'try' if each['attempts'] == 1 else 'tries'}"
+    return f"{head} after {tries}{f' ({came})' if came else ''}{again}"

@@ -70,7 +70,10 @@ def _instead(given: object, arguments: str) -> str:
             f"a call, but got the function {name}, which is not a task; put `@hf.task` above it and write "
             f"`await hf.start({name}({arguments or '…'}))`"
         )
-    return f"a call, but {got(given)}; call a task: `await hf.start(task(argument=…))`"
+    return (
+        f"a call, but {got(given)}; put `@hf.task` above the function, without which a call runs it, and write "
+        "`await hf.start(function(argument=…))`"
+    )
 
 
 def no_attribute(owner: object, name: str) -> AttributeError:

@@ -216,7 +216,9 @@ async def redeliver(tx: Tx, delivery_id: UUID, new_id: UUID, said: dict[str, str
     row = await _one(tx, delivery_id)
     _, target, event, subscription, id_, status, *_ = row
     if status not in TERMINAL:
-        raise StatusConflict(delivery_id, status, "be delivered again", TERMINAL, "trigger() has it tried now")
+        raise StatusConflict(
+            delivery_id, status, "be delivered again", TERMINAL, f"hf.trigger({str(delivery_id)!r}) tries it now"
+        )
     given: dict[str, Any] = json.loads(row[11])
     parcel = DeliveryInput(**(given | {"message": given.get("message") or id_, "at": await reads.now_ms(tx)}))
     inserted = await rows.insert(tx, [parcel.start(new_id)])

@@ -150,9 +150,9 @@ def import_app(path: str) -> Holdfast:
     from holdfast.errors import Misuse
 
     module_name, colon, attribute = path.partition(":")
-    if path.endswith(".py") or "/" in module_name:
-        meant = path.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".")
-        raise Misuse(f"{path!r} is a file, not an import path; write `holdfast worker {meant}:hf`")
+    if module_name.endswith(".py") or "/" in module_name:
+        meant = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise Misuse(f"{path!r} is a file, not an import path; write `holdfast worker {meant}:{attribute or 'hf'}`")
     if not colon or not module_name or not attribute:
         raise Misuse(
             f"{path!r} is not the import path of an object: write module, colon, name, e.g. "

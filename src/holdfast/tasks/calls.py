@@ -253,7 +253,8 @@ def _check_milliseconds(option: str, value: object) -> int:
     if not is_number or not 0 <= cast("float", seconds) <= LONGEST.total_seconds():
         negative = is_number and cast("float", seconds) < 0
         limits = "must not be negative" if negative else "must be seconds or a timedelta, up to 100 years"
-        raise InvalidInput(f"{option} {limits}, {got(value)}; leave it out to run the job now", f"options.{option}")
+        instead = "leave it out to run the job now" if is_number else f"write {option}=60 for a minute"
+        raise InvalidInput(f"{option} {limits}, {got(value)}; {instead}", f"options.{option}")
     return math.ceil(cast("float", seconds) * 1000)
 
 

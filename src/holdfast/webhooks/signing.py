@@ -20,7 +20,7 @@ import secrets as system
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from holdfast.errors import InvalidSignature
+from holdfast.errors import InvalidSignature, Misuse, got
 from holdfast.runtime import wall_ms
 from holdfast.signing_keys import SECRET_PREFIX, secret_key
 
@@ -32,7 +32,7 @@ COMPATIBLE = "X-JobQueue-Signature"
 WHOLE_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
-"""The headers of a request, as a mapping of texts, or as the pairs that ASGI has."""
+"""The headers of a request: a mapping of texts, anything else that has `items()`, or the pairs that ASGI has."""
 
 
 def new_secret() -> str:
@@ -98,12 +98,15 @@ def verify_webhook(
 
 
 def _read(headers: Headers) -> dict[str, str]:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return {_text(name).lower(): _text(value) for name, value in pairs}
+    pairs = headers if (items := getattr(headers, "items", None)) is None else items()
+    try:
+        return {_text(name).lower(): _text(value) for name, value in pairs}
+    except (TypeError, ValueError):
+        raise Misuse(f"headers must be a mapping, or pairs of a name and a value, but {got(headers)}") from None
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 def _header(headers: Mapping[str, str], name: str) -> str:

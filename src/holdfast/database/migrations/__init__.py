@@ -180,8 +180,10 @@ async def check(tx: Tx, database: Database) -> None:
 def judge(found: SchemaVersion, code: int) -> None:
     """Raise `NotMigrated` unless code number *code* suits a database that stands at *found*."""
     if found.schema < code:
+        what = f"schema {found.schema}, and this release needs {code}"
         raise NotMigrated(
-            f"the database is at schema {found.schema} and this release needs {code}; run `holdfast migrate`",
+            f"the database {f'is at {what}' if found.schema else f'has no Holdfast tables yet ({what})'}; run "
+            "`holdfast migrate` on it, or call hf.migrate()",
             found=found.schema,
             needed=code,
         )

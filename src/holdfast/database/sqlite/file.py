@@ -48,14 +48,15 @@ class DatabaseFile:
         self._beside: dict[str, tuple[int, int] | None] = {}
         self._is_torn = False
 
-    def prepare(self) -> None:
-        """Create the file if there is none, and raise unless it can serve as a database here."""
+    def prepare(self) -> bool:
+        """Create the file if there is none, and raise unless it can serve as a database here; tell if it is new."""
         require_sqlite(sqlite3.sqlite_version_info)
         require_place(self.path)
-        _create(self.path)
+        is_new = _create(self.path)
         require_rights(self.path)
         self._identity = identity(self.path)
         self._beside, self._is_torn = {}, False
+        return is_new
 
     def check(self) -> None:
         """Raise if the file is no longer the one that was opened: what is written to that goes nowhere."""
@@ -203,17 +204,18 @@ def identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _create(path: str) -> None:
-    """Create the file for its owner alone; one that exists is the user's, and keeps its mode.
+def _create(path: str) -> bool:
+    """Create the file for its owner alone; one that exists is the user's, and keeps its mode. Tell if it is new.
 
     It is never opened otherwise but by SQLite, whose locks closing it would take away.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        return
+        return False
     except OSError as error:
         raise Unavailable(f"cannot create {path} ({error.strerror}); let this user write to its directory") from error
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,10 +129,13 @@ class SqliteStore:
         try:
             if state.is_open:
                 return []
-            self._file.prepare()
+            is_new = self._file.prepare()
             taken = self._bring_up_to_date(state)
             state.is_open = True
-            say(logger, "sqlite_opened", path=self._file.path, version=sqlite3.sqlite_version)
+            if is_new:
+                say(logger, "sqlite_created", path=self._file.path, version=sqlite3.sqlite_version)
+            else:
+                say(logger, "sqlite_opened", path=self._file.path, version=sqlite3.sqlite_version)
             return taken
         finally:
             state.opening.release()

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from holdfast.logging import StoredTraceback, say
-from holdfast.models import INTERNAL_QUEUE
+from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.outcomes import MESSAGE_LENGTH, Kind, Outcome
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.store.jobs.reaping import TakenBack
+from holdfast.unreadable import object_of
 from holdfast.worker.attempts.aborts import AbortReason
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,11 @@ def log_failure(job: Claimed, outcome: Outcome, error: BaseException | None = No
             # a receiver that is away is nobody's bug: a webhook has its history, and is logged when it is given up
             level = logging.DEBUG if job.queue == INTERNAL_QUEUE else logging.WARNING
             say(logger, "attempt_failed", level=level, trace=trace if job.used <= 1 else None, **facts)
+        case Kind.FAIL if job.task == DELIVER:
+            given = object_of(job.input)
+            host = urlsplit(str(given.get("url", ""))).hostname  # the path may hold what only the receiver may know
+            facts |= {"error": in_short(written), "reason": outcome.reason}
+            say(logger, "webhook_failed", **facts, receiver=host, told=given.get("event"), about=given.get("target"))
         case Kind.FAIL:
             say(logger, "job_failed", trace=trace, **facts, error=in_short(written), reason=outcome.reason)
         case Kind.PAUSE if outcome.reason not in ON_REQUEST:
