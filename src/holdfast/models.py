@@ -232,7 +232,7 @@ class Phase:
     finished_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Job:
     """One durable request to run a task, as it was when it was read."""
 
@@ -287,6 +287,10 @@ class Job:
         """How it ended, also once it is stale; None while it has not."""
         return self.status if self.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED) else None
 
+    def __repr__(self) -> str:  # without what it was given, which may be long and private
+        failed = f", {self.error.get('type')}" if isinstance(self.error, dict) else ""
+        return f"<Job {self.id} {self.task} {self.state}, attempt {self.attempt}{failed}>"
+
 
 class EventFacts(TypedDict, total=False):
     """What an event itself says; docs/reference/events.md has the words of each. A newer release may write others."""
@@ -340,7 +344,7 @@ class RunningJob:
     """When the attempt before this one began; None in the first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Event:
     """A recorded fact about a job, a lane or a queue, as it was read from the log."""
 
@@ -367,8 +371,12 @@ class Event:
     """The queue that was paused or resumed; only for these."""
     _written: bytes | None = field(default=None, init=False, repr=False, compare=False)  # by the first stream, for all
 
+    def __repr__(self) -> str:
+        about = self.job or self.deleted_job_id or self.lane or self.queue
+        return f"<{type(self).__name__} {self.name} of {about}>"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JobEvent(Event):
     """A recorded fact about a job that exists."""
 

@@ -25,6 +25,7 @@ from holdfast import (
 from holdfast.models import ChainFilter, JobFilter
 from holdfast.store import reads
 from holdfast.store.reads import Paging
+from tests.store.engine import FAIL, run
 from tests.support.factories import (
     HOUR_MS,
     TASKS,
@@ -584,3 +585,14 @@ async def test_a_limit_that_is_no_number_is_refused(way: Way, limit: Any) -> Non
 async def test_a_cursor_that_is_no_text_is_refused(way: Way) -> None:
     with pytest.raises(UsageError, match="next_cursor"):
         await way.face.list_jobs(cursor=7)
+
+
+async def test_a_job_and_its_events_are_printed_in_short_and_without_what_they_were_given(way: Way) -> None:
+    chain = await way.face.start(greet(name="hush"))
+    await run(way, FAIL)
+
+    job, timeline = await way.face.get_job(chain.id), await way.face.timeline(chain.id)
+
+    assert repr(job) == f"<Job {chain.id} greet failed, attempt 1, {job.error['type']}>"
+    assert repr(timeline[0]) == f"<JobEvent job:enqueued of {job!r}>"
+    assert "hush" not in repr([job, timeline])

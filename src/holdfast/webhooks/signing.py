@@ -98,7 +98,8 @@ def verify_webhook(
 
 
 def _read(headers: Headers) -> dict[str, str]:
-    pairs = headers if (items := getattr(headers, "items", None)) is None else items()
+    # a request's headers need not be a `Mapping`: those of `http.server` are a message, which has `items` as well
+    pairs: Iterable[tuple[Any, Any]] = headers.items() if hasattr(headers, "items") else headers
     try:
         return {_text(name).lower(): _text(value) for name, value in pairs}
     except (TypeError, ValueError):
