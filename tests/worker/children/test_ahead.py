@@ -29,11 +29,17 @@ BEHIND = 12
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
+def stack(request: pytest.FixtureRequest) -> str:
+    """Name the database; by default a test has its turn on one of them (`tests/support/turns.py`)."""
+    return str(request.param)
+
+
+@pytest.fixture
 async def hf(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Holdfast]:
     """The application on each database, whose worker takes every job for a short one."""
-    if request.param == "postgres":
+    if stack == "postgres":
         monkeypatch.setenv("HOLDFAST_DATABASE", request.getfixturevalue("empty_url"))
         monkeypatch.setenv("HOLDFAST_SCHEMA_NAME", SCHEMA)
     else:
