@@ -63,7 +63,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     async def insert_twice(tx: Tx, steps: Any, *args: Any) -> list[events.NewEvent]:
         facts = await insert(tx, steps, *args)
         others = [replace(each.next, start=each.next.start._replace(id=WORLD[0].new_id())) for each in steps]
-        seconds = [replace(each, next=other, place=None) for each, other in zip(steps, others, strict=True)]
+        seconds = [each._replace(next=other, place=None) for each, other in zip(steps, others, strict=True)]
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(continuations, "INSERT", sql.replace("chain_index + 1", "chain_index + 2"))
             return facts + await insert(tx, seconds, *args)
