@@ -271,6 +271,22 @@ async def test_now_has_not_expired_when_everything_was_removed(way: Way) -> None
     assert await reader.names() == ["job:enqueued"]
 
 
+async def test_now_has_not_expired_where_nobody_knows_who_removed_what_was_there(way: Way) -> None:
+    """A dump that was restored names a transaction of another server, and older releases named none."""
+    await way.call(events.append, [NewEvent(0, "lane:paused", facts='{"lane":"a"}')])
+    await way.call(forget_events)
+    await way.call(forget_who_removed)
+
+    reader = await LogReader.from_now(way)
+    await way.face.start(greet(name="Ada"))
+
+    assert await reader.names() == ["job:enqueued"]
+
+
+async def forget_who_removed(tx: Tx) -> None:
+    await tx.execute("DELETE FROM holdfast_meta WHERE key = :key", key=pruning.TRIMMED_BY)
+
+
 async def forget_events(tx: Tx) -> None:
     """Remove what is of no job, as retention does it when it is old."""
     await tx.execute("UPDATE holdfast_event SET at = at - 1000")

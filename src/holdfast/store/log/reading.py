@@ -77,8 +77,8 @@ class Head(NamedTuple):
         Whoever sees what a transaction has written knows that its COMMIT is on disk. One that was rolled back may
         be known to the server's memory only, and after a crash its number is given again.
         """
-        known = [self.newest, None if self.trimmed_by is None else int(self.trimmed_by)]
-        return 1 + max((each for each in known if each is not None and visible.has_seen(each)), default=0)
+        known = [int(each) for each in (self.newest, self.trimmed, self.trimmed_by) if each is not None]
+        return 1 + max(filter(visible.has_seen, known), default=0)
 
     @property
     def origin(self) -> str:
