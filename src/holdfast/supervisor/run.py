@@ -114,8 +114,8 @@ class _Service:
         _leave(code)
 
     async def _drain(self, worker: Worker) -> None:
+        worker.drain()  # first: whoever is told that it stops asks how it is, and should not hear that it works
         self._heartbeat.stop()
-        worker.drain()
         if await worker.has_ended(self._grace):
             self._code = NOT_WRITTEN if worker.has_unwritten else 0
             return
