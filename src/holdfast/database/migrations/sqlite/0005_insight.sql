@@ -1,0 +1,42 @@
+-- oldest_code: 4
+-- Journals, figures, and an index for what needs a person. Code of step 4 does no harm here: it writes none of these.
+
+-- failed and paused jobs, for lists and the inbox; those that halt a lane (head = 1) stand together. A job that succeeds
+-- never enters it
+CREATE INDEX holdfast_job_stuck ON "holdfast_job" (head, seq)
+    WHERE status IN ('failed', 'paused') AND stale_at IS NULL;
+
+-- what a handler writes down under its token, in order; it outlives attempts, and goes with its job or by its own age.
+-- total: the bytes of all bodies up to this one, so that the limit of a job needs no sum
+CREATE TABLE holdfast_journal (
+    job bigint NOT NULL,
+    number bigint NOT NULL,
+    attempt bigint NOT NULL,
+    kind text NOT NULL,
+    at bigint NOT NULL,
+    body text NOT NULL,
+    total bigint NOT NULL,
+    PRIMARY KEY (job, number)
+);
+CREATE INDEX holdfast_journal_at ON "holdfast_journal" (at);
+
+-- width: the seconds of an interval that begins at "at"; 0: since the beginning. source: who counts, '' once it is
+-- folded, 'gauge' for a sample of how things stand, which only these rows have in "gauge"
+CREATE TABLE holdfast_tally (
+    width bigint NOT NULL,
+    at bigint NOT NULL,
+    queue text NOT NULL,
+    task text NOT NULL,
+    source text NOT NULL,
+    started bigint NOT NULL DEFAULT 0,
+    completed bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    retried bigint NOT NULL DEFAULT 0,
+    lost bigint NOT NULL DEFAULT 0,
+    paused bigint NOT NULL DEFAULT 0,
+    cancelled bigint NOT NULL DEFAULT 0,
+    wait text,
+    run text,
+    gauge text,
+    PRIMARY KEY (width, at, queue, task, source)
+);
