@@ -296,14 +296,21 @@ class Holdfast:
         return await self._verbs.delete_many(await self._runner(connection), chains, cascade)
 
     async def cancel(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> CancelAnswer:
         """Cancel a job: at once if it does not run, by request if it does.
 
         A completed or cancelled job stays as it is, and the answer says so. Once a request is committed, the running
-        attempt can no longer complete the job. The job's history keeps *by* and *why*.
+        attempt can no longer complete the job. The job's history keeps *by* and *why*. With *if_state*, the `state_tag`
+        of the job as you have read it, this verb and the others raise `StateConflict` if the job has changed since.
         """
-        return (await self.cancel_many(only_one(job, "cancel"), by=by, why=why, connection=connection))[0]
+        return (await self.cancel_many(only_one(job, "cancel", if_state), by=by, why=why, connection=connection))[0]
 
     async def cancel_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -312,14 +319,20 @@ class Holdfast:
         return await self._verbs.cancel(await self._runner(connection), jobs, asked_by(by, why))
 
     async def pause(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> PauseAnswer:
         """Pause a job until it is resumed: at once if it waits, by request if it runs.
 
         A job in a lane keeps its place, and halts the lane when its turn comes. Raises `StatusConflict` for a job that
         is already paused or has ended.
         """
-        return (await self.pause_many(only_one(job, "pause"), by=by, why=why, connection=connection))[0]
+        return (await self.pause_many(only_one(job, "pause", if_state), by=by, why=why, connection=connection))[0]
 
     async def pause_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -328,13 +341,19 @@ class Holdfast:
         return await self._verbs.pause(await self._runner(connection), jobs, asked_by(by, why))
 
     async def resume(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Job:
         """Resume a paused job; it keeps its place and its used attempts.
 
         Raises `StatusConflict` for a job that is not paused.
         """
-        return (await self.resume_many(only_one(job, "resume"), by=by, why=why, connection=connection))[0]
+        return (await self.resume_many(only_one(job, "resume", if_state), by=by, why=why, connection=connection))[0]
 
     async def resume_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -343,14 +362,20 @@ class Holdfast:
         return await self._verbs.resume(await self._runner(connection), jobs, asked_by(by, why))
 
     async def retry(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Job:
         """Run a failed or cancelled job again, with a new budget of attempts.
 
         Jobs that failed because this job failed are blocked again. Raises `StatusConflict`, and `UniqueConflict` if
         another chain holds its key now.
         """
-        return (await self.retry_many(only_one(job, "retry"), by=by, why=why, connection=connection))[0]
+        return (await self.retry_many(only_one(job, "retry", if_state), by=by, why=why, connection=connection))[0]
 
     async def retry_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -366,6 +391,7 @@ class Holdfast:
         after: float | timedelta | None = None,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job:
         """Reschedule a pending job: *at* a timezone-aware datetime, or *after* seconds or a timedelta.
@@ -374,7 +400,7 @@ class Holdfast:
         """
         return (
             await self.reschedule_many(
-                only_one(job, "reschedule"), at=at, after=after, by=by, why=why, connection=connection
+                only_one(job, "reschedule", if_state), at=at, after=after, by=by, why=why, connection=connection
             )
         )[0]
 
@@ -393,10 +419,16 @@ class Holdfast:
         return await self._verbs.reschedule(await self._runner(connection), jobs, when, asked)
 
     async def trigger(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Job:
         """Run a pending job now: this ends its delay or its backoff."""
-        return (await self.trigger_many(only_one(job, "trigger"), by=by, why=why, connection=connection))[0]
+        return (await self.trigger_many(only_one(job, "trigger", if_state), by=by, why=why, connection=connection))[0]
 
     async def trigger_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -406,21 +438,41 @@ class Holdfast:
 
     @overload
     async def start_again(
-        self, job: Chain[R], *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Chain[R],
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Chain[R]: ...
     @overload
     async def start_again(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Chain[Any]: ...
     async def start_again(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Chain[Any]:
         """Start a new chain like this one, or like the chain of this job: same task, input, queue, lane and key.
 
         The old chain stays as it is. If a chain still holds the unique key, the call returns that chain, with
         `deduplicated` set.
         """
-        return (await self.start_again_many(only_one(job, "start_again"), by=by, why=why, connection=connection))[0]
+        return (
+            await self.start_again_many(only_one(job, "start_again", if_state), by=by, why=why, connection=connection)
+        )[0]
 
     async def start_again_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -438,6 +490,7 @@ class Holdfast:
         *,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job: ...
     @overload
@@ -449,6 +502,7 @@ class Holdfast:
         *,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job: ...
     async def complete(
@@ -459,6 +513,7 @@ class Holdfast:
         *,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job:
         """Complete the current job of a chain, a job of *task*, with *output* and without a worker.
@@ -466,7 +521,9 @@ class Holdfast:
         Works in every state but completed and cancelled; a running handler is asked to stop. Raises `JobNotFound`,
         `WrongTask`, `StatusConflict` and `InvalidOutput`.
         """
-        return await self._verbs.complete(await self._runner(connection), task, job, output, asked_by(by, why))
+        return await self._verbs.complete(
+            await self._runner(connection), task, job, output, asked_by(by, why), if_state
+        )
 
     def completing(
         self,

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from holdfast.models import Job
 
 SHOWN_LENGTH = 60
 LISTED = 5
@@ -374,6 +377,21 @@ class StatusConflict(Conflict):
         self.status = status
         self.change = change
         self.allowed = tuple(allowed)
+
+
+class StateConflict(Conflict):
+    """The job is no longer in the state that `if_state=` names; *job* is the job as it is now."""
+
+    code = "state_conflict"
+    http_status = 412
+
+    def __init__(self, expected: str, job: Job) -> None:
+        super().__init__(
+            f"job {job.id} has changed: its state_tag is {job.state_tag!r} now, not {shown(expected)}; look at it "
+            "again (error.job), and repeat the call with its new state_tag if you still want it"
+        )
+        self.expected = expected
+        self.job = job
 
 
 class UniqueConflict(Conflict):

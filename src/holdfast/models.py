@@ -281,6 +281,9 @@ class Job:
     phases: tuple[Phase, ...] = ()
     """Its phases, in order: `pending` from its start on, as its task declares them; that of a task that declares none,
     `run`, is there once its handler has said how far it is."""
+    state_tag: str = ""
+    """Its status, attempt, open requests and a checksum, as a text to compare: every move and every edit of its input
+    changes it, progress does not. Verbs take it as `if_state=`."""
 
     @property
     def outcome(self) -> Status | None:

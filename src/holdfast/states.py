@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
+from zlib import crc32
 
 
 class Status(StrEnum):
@@ -162,3 +163,18 @@ def shown(
             return State.CONTINUED
         case _:
             return STATES[status]
+
+
+def state_tag(
+    status: str, attempt: int, *, cancelling: bool, pausing: bool, run_at: int, stale: bool, input_: str
+) -> str:
+    """Name the state of a job in a short text: the stored status, the attempt, open requests, and a checksum.
+
+    The checksum is of the time at which it is due, of whether it is stale, and of its input. So every move and every
+    edit gives another tag, and neither progress nor a lease does.
+
+    >>> state_tag("running", 3, cancelling=True, pausing=False, run_at=0, stale=False, input_="{}")
+    'running/3/cancelling/dc355d85'
+    """
+    requests = ("/cancelling" if cancelling else "") + ("/pausing" if pausing else "")
+    return f"{status}/{attempt}{requests}/{crc32(f'{run_at} {stale} {input_}'.encode()):08x}"

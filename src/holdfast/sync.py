@@ -239,14 +239,21 @@ class BlockingHoldfast:
         return drive(self._verbs.delete_many(self._runner(connection), chains, cascade))
 
     def cancel(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> CancelAnswer:
         """Cancel a job: at once if it does not run, by request if it does.
 
         A completed or cancelled job stays as it is, and the answer says so. Once a request is committed, the running
-        attempt can no longer complete the job. The job's history keeps *by* and *why*.
+        attempt can no longer complete the job. The job's history keeps *by* and *why*. With *if_state*, the `state_tag`
+        of the job as you have read it, this verb and the others raise `StateConflict` if the job has changed since.
         """
-        return self.cancel_many(only_one(job, "cancel"), by=by, why=why, connection=connection)[0]
+        return self.cancel_many(only_one(job, "cancel", if_state), by=by, why=why, connection=connection)[0]
 
     def cancel_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -255,14 +262,20 @@ class BlockingHoldfast:
         return drive(self._verbs.cancel(self._runner(connection), jobs, asked_by(by, why)))
 
     def pause(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> PauseAnswer:
         """Pause a job until it is resumed: at once if it waits, by request if it runs.
 
         A job in a lane keeps its place, and halts the lane when its turn comes. Raises `StatusConflict` for a job that
         is already paused or has ended.
         """
-        return self.pause_many(only_one(job, "pause"), by=by, why=why, connection=connection)[0]
+        return self.pause_many(only_one(job, "pause", if_state), by=by, why=why, connection=connection)[0]
 
     def pause_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -270,12 +283,20 @@ class BlockingHoldfast:
         """Pause jobs as `pause` does, all or none; the answers come in the order of *jobs*."""
         return drive(self._verbs.pause(self._runner(connection), jobs, asked_by(by, why)))
 
-    def resume(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
+    def resume(
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
+    ) -> Job:
         """Resume a paused job; it keeps its place and its used attempts.
 
         Raises `StatusConflict` for a job that is not paused.
         """
-        return self.resume_many(only_one(job, "resume"), by=by, why=why, connection=connection)[0]
+        return self.resume_many(only_one(job, "resume", if_state), by=by, why=why, connection=connection)[0]
 
     def resume_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -283,13 +304,21 @@ class BlockingHoldfast:
         """Resume paused jobs as `resume` does, all or none; return them in the order of *jobs*."""
         return drive(self._verbs.resume(self._runner(connection), jobs, asked_by(by, why)))
 
-    def retry(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
+    def retry(
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
+    ) -> Job:
         """Run a failed or cancelled job again, with a new budget of attempts.
 
         Jobs that failed because this job failed are blocked again. Raises `StatusConflict`, and `UniqueConflict` if
         another chain holds its key now.
         """
-        return self.retry_many(only_one(job, "retry"), by=by, why=why, connection=connection)[0]
+        return self.retry_many(only_one(job, "retry", if_state), by=by, why=why, connection=connection)[0]
 
     def retry_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -305,6 +334,7 @@ class BlockingHoldfast:
         after: float | timedelta | None = None,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job:
         """Reschedule a pending job: *at* a timezone-aware datetime, or *after* seconds or a timedelta.
@@ -312,7 +342,7 @@ class BlockingHoldfast:
         A time in the past means now. Raises `StatusConflict` for a job that is not pending.
         """
         return self.reschedule_many(
-            only_one(job, "reschedule"), at=at, after=after, by=by, why=why, connection=connection
+            only_one(job, "reschedule", if_state), at=at, after=after, by=by, why=why, connection=connection
         )[0]
 
     def reschedule_many(
@@ -329,9 +359,17 @@ class BlockingHoldfast:
         when, asked = when_of(at, after), asked_by(by, why)
         return drive(self._verbs.reschedule(self._runner(connection), jobs, when, asked))
 
-    def trigger(self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None) -> Job:
+    def trigger(
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
+    ) -> Job:
         """Run a pending job now: this ends its delay or its backoff."""
-        return self.trigger_many(only_one(job, "trigger"), by=by, why=why, connection=connection)[0]
+        return self.trigger_many(only_one(job, "trigger", if_state), by=by, why=why, connection=connection)[0]
 
     def trigger_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -341,21 +379,39 @@ class BlockingHoldfast:
 
     @overload
     def start_again(
-        self, job: Chain[R], *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Chain[R],
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Chain[R]: ...
     @overload
     def start_again(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Chain[Any]: ...
     def start_again(
-        self, job: Target, *, by: str | None = None, why: str | None = None, connection: object = None
+        self,
+        job: Target,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
     ) -> Chain[Any]:
         """Start a new chain like this one, or like the chain of this job: same task, input, queue, lane and key.
 
         The old chain stays as it is. If a chain still holds the unique key, the call returns that chain, with
         `deduplicated` set.
         """
-        return self.start_again_many(only_one(job, "start_again"), by=by, why=why, connection=connection)[0]
+        return self.start_again_many(only_one(job, "start_again", if_state), by=by, why=why, connection=connection)[0]
 
     def start_again_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -373,6 +429,7 @@ class BlockingHoldfast:
         *,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job: ...
     @overload
@@ -384,6 +441,7 @@ class BlockingHoldfast:
         *,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job: ...
     def complete(
@@ -394,6 +452,7 @@ class BlockingHoldfast:
         *,
         by: str | None = None,
         why: str | None = None,
+        if_state: str | None = None,
         connection: object = None,
     ) -> Job:
         """Complete the current job of a chain, a job of *task*, with *output* and without a worker.
@@ -401,7 +460,7 @@ class BlockingHoldfast:
         Works in every state but completed and cancelled; a running handler is asked to stop. Raises `JobNotFound`,
         `WrongTask`, `StatusConflict` and `InvalidOutput`.
         """
-        return drive(self._verbs.complete(self._runner(connection), task, job, output, asked_by(by, why)))
+        return drive(self._verbs.complete(self._runner(connection), task, job, output, asked_by(by, why), if_state))
 
     def completing(
         self,

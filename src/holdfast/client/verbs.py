@@ -24,6 +24,7 @@ from holdfast.errors import (
     ChainFailed,
     ChainNotFound,
     InvalidInput,
+    StateConflict,
     StoreError,
     WaitTimeout,
     WrongTask,
@@ -48,7 +49,7 @@ R = TypeVar("R")
 When: TypeAlias = tuple[int, int]
 """A time in milliseconds since 1970, and how long from now it is instead if that is past."""
 
-WORDS_LENGTH = 2_000
+BY_LENGTH, WHY_LENGTH = 200, 500
 
 
 class Verbs:
@@ -158,14 +159,24 @@ class Verbs:
         moved = await self._steer(runner, verb, steering.reschedule, jobs, *when, asked)
         return [self._decoder.job(each) for each in moved]
 
-    async def complete(self, runner: Runner, task: Task[..., Any], target: Target, output: object, asked: Asked) -> Job:
+    async def complete(
+        self,
+        runner: Runner,
+        task: Task[..., Any],
+        target: Target,
+        output: object,
+        asked: Asked,
+        if_state: str | None = None,
+    ) -> Job:
         """Complete a job without a worker."""
         from holdfast.store.jobs import completing  # few programs do
 
         require_task(task, "hf.complete")
         self._refuse_alone(runner, "complete")
         operation = completing.complete if _is_callers(runner) else completing.complete_at_once
-        job = await runner.run(operation, target_id(target), task.names, task.encode_output(output), asked)
+        job_id, text = target_id(target), task.encode_output(output)
+        one = only_one(job_id, "complete", if_state)
+        job = await self._run(runner, one, operation, job_id, task.names, text, asked)
         return self._decoder.job(job)
 
     async def get_blockers(self, runner: Runner, target: Target) -> list[StoredChain[Any]]:
@@ -191,7 +202,7 @@ class Verbs:
         """Start new chains like those of *jobs*."""
         self._refuse_alone(runner, _verb("start_again", jobs))
         wanted = [(each, self._starter.new_id()) for each in _target_ids(jobs)]
-        started = await runner.run(creation.start_again, wanted, asked.said()) if wanted else []
+        started = await self._run(runner, jobs, creation.start_again, wanted, asked.said()) if wanted else []
         return [self._decoder.chain(each) for each in started]
 
     async def _steer(
@@ -209,8 +220,20 @@ class Verbs:
             return []
         self._refuse_alone(runner, _verb(verb, targets))
         if _is_callers(runner):
-            return await runner.run(operation, ids, *args, **kwargs)
-        return await runner.run(steering.at_once, operation, ids, *args, **kwargs)
+            return await self._run(runner, targets, operation, ids, *args, **kwargs)
+        return await self._run(runner, targets, steering.at_once, operation, ids, *args, **kwargs)
+
+    async def _run(
+        self, runner: Runner, targets: object, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run *operation*; if *targets* is one job of which a state is required, only if it is in that state."""
+        if not isinstance(targets, OnlyOne) or targets.if_state is None:
+            return await runner.run(operation, *args, **kwargs)
+        checked = steering.in_state(operation, target_id(targets[0]), targets.if_state)
+        try:
+            return await runner.run(checked, *args, **kwargs)
+        except StateConflict as error:
+            raise StateConflict(error.expected, self._decoder.job(error.job)) from None
 
     def _refuse_alone(self, runner: Runner, verb: str) -> None:
         """Raise if *verb* would write in a transaction of our own where it may not: in a block, or ever."""
@@ -245,14 +268,20 @@ def _timeout(timeout: Seconds | None) -> float | None:
 
 
 class OnlyOne(list[Target]):
-    """What a verb for one job was given, as the verb for many takes it."""
+    """What a verb for one job was given, as the verb for many takes it; *if_state*: its `state_tag` must be this."""
+
+    if_state: str | None = None
 
 
-def only_one(target: Target, verb: str) -> OnlyOne:
+def only_one(target: Target, verb: str, if_state: str | None = None) -> OnlyOne:
     """Take the one job that *verb* is given; refuse several of them with the line to write."""
     if _are_several(target):
         raise InvalidInput(f"hf.{verb}() takes one job, chain or id, but {got(target)}; write hf.{verb}_many([…])")
-    return OnlyOne([target])
+    if not (if_state is None or isinstance(if_state, str)):
+        raise InvalidInput(f"if_state must be the state_tag of a job, {got(if_state)}; write job.state_tag", "if_state")
+    one = OnlyOne([target])
+    one.if_state = if_state
+    return one
 
 
 def _verb(name: str, targets: object) -> str:
@@ -290,13 +319,15 @@ def _is_callers(runner: Runner) -> bool:
 
 def asked_by(by: str | None, why: str | None) -> Asked:
     """Say who asks and why, in texts that can be stored."""
-    return Asked(_words(by, "by"), _words(why, "why"))
+    return Asked(_words(by, "by", BY_LENGTH), _words(why, "why", WHY_LENGTH))
 
 
-def _words(value: object, name: str) -> str | None:
+def _words(value: object, name: str, most: int) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidInput(f"{name} must be a text, {got(value)}; write {name}=str(…)", name)
-    return value and clean_text(value, WORDS_LENGTH)
+    if value and len(value) > most:
+        raise InvalidInput(f"{name} has {len(value):,} characters, and at most {most} are kept; make it shorter", name)
+    return value and clean_text(value, 6 * most)  # each may become an escape of six
 
 
 def when_of(at: datetime | None, after: float | timedelta | None) -> When:

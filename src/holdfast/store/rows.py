@@ -19,7 +19,7 @@ from uuid import UUID
 from holdfast.database.tx import Row, Tx
 from holdfast.errors import Unreadable
 from holdfast.models import EventName, Job, Phase, Start
-from holdfast.states import TERMINAL, Gate, Status, shown
+from holdfast.states import TERMINAL, Gate, Status, shown, state_tag
 from holdfast.store.phase_rows import BESIDE, BESIDE_WITH_RESULTS, PhaseRow, from_text
 from holdfast.unreadable import CANNOT_READ
 
@@ -162,7 +162,7 @@ class NewEvent(NamedTuple):
     facts: str | None = None
 
 
-STORED = tuple(each.name for each in fields(Job) if each.name not in ("state", "phases"))
+STORED = tuple(each.name for each in fields(Job) if each.name not in ("state", "phases", "state_tag"))
 """The fields of a `Job` that are columns of its row, of the same names."""
 
 STORED_WIDTH = len(STORED)
@@ -218,6 +218,17 @@ def _to_job(row: Row, decode: Decode | None) -> Job:
     values.insert(STATE_AT, state)
     has_ended = STATUSES[status] in TERMINAL
     values.append(tuple(map(to_phase, from_text(phases, has_ended=has_ended))) if phases else ())
+    values.append(
+        state_tag(
+            status,
+            row[ATTEMPT_AT],
+            cancelling=cancel_requested_at is not None,
+            pausing=pause_requested_at is not None,
+            run_at=run_at,
+            stale=stale_at is not None,
+            input_=row[INPUT_AT],
+        )
+    )
     return Job(*values)
 
 
@@ -337,7 +348,7 @@ READ: dict[str, Callable[[Any], object]] = {
 """How a column is read that is not NULL; the others are taken as they are."""
 
 READERS = [(STORED.index(name), read) for name, read in READ.items()]
-ID_AT, CHAIN_ID_AT, TAGS_AT = map(STORED.index, ("id", "chain_id", "tags"))
+ID_AT, CHAIN_ID_AT, TAGS_AT, ATTEMPT_AT = map(STORED.index, ("id", "chain_id", "tags", "attempt"))
 STATE_AT = [each.name for each in fields(Job)].index("state")
 INPUT_AT, OUTPUT_AT = map(STORED.index, ("input", "output"))
 CODED_COLUMNS = itemgetter(STORED.index("task"), INPUT_AT, OUTPUT_AT)

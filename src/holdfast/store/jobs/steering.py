@@ -15,7 +15,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
 from holdfast.database.tx import Operation, Tx
-from holdfast.errors import Busy, JobNotFound, StatusConflict, UniqueConflict
+from holdfast.errors import Busy, JobNotFound, StateConflict, StatusConflict, UniqueConflict
 from holdfast.models import DELIVER, Asked, CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
 from holdfast.store import admission, lanes, phase_rows, reads, task_rows, unique
@@ -101,6 +101,24 @@ async def lock_again(tx: Tx, job: LockedJob) -> LockedJob:
     if not rows:
         raise JobNotFound(job.uuid)
     return to_locked(rows[0])
+
+
+async def require_state(tx: Tx, job_id: UUID, state: str) -> None:
+    """Lock the current job of *job_id*; raise `StateConflict` unless its `state_tag` is *state*."""
+    (locked,) = await lock(tx, [job_id])
+    (job,) = await reads.jobs_by_id(tx, [locked.uuid])
+    if job.state_tag != state:
+        raise StateConflict(state, job)
+
+
+def in_state(verb: Operation[P, R], job_id: UUID, state: str) -> Operation[P, R]:
+    """Make *verb*, which is about the job *job_id*, require its state first, and keep the lock until it is done."""
+
+    async def checked(tx: Tx, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        await require_state(tx, job_id, state)
+        return await verb(tx, *args, **kwargs)
+
+    return checked
 
 
 async def _in_order(tx: Tx, ids: Sequence[UUID], answers: dict[int, R]) -> list[R]:
