@@ -32,7 +32,7 @@ SOURCE = Path(holdfast.__file__).parent
 # from the ground up: a module imports from its own room or a lower one, never from a higher
 ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
-        *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times"),
+        *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
         *("signing_keys", "texts", "version", "log_events", "logging", "keywords"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
@@ -73,12 +73,13 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("admission", "retention"),
         ("jobs",),
         ("phases", "polls"),
+        ("insight",),
     ),
     "tasks": (("calls", "phases", "signatures"), ("task",), ("pipelines",), ("registry",), ("decoder",)),
     "events": (("filters", "follower", "page_cache", "poller"), ("feed",), ("job_watch", "listeners", "sse_stream")),
     "client": (
         ("chain_handle", "list_options", "providers", "waiter", "wrong_calls"),
-        ("starter",),
+        ("insight", "starter"),
         ("engine_parts", "transactions"),
         ("completion",),
         ("outside_completion",),

@@ -79,6 +79,7 @@ from holdfast.version import VERSION
 
 if TYPE_CHECKING:
     from holdfast.client.outside_completion import Completing
+    from holdfast.questions import Ask, DeadLetter, Failure, Halt, PausedJob, Question
     from holdfast.retention import Retained, Retention, RetentionCount
     from holdfast.settings import Settings
     from holdfast.worker.attempts.blocks import CompletingTransaction
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
+    "Ask",
     "Blocker",
     "BlockerCycle",
     "Busy",
@@ -102,11 +104,14 @@ __all__ = [
     "Conflict",
     "Context",
     "CursorExpired",
+    "DeadLetter",
     "Delivery",
     "DeliveryNotFound",
     "DuplicateTask",
     "Event",
     "Fail",
+    "Failure",
+    "Halt",
     "Health",
     "Holdfast",
     "HoldfastError",
@@ -133,8 +138,10 @@ __all__ = [
     "Page",
     "Pause",
     "PauseAnswer",
+    "PausedJob",
     "Phase",
     "PhaseStatus",
+    "Question",
     "Record",
     "Reschedule",
     "Retained",
@@ -172,11 +179,17 @@ __all__ = [
 ]
 
 LATER = {
+    "Ask": "holdfast.questions",
     "Blocker": "holdfast.worker.attempts.context",
     "Completing": "holdfast.client.outside_completion",
     "CompletingTransaction": "holdfast.worker.attempts.blocks",
     "Context": "holdfast.worker.attempts.context",
+    "DeadLetter": "holdfast.questions",
+    "Failure": "holdfast.questions",
+    "Halt": "holdfast.questions",
     "Health": "holdfast.worker.health",
+    "PausedJob": "holdfast.questions",
+    "Question": "holdfast.questions",
     "Retained": "holdfast.retention",
     "Retention": "holdfast.retention",
     "RetentionCount": "holdfast.retention",

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast import current_block
+from holdfast.client import insight
 from holdfast.client.chain_handle import Chain, Handles, Seconds
 from holdfast.client.engine_parts import EngineParts
 from holdfast.client.handles import LaneHandle, QueueHandle, WebhooksHandle
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.client.completion import AsyncBlock
     from holdfast.client.outside_completion import Completing
     from holdfast.events.sse_stream import EventStream
+    from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
     from holdfast.settings import Settings, SettingsOptions
     from holdfast.webhooks.answers import Posts
@@ -610,6 +612,26 @@ class Holdfast:
     async def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
         """List the events of a job, oldest first; each event shows the job as it is now. Raises `JobNotFound`."""
         return await self._verbs.timeline(self.store, job, page)
+
+    @overload
+    async def inbox(self, kind: Literal["asked"], **page: Unpack[PageOptions]) -> Page[Ask]: ...
+    @overload
+    async def inbox(self, kind: Literal["failed"], **page: Unpack[PageOptions]) -> Page[Failure]: ...
+    @overload
+    async def inbox(self, kind: Literal["paused"], **page: Unpack[PageOptions]) -> Page[PausedJob]: ...
+    @overload
+    async def inbox(self, kind: Literal["halted"], **page: Unpack[PageOptions]) -> Page[Halt]: ...
+    @overload
+    async def inbox(self, kind: Literal["dead_letter"], **page: Unpack[PageOptions]) -> Page[DeadLetter]: ...
+    @overload
+    async def inbox(self, kind: InboxKind | None = None, **page: Unpack[PageOptions]) -> Page[InboxEntry]: ...
+    async def inbox(self, kind: InboxKind | None = None, **page: Unpack[PageOptions]) -> Page[Any]:
+        """List what waits for a person: `Ask`, `Failure`, `PausedJob`, `Halt` and `DeadLetter`, in this order.
+
+        *kind* is `asked`, `failed`, `paused`, `halted` or `dead_letter`; None means all. In each kind the oldest comes
+        first. A page may be shorter than *limit* although another follows.
+        """
+        return await insight.inbox(self.store, self._starter.decoder, kind, page)
 
     def lane(self, key: str) -> LaneHandle:
         """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""

@@ -519,7 +519,8 @@ class ChainCancelled(NoResult):
 class OpenJob(NamedTuple):
     """The last job of a chain that did not close in time; *is_served*: a worker that runs it was alive just now.
 
-    *error* is that of its last attempt, if one has failed, and *run_at* when it is due.
+    *error* is that of its last attempt, if one has failed, and *run_at* when it is due. *asks* is what a person is
+    asked, who completes it.
     """
 
     chain_id: UUID
@@ -530,11 +531,12 @@ class OpenJob(NamedTuple):
     is_served: bool
     run_at: datetime | None = None
     error: Mapping[str, Any] | None = None
+    asks: str | None = None
 
     @property
     def is_left(self) -> bool:
-        """Tell whether nobody runs it, nor would."""
-        return not self.is_served and self.state != "running"
+        """Tell whether nobody runs it, nor would, nor a person is asked."""
+        return not self.is_served and self.state != "running" and self.asks is None
 
     def describe(self, seconds: float, served: Sequence[str]) -> str:
         """Say how it stands, and what it waits for; workers serve the queues *served*."""
@@ -543,6 +545,8 @@ class OpenJob(NamedTuple):
             facts.append(f"queue {self.queue!r}: no worker that serves it has task {self.task!r}")
         elif self.is_left:
             facts.append(f"queue {self.queue!r}: no worker serves it")
+        if self.asks is not None:
+            facts.append(f"it waits for a person, who is asked {shown(self.asks)}")
         if self.error:
             facts.append(f"its last attempt failed: {_type_and_message(self.error)}")
         if self.state == "scheduled" and self.run_at is not None:

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from functools import cached_property, partial
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast import current_block
+from holdfast.client import insight
 from holdfast.client.chain_handle import BlockingChain as Chain
 from holdfast.client.chain_handle import Handles, Seconds
 from holdfast.client.handles import BlockingLaneHandle, BlockingQueueHandle, BlockingWebhooksHandle
@@ -41,6 +42,7 @@ from holdfast.tasks.task import Task
 if TYPE_CHECKING:
     from holdfast.client.completion import BlockingBlock
     from holdfast.client.outside_completion import BlockingCompleting as Completing
+    from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
     from holdfast.worker.attempts.attempt import in_thread as middleware
     from holdfast.worker.attempts.blocks import BlockingCompletingTransaction as CompletingTransaction
@@ -547,6 +549,26 @@ class BlockingHoldfast:
     def timeline(self, job: Target, **page: Unpack[PageOptions]) -> Page[Event]:
         """List the events of a job, oldest first; each event shows the job as it is now. Raises `JobNotFound`."""
         return drive(self._verbs.timeline(self._blocking, job, page))
+
+    @overload
+    def inbox(self, kind: Literal["asked"], **page: Unpack[PageOptions]) -> Page[Ask]: ...
+    @overload
+    def inbox(self, kind: Literal["failed"], **page: Unpack[PageOptions]) -> Page[Failure]: ...
+    @overload
+    def inbox(self, kind: Literal["paused"], **page: Unpack[PageOptions]) -> Page[PausedJob]: ...
+    @overload
+    def inbox(self, kind: Literal["halted"], **page: Unpack[PageOptions]) -> Page[Halt]: ...
+    @overload
+    def inbox(self, kind: Literal["dead_letter"], **page: Unpack[PageOptions]) -> Page[DeadLetter]: ...
+    @overload
+    def inbox(self, kind: InboxKind | None = None, **page: Unpack[PageOptions]) -> Page[InboxEntry]: ...
+    def inbox(self, kind: InboxKind | None = None, **page: Unpack[PageOptions]) -> Page[Any]:
+        """List what waits for a person: `Ask`, `Failure`, `PausedJob`, `Halt` and `DeadLetter`, in this order.
+
+        *kind* is `asked`, `failed`, `paused`, `halted` or `dead_letter`; None means all. In each kind the oldest comes
+        first. A page may be shorter than *limit* although another follows.
+        """
+        return drive(insight.inbox(self._blocking, self._starter.decoder, kind, page))
 
     def lane(self, key: str) -> BlockingLaneHandle:
         """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""

@@ -26,6 +26,7 @@ from holdfast.store import (
     webhooks,
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
+from holdfast.store.insight import inbox
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
@@ -487,6 +488,25 @@ def trimming_probes() -> Iterator[Probe]:
         yield on_ours("pruning.DELETE_EVENTS", pruning.DELETE_EVENTS, {"jobs": SEQS}, index, only=database)
 
 
+STUCK, LANE = "holdfast_job_stuck", "holdfast_job_lane"
+
+
+def inbox_probes() -> Iterator[Probe]:
+    """Give what the inbox runs: a few rows for each task that asks, and of what is stuck no more than it looks at."""
+    asking = {"given": [("default", f"task-{n}") for n in range(10)], "key": MIXED // 2, "seq": 0}
+    yield on_ours("inbox.FIRST_ASKED", inbox.FIRST_ASKED, asking, READY, reads=50)
+    yield on_ours("inbox.ASKED", inbox.ASKED, {**asking, "most": 6}, READY, reads=200)
+    from_first = {"first": 0, "last": inbox.NEWEST, "most": 20}
+    pinned = {"first": MIXED // 4, "last": MIXED // 2, "most": 20}
+    for database, events_of in EVENTS_OF.items():
+        for name, values in (("newest", from_first), ("pinned", pinned)):
+            more: dict[str, Any] = {"is_ordered": True, "only": database}
+            yield on_ours(f"inbox.STUCK, {name}", inbox.STUCK[database], values, STUCK, events_of, **more)
+        halted = {"first": MIXED // 2, "last": inbox.NEWEST, "most": 10}
+        yield on_ours("inbox.HALTED", inbox.HALTED[database], halted, STUCK, events_of, LANE, only=database)
+    yield on_ours("inbox.RECEIVERS", inbox.RECEIVERS, {"jobs": SEQS}, DELIVERY)
+
+
 def probes(database: str) -> list[Probe]:
     """Give every probe for *database*."""
     every = [
@@ -502,6 +522,7 @@ def probes(database: str) -> list[Probe]:
         *chain_probes(),
         *webhook_probes(),
         *outbox_probes(),
+        *inbox_probes(),
         *log_probes(),
         *retention_probes(),
         *trimming_probes(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, overload
 from uuid import UUID
@@ -21,6 +22,7 @@ from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import Last, OpenTx, Runner, drive
 from holdfast.errors import Misuse, UnknownTask
 from holdfast.models import Asked, Continuation, Job
+from holdfast.questions import PEOPLE
 from holdfast.states import Status
 from holdfast.store import reads
 from holdfast.store.jobs import completing
@@ -140,10 +142,17 @@ class _Shared:
         self._refuse_done()
         starter = self._fence.starter
         successor = await starter.continuation_of(self._fence.runner, taken)
+        if self._asks_a_person:  # what follows the answer runs where its own task says, not among the questions
+            successor = replace(successor, inherits=successor.inherits - {"queue"})
         await self._complete(None, successor)
         task = starter.tasks.get(taken.task) if taken.task in starter.tasks else None
         await self._fence.look(task, successor.start.id, [taken.task])
         return type(self)(self._fence)
+
+    @property
+    def _asks_a_person(self) -> bool:
+        is_known_to = self._task is not None and self._task.policy.asks is not None
+        return is_known_to or self._job.queue == PEOPLE
 
     async def _complete(self, output: str | None, successor: Continuation | None) -> None:
         await self._fence.finish(self._current, output, successor)

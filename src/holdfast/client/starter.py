@@ -6,7 +6,7 @@ transaction. A task whose code lives elsewhere is started by what its owner wrot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -15,7 +15,7 @@ from holdfast import current_block
 from holdfast.client.chain_handle import ChainHandle, GetResult, H, Handles
 from holdfast.client.wrong_calls import check_call
 from holdfast.database.tx import Runner
-from holdfast.errors import Misuse, TransactionRequired, UnknownTask, got
+from holdfast.errors import InvalidInput, Misuse, TransactionRequired, UnknownTask, got
 from holdfast.ids import IdMaker, refuse_too_many
 from holdfast.logging import RUNNING_JOB
 from holdfast.models import Continuation, Start, TaskRecord
@@ -86,7 +86,7 @@ class Starter:
             await runner.run(webhooks.subscribe, wanted)
 
     async def _record_tasks(self, runner: Runner) -> None:
-        fresh = [task for task in self.tasks if not task.is_declared and task.name not in self._recorded]
+        fresh = [task for task in self.tasks if task.is_recorded_here and task.name not in self._recorded]
         if fresh:
             # under former names as well: whoever steers or reaps a job goes by the name that it was stored under
             records = [task.record()._replace(name=name) for task in fresh for name in task.names]
@@ -174,6 +174,7 @@ class Starter:
             check_arguments(call.arguments, record.input_schema)
         policy = USUAL | (dict(task_rows.read_policy(call.task, record.policy)) if record is not None else {})
         options = call.chosen
+        self._refuse_other_queue(call, policy)
         webhook = SILENT if options.webhook is None else None
         if isinstance(options.webhook, str):
             webhook = options.webhook
@@ -198,6 +199,17 @@ class Starter:
             attempts=options.attempts,
             parent=None if isinstance(options.parent, Unset) else options.parent,
         )
+
+    def _refuse_other_queue(self, call: Call[Any], owners: Mapping[str, Any]) -> None:
+        """Raise `InvalidInput` for a question in another queue than its task's: there nobody would look for it."""
+        own = self.tasks.get(call.task).policy if call.task in self.tasks else None
+        queue, asks = (own.queue, own.asks) if own is not None else (owners["queue"], owners.get("asks"))
+        if asks is not None and call.chosen.queue not in (None, queue):
+            raise InvalidInput(
+                f"task {call.task!r} asks a person, and its questions wait in queue {queue!r}; leave queue= out, or "
+                "declare another task for them",
+                "options.queue",
+            )
 
 
 def _child(start: Start, call: Call[Any], parent: UUID) -> Start:

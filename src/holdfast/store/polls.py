@@ -5,7 +5,7 @@ Each read brings its horizon, of the same snapshot, by which a sleeper knows whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from holdfast.database.hints import Horizon
 from holdfast.database.tx import Row, Tx
 from holdfast.errors import OpenJob
 from holdfast.states import Status
-from holdfast.store import reads, workers
+from holdfast.store import reads, task_rows, workers
 from holdfast.unreadable import object_of, readable, reading
 
 if TYPE_CHECKING:
@@ -155,12 +155,14 @@ MOST_EXPLAINED = 5
 async def open_jobs(tx: Tx, chain_ids: Sequence[UUID]) -> tuple[list[OpenJob], list[str]]:
     """Say how the last jobs of the first of *chain_ids* stand, and which queues are served; for `WaitTimeout`."""
     ends = (await chain_results(tx, chain_ids[:MOST_EXPLAINED])).values()
-    served = await workers.served(tx)
+    served, asking = await workers.served(tx), await task_rows.asking(tx)
     jobs = {each.id: each for each in await reads.jobs_by_id(tx, [end.job_id for end in ends])}
     found = [(end.chain_id, jobs[end.job_id]) for end in ends if end.job_id in jobs]
-    return [_open_job(chain_id, job, served) for chain_id, job in found], served.queues
+    return [_open_job(chain_id, job, served, asking) for chain_id, job in found], served.queues
 
 
-def _open_job(chain_id: UUID, job: Job, served: workers.Served) -> OpenJob:
+def _open_job(chain_id: UUID, job: Job, served: workers.Served, asking: Mapping[str, task_rows.Asking]) -> OpenJob:
     is_served = served.runs(job.queue, job.task)
-    return OpenJob(chain_id, job.id, job.task, str(job.state), job.queue, is_served, run_at=job.run_at, error=job.error)
+    asks = asking[job.task].question.title if job.task in asking else None
+    about = (chain_id, job.id, job.task, str(job.state), job.queue, is_served)
+    return OpenJob(*about, run_at=job.run_at, error=job.error, asks=asks)

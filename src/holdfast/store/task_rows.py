@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.database.tx import Tx, repeatable
 from holdfast.errors import Unreadable
 from holdfast.models import TaskRecord
 from holdfast.outcomes import Retry
 from holdfast.unreadable import json_or_text, tell
+
+if TYPE_CHECKING:
+    from holdfast.questions import Question
 
 VERSIONS = """SELECT name, version FROM holdfast_task WHERE name $any(names: text)"""
 
@@ -54,6 +57,31 @@ async def policies_of(tx: Tx, names: Collection[str]) -> dict[str, Mapping[str, 
     """Read how the jobs of the tasks *names* are dealt with; what nobody has written down is as usual."""
     rows = await tx.fetch_all(POLICIES_OF, names=sorted(names)) if names else []
     return dict.fromkeys(names, AS_USUAL) | {name: read_policy(name, policy) for name, policy in rows}
+
+
+class Asking(NamedTuple):
+    """A task whose jobs a person completes: in which *queue* they wait, and what answers them, as JSON Schema."""
+
+    name: str
+    queue: str
+    question: Question
+    output_schema: str
+
+
+ASKING = """SELECT name, policy, output_schema FROM holdfast_task WHERE policy LIKE '%"asks":%'"""
+
+
+async def asking(tx: Tx) -> dict[str, Asking]:
+    """Read which tasks ask a person, by their names."""
+    from holdfast.questions import PEOPLE, Question
+
+    found: dict[str, Asking] = {}
+    for name, text, schema in await tx.fetch_all(ASKING):
+        policy = read_policy(name, text)
+        if (question := Question.of_policy(policy)) is not None:
+            queue = policy.get("queue")
+            found[name] = Asking(name, queue if isinstance(queue, str) else PEOPLE, question, schema)
+    return found
 
 
 AS_USUAL: Mapping[str, Any] = MappingProxyType({"attempts": Retry().attempts})

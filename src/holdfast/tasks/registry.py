@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, update_wrapper
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+O = TypeVar("O", bound=Mapping[str, Any])  # noqa: E741 - options
 
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 
@@ -119,9 +120,10 @@ class Tasks:
         """Declare a task whose code lives elsewhere; the fields of *input_type* are its arguments.
 
         *input_type* is a pydantic model, a dataclass or a TypedDict. Without `queue=` and `priority=` its
-        jobs get those that the code's owner chose.
+        jobs get those that the code's owner chose. With `asks=` there is no code: a person completes its jobs.
         """
         refuse_unknown(options, PolicyOptions.__optional_keys__, "hf.declare()")
+        options = _placed(options)
         said = {option: options[option] for option in OWNERS & options.keys()}
         task: Task[..., Any] = Task(
             _check_name(name),
@@ -204,21 +206,83 @@ def _from_function(
     function: Any, options: TaskOptions, frame: FrameType, middleware: Sequence[Middleware], place: str = ""
 ) -> Task[..., Any]:
     signature = read_signature(function, frame.f_locals)
+    options = _placed(options)
     policy = Policy(**cast("dict[str, Any]", {key: value for key, value in options.items() if key in POLICY_KEYS}))
     if policy.is_in_child:
         _refuse_unreachable(function, frame, is_made_here=bool(place))
+    if policy.asks is not None:
+        _refuse_body(function)
     said = {option: getattr(policy, option) for option in OWNERS}
-    return Task(
+    task: Task[..., Any] = Task(
         _check_name(options.get("name") or _default_name(function)),
         signature,
         aliases=_check_aliases(options.get("aliases", ())),
         policy=policy,
         chosen=Options(**said, given=PLACED & options.keys()),
         place=place or f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}",
-        function=function,
+        function=None if policy.asks is not None else function,
         middleware=middleware,
         said=frozenset(options),
     )
+    update_wrapper(task, function)
+    return task
+
+
+def _placed(options: O) -> O:
+    """Give *options* with the queue of people for a task that asks one and chooses no queue."""
+    if options.get("asks") is None:
+        return options
+    from holdfast.questions import PEOPLE  # whoever asks has imported it
+
+    return cast("O", {"queue": PEOPLE, **options})
+
+
+def _refuse_body(function: Any) -> None:
+    """Raise `Misuse` for a function that does something: nobody would run it."""
+    if _what_it_does(function) not in _nothing():
+        raise Misuse(
+            f"{function.__qualname__} asks a person, who completes its jobs, so nobody would run its body; write ... "
+            "or raise NotImplementedError instead, or leave asks= out"
+        )
+
+
+def _what_it_does(function: Any) -> tuple[object, ...]:
+    """Give what a function is compiled to, but for its arguments and the text of its docstring."""
+    code = function.__code__
+    return code.co_code, code.co_names, tuple(map(type, code.co_consts))
+
+
+@cache
+def _nothing() -> frozenset[tuple[object, ...]]:
+    """Give what functions without a body are compiled to; a docstring is a constant, and moves the place of others."""
+
+    def dots() -> None: ...
+
+    def documented() -> None:
+        """Do nothing."""
+
+    def raising() -> None:
+        raise NotImplementedError
+
+    def documented_raising() -> None:
+        """Do nothing."""
+        raise NotImplementedError
+
+    async def dots_later() -> None: ...
+
+    async def documented_later() -> None:
+        """Do nothing."""
+
+    async def raising_later() -> None:
+        raise NotImplementedError
+
+    async def documented_raising_later() -> None:
+        """Do nothing."""
+        raise NotImplementedError
+
+    blocking = (dots, documented, raising, documented_raising)
+    later = (dots_later, documented_later, raising_later, documented_raising_later)
+    return frozenset(map(_what_it_does, (*blocking, *later)))
 
 
 def _refuse_unreachable(function: Any, frame: FrameType, *, is_made_here: bool) -> None:

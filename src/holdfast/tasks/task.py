@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property, update_wrapper
+from functools import cache, cached_property
 from hashlib import sha256
 from typing import (
     TYPE_CHECKING,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
 
     from holdfast.codec import Codec
+    from holdfast.questions import Question
     from holdfast.retention import Retention
 
 P = ParamSpec("P")
@@ -47,6 +48,8 @@ PLACED = frozenset({"queue", "priority"})
 """The options of a task that say where its jobs stand, unless a call says otherwise."""
 OWNERS = PLACED | {"history"}
 """What is written on every job of a task, and which its owner says if its code is elsewhere."""
+FOR_HANDLERS = ("timeout", "phases", "run_in", "middleware")
+"""What a task without a handler cannot have."""
 NULL = "null"
 START_METHODS = frozenset(
     [
@@ -87,6 +90,7 @@ class PolicyOptions(TypedDict, total=False):
     halts_lane: bool
     history: bool
     retention: Retention | None
+    asks: Question | None
     middleware: Sequence[Middleware]
 
 
@@ -137,6 +141,8 @@ class Policy:
     """`"process"` runs its handlers in child processes, which can be killed; None in the worker, by their colour."""
     memory_megabytes: float | None = None
     """How much memory a handler in a child process may take beyond what the child has when it begins; Linux only."""
+    asks: Question | None = None
+    """What a person is asked, who completes its jobs; None for a task that a worker runs."""
     middleware: Sequence[Middleware] = ()
 
     def __post_init__(self) -> None:
@@ -161,6 +167,7 @@ class Policy:
         if self.run_in is not None:
             _check_choice("run_in", self.run_in, get_args(RunIn))
         self._check_memory()
+        self._check_asks()
         check_middleware(self.middleware, InvalidInput)
         object.__setattr__(self, "phases", check_phases(self.phases))
 
@@ -188,6 +195,23 @@ class Policy:
                 'memory_megabytes limits child processes only; add run_in="process"', "options.memory_megabytes"
             )
 
+    def _check_asks(self) -> None:
+        if self.asks is None:
+            return
+        from holdfast.questions import Question  # a task that asks has imported it
+
+        if not isinstance(self.asks, Question):
+            raise InvalidInput(
+                f'asks must be a Question, {got(self.asks)}; write asks=Question("Approve the refund?")', "options.asks"
+            )
+        for option in FOR_HANDLERS:
+            if getattr(self, option):
+                raise InvalidInput(
+                    f"{option} is for handlers, and a task with asks= has none, because a person completes its jobs; "
+                    f"leave {option} out",
+                    f"options.{option}",
+                )
+
     @property
     def is_in_child(self) -> bool:
         """Tell whether its handlers run in child processes."""
@@ -199,7 +223,8 @@ class Policy:
         more = {"history": self.history, "attempts": self.retry.attempts}
         kept = {} if self.retention is None else {"retention": self.retention.record()}
         steps = {"phases": list(self.phases)} if self.phases else {}
-        return {name: getattr(self, name) for name in known} | more | kept | steps
+        asks = {} if self.asks is None else {"asks": self.asks.record()}
+        return {name: getattr(self, name) for name in known} | more | kept | steps | asks
 
 
 def check_middleware(value: object, refusal: type[InvalidInput] | type[InvalidSettings]) -> None:
@@ -269,8 +294,6 @@ class Task(Generic[P, R]):
             signature.arguments, "arguments", InvalidInput, f"{name}({signature.binding})"
         )
         self._output: Codec[R] = make_codec(signature.output, "output", InvalidOutput, name)
-        if function is not None:
-            update_wrapper(self, function)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check the arguments and build a call; nothing runs until a verb takes it."""
@@ -286,6 +309,8 @@ class Task(Generic[P, R]):
 
         A handler that takes a context gets it as the first argument.
         """
+        if self.policy.asks is not None:
+            raise Misuse(f"task {self.name!r} asks a person, so there is nothing to run; write hf.complete()")
         if self.function is None:
             raise Misuse(
                 f"task {self.name!r} is only declared here and its code is in another program; write hf.start()"
@@ -328,8 +353,13 @@ class Task(Generic[P, R]):
 
     @property
     def is_declared(self) -> bool:
-        """Tell whether its code lives elsewhere."""
+        """Tell whether no worker of this program runs it: its code lives elsewhere, or a person completes its jobs."""
         return self.function is None
+
+    @property
+    def is_recorded_here(self) -> bool:
+        """Tell whether this program writes down what strangers must know of it: it has the code, or nobody has."""
+        return self.function is not None or self.policy.asks is not None
 
     @property
     def names(self) -> tuple[str, ...]:

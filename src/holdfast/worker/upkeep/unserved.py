@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from holdfast.database.tx import Store
 from holdfast.logging import say
 from holdfast.models import INTERNAL_QUEUE
-from holdfast.store import polls, workers
+from holdfast.store import polls, task_rows, workers
 from holdfast.store.jobs.claiming import Want
 from holdfast.tasks.registry import Tasks
 
@@ -41,9 +41,14 @@ class UnservedJobs:
         strange = [each for each in waiting if each not in self._served | self._told and each[0] != INTERNAL_QUEUE]
         if not strange:
             return
+        asking = await self._store.read(task_rows.asking)  # these wait for a person
         others = await self._store.read(workers.served)
         for queue, task in strange:
-            if others.runs(queue, task) or not await self._store.read(polls.is_left_waiting, queue, task, WAITED_MS):
+            if (
+                task in asking
+                or others.runs(queue, task)
+                or not await self._store.read(polls.is_left_waiting, queue, task, WAITED_MS)
+            ):
                 continue
             self._told.add((queue, task))
             say(logger, "jobs_not_served", task=task, queue=queue, advice=self._advice(queue, task))
