@@ -400,7 +400,6 @@ BAD_POLICIES = """
 
 
 async def test_a_page_takes_few_statements_however_much_there_is(way: Way) -> None:
-    """I-29."""
     jobs = await one_of_each(way)
     approve = way.hf.tasks.get("approve")
     few = await way.read(_statements)
