@@ -33,7 +33,7 @@ SOURCE = Path(holdfast.__file__).parent
 ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
         *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
-        *("signing_keys", "texts", "version", "log_events", "logging", "keywords"),
+        *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),
@@ -67,6 +67,8 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("phase_rows", "task_rows", "unique", "workers"),
         ("rows",),
         ("reads",),
+        ("search",),
+        ("lists",),
         ("log",),
         ("delivery_backlog", "lanes", "outbox", "webhooks"),
         ("chains",),
@@ -98,7 +100,6 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
 SAME_NAME = {
     **dict.fromkeys(("Job", "Event", "Task"), "Django names its pages after its models"),
     "Migration": "Django looks for this name",
-    "JobFilter": "one filters log records, as Python's logging calls it, and one the lists of jobs",
 }
 """Class names that stand in more than one module, each with the reason."""
 

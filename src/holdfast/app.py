@@ -266,16 +266,19 @@ class Holdfast:
     async def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.
 
-        `task`, `status`, `queue` and `lane` take one word or several; `status` also the derived words (`scheduled`,
-        `waiting`, …); `created_from` and `created_to` aware datetimes; `cursor` the `next_cursor` of the page before.
+        `task`, `status`, `queue`, `lane`, `tag`, `worker`, `error` (the type of the last one) and `chain_task` (that of
+        the chain's first job) take one word or several; `status` also the derived words (`scheduled`, `waiting`, …).
+        `id` and `chain` take jobs, chains or ids; `input={"order.id": 7}` values of the input; `created_from` and
+        `created_to` aware datetimes; `cursor` the `next_cursor` of the page before. A request looks at a bounded number
+        of jobs: a page may be short, or empty, and have a `next_cursor`; `page.searched` says how far it has looked.
         """
         return await self._verbs.list_jobs(self.store, wanted)
 
     async def list_chains(self, **wanted: Unpack[ChainListOptions]) -> Page[Chain[Any]]:
         """List chains a page at a time, newest first unless `order="oldest"`.
 
-        `status` is that of the last job, `is_open=True` leaves out closed chains, `roots_only=True` those that are
-        blockers; the rest as in `list_jobs`.
+        `status` is that of the last job, `id` takes the id of any job of a chain, `is_open=True` leaves out closed
+        chains, `roots_only=True` those that are blockers; the rest as in `list_jobs`.
         """
         return (await self._verbs.list_chains(self.store, wanted)).map(self._handle)
 

@@ -85,7 +85,10 @@ def pip_install(what: str) -> str:
 
 def shown(value: object) -> str:
     """Write *value* as in a program, but not at any length."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number that Python does not write: 4,300 digits are its limit
+        return "a very long number"
     return text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 1]}…"
 
 
@@ -113,6 +116,20 @@ class InvalidInput(UsageError):
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
+
+
+class InvalidFilter(UsageError):
+    """The text of a filter cannot be read; *column*, from 1 on, says where, and *near* which word was meant."""
+
+    code = "invalid_filter"
+
+    def __init__(self, message: str, column: int, word: str = "", known: Sequence[str] = ()) -> None:
+        from difflib import get_close_matches
+
+        self.column = column
+        self.near: str | None = next(iter(get_close_matches(word[:SHOWN_LENGTH], known, 1)), None)
+        advice = near_and_all(word, known, "the words are") if known else ""
+        super().__init__(f"column {column}: {message}{advice}")
 
 
 class InvalidOutput(UsageError):

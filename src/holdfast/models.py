@@ -565,16 +565,32 @@ class Delivery:
         return self.status is Status.COMPLETED
 
 
+class Searched(NamedTuple):
+    """How far a request has looked for jobs that fit; both numbers are 0 if there was nothing to look at."""
+
+    from_seq: int
+    """The first number (`job.seq`) that it looked at."""
+    to_seq: int
+    """The last one: whatever fits between the two is on this page."""
+    is_end: bool
+    """Whether nothing that fits is left behind *to_seq*."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page(Sequence[T_co]):
-    """Some items of a list, and the cursor that leads to the next ones; None means that there are none."""
+    """Some items of a list, and the cursor that leads to the next ones; None means that there are none.
+
+    A request looks at a bounded number of jobs, so a page may be short, or empty, and have a *next_cursor*.
+    """
 
     items: tuple[T_co, ...]
     next_cursor: str | None = None
+    searched: Searched | None = None
+    """How far it has looked; None for lists that take no filter."""
 
     def map(self, function: Callable[[T_co], T]) -> Page[T]:
         """Make a page of what *function* makes of each item."""
-        return Page(tuple(map(function, self.items)), self.next_cursor)
+        return Page(tuple(map(function, self.items)), self.next_cursor, self.searched)
 
     def __iter__(self) -> Iterator[T_co]:
         return iter(self.items)
@@ -590,7 +606,11 @@ class Page(Sequence[T_co]):
         return self.items[index]
 
 
-class JobFilter(NamedTuple):
+Scalar: TypeAlias = str | int | float | bool | None
+"""What `input=` compares with: a JSON value that has no parts."""
+
+
+class JobQuery(NamedTuple):
     """What a list of jobs is narrowed to; an empty field narrows nothing."""
 
     tasks: tuple[str, ...] = ()
@@ -602,9 +622,20 @@ class JobFilter(NamedTuple):
     created_to: datetime | None = None
     internal: bool = False
     """Whether the engine's own jobs are wanted as well; to name their queue is to want them."""
+    ids: tuple[UUID, ...] = ()
+    chains: tuple[UUID, ...] = ()
+    """Chains, by their ids or by those of any of their jobs."""
+    chain_tasks: tuple[str, ...] = ()
+    """The tasks of the first jobs of their chains."""
+    tags: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    """The types of their last errors."""
+    inputs: tuple[tuple[tuple[str, ...], Scalar], ...] = ()
+    """Paths into the input, and what is there; all of them fit."""
 
 
-class ChainFilter(NamedTuple):
+class ChainQuery(NamedTuple):
     """What a list of chains is narrowed to; an empty field narrows nothing."""
 
     tasks: tuple[str, ...] = ()
@@ -614,6 +645,8 @@ class ChainFilter(NamedTuple):
     created_from: datetime | None = None
     created_to: datetime | None = None
     internal: bool = False
+    ids: tuple[UUID, ...] = ()
+    """Chains, by their ids or by those of any of their jobs."""
 
 
 class TaskRecord(NamedTuple):

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from holdfast.database.tx import Database, Row, Tx, drive
-from holdfast.models import ChainFilter, JobFilter, Start
+from holdfast.models import ChainQuery, JobQuery, Order, Start
 from holdfast.states import State, Status
 from holdfast.store import (
     admission,
     delivery_backlog,
     lanes,
+    lists,
     outbox,
     phase_rows,
     phases,
@@ -21,6 +22,7 @@ from holdfast.store import (
     reads,
     retention,
     rows,
+    search,
     task_rows,
     unique,
     webhooks,
@@ -30,7 +32,7 @@ from holdfast.store.insight import inbox
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
-from tests.store.crowd import CYCLE, MIXED, job_id
+from tests.store.crowd import CYCLE, IN_FRONT, MIXED, job_id
 from tests.store.plans import JOB_CHAIN, JOB_ID, JOB_PKEY, Probe
 
 
@@ -120,31 +122,42 @@ def delete_probes() -> Iterator[Probe]:
     yield on_borrowed("deletes.FORGET_DELIVERED", deletes.FORGET_DELIVERED, {"seqs": SEQS}, DELIVERY)
 
 
+JOB_PARENT = "holdfast_job_parent"
+PARENT = job_id(MIXED // 2)
 JOB_LISTS = {
-    "all": JobFilter(),
-    "of a task": JobFilter(tasks=("task-3",)),
-    "of a queue and tasks": JobFilter(queues=("mails",), tasks=("task-0", "task-1", "task-2")),
-    "completed or failed": JobFilter(states=(State.COMPLETED, State.FAILED)),
-    "continued": JobFilter(states=(State.CONTINUED,)),
-    "waiting or scheduled": JobFilter(states=(State.WAITING, State.SCHEDULED)),
-    "running": JobFilter(states=(State.RUNNING,)),
-    "created lately": JobFilter(created_from=datetime(1970, 1, 1, tzinfo=UTC)),
-    "of a lane": JobFilter(lanes=("lane-1",)),
-    "everything at once": JobFilter(
+    "all": JobQuery(),
+    "of a task": JobQuery(tasks=("task-3",)),
+    "of a queue and tasks": JobQuery(queues=("mails",), tasks=("task-0", "task-1", "task-2")),
+    "completed or failed": JobQuery(states=(State.COMPLETED, State.FAILED)),
+    "continued": JobQuery(states=(State.CONTINUED,)),
+    "waiting or scheduled": JobQuery(states=(State.WAITING, State.SCHEDULED)),
+    "running": JobQuery(states=(State.RUNNING,)),
+    "created lately": JobQuery(created_from=datetime(1970, 1, 1, tzinfo=UTC)),
+    "of a lane": JobQuery(lanes=("lane-1",)),
+    "of a tag": JobQuery(tags=("red",)),
+    "of an error": JobQuery(errors=("ValueError",)),
+    "of an input": JobQuery(inputs=((("user_id",), 42),)),
+    "of a chain's task": JobQuery(chain_tasks=("task-3",)),
+    "failed": JobQuery(states=(State.FAILED,)),
+    "of a worker": JobQuery(workers=("worker",)),
+    "of a parent": JobQuery(parent=PARENT),
+    "by id": JobQuery(ids=(job_id(1),)),
+    "everything at once": JobQuery(
         tasks=("task-1",), queues=("default",), states=(State.PENDING,), created_from=datetime(1970, 1, 1, tzinfo=UTC)
     ),
 }
 CHAIN_LISTS = {
-    "all": ChainFilter(),
-    "open": ChainFilter(is_open=True),
-    "closed": ChainFilter(is_open=False),
-    "blocked": ChainFilter(statuses=(Status.BLOCKED,)),
-    "failed": ChainFilter(statuses=(Status.FAILED,)),
-    "blocked or failed": ChainFilter(statuses=(Status.BLOCKED, Status.FAILED)),
-    "of a task": ChainFilter(tasks=("task-3",)),
-    "roots": ChainFilter(roots_only=True),
-    "open roots": ChainFilter(is_open=True, roots_only=True),
+    "all": ChainQuery(),
+    "open": ChainQuery(is_open=True),
+    "closed": ChainQuery(is_open=False),
+    "blocked": ChainQuery(statuses=(Status.BLOCKED,)),
+    "failed": ChainQuery(statuses=(Status.FAILED,)),
+    "blocked or failed": ChainQuery(statuses=(Status.BLOCKED, Status.FAILED)),
+    "of a task": ChainQuery(tasks=("task-3",)),
+    "roots": ChainQuery(roots_only=True),
+    "open roots": ChainQuery(is_open=True, roots_only=True),
 }
+BY_NUMBERS = {"running", "failed", "of a worker", "of a parent", "by id"}
 OPEN_CHAINS = {"open", "blocked", "open roots"}
 PAGES = {
     "newest": Paging(limit=10),
@@ -153,10 +166,6 @@ PAGES = {
     "newest after a cursor": Paging(limit=10, cursor=reads.write_cursor("newest", MIXED // 2)),
     "oldest after a cursor": Paging(limit=10, order="oldest", cursor=reads.write_cursor("oldest", MIXED // 2)),
 }
-
-
-JOB_PARENT = "holdfast_job_parent"
-PARENT = job_id(MIXED // 2)
 
 
 def read_probes() -> Iterator[Probe]:
@@ -173,29 +182,56 @@ def read_probes() -> Iterator[Probe]:
     yield on_ours("task_rows.FIND", task_rows.FIND, {"names": ["task-1", "task-2"]})
 
 
+STUCK, LEASED = "holdfast_job_stuck", "holdfast_job_leased"
+SPANS = {"from an end": (0, 2**62), "from the middle": (0, MIXED // 2), "to the middle": (MIXED // 2, 2**62)}
+SOME = [[(MIXED // 2 + each,) for each in (-6, -4, -2, 2, 4, 6)]]  # what a path finds that gives numbers
+
+
 def list_probes() -> Iterator[Probe]:
     """Give lists, narrowed in many ways, a page at the beginning and one in the middle, in both orders."""
+    for span, (low, high) in SPANS.items():
+        between: dict[str, object] = {"low": low, "high": high}
+        yield on_ours(f"search.ENDS, {span}", search.ENDS, between, JOB_PKEY, is_ordered=True, is_list=True, reads=5)
+        for order in ("newest", "oldest"):
+            yield from path_probes(f"{order}, {span}", order, between)
+    yield on_ours("lists.BY_ID", lists.BY_ID, {"ids": IDS}, JOB_ID)
+    yield on_ours("lists.CHAINS_OF", lists.CHAINS_OF, {"ids": IDS}, JOB_ID)
+    yield on_ours("lists.OF_CHAINS", lists.OF_CHAINS, {"chains": CHAINS, "most": 200}, JOB_ID, JOB_CHAIN)
+    yield on_ours("lists.LEASED", lists.LEASED, {"most": 200}, LEASED, is_ordered=True, is_list=True)
     for page, paging in PAGES.items():
         for name, wanted in JOB_LISTS.items():
-            sql, values = asked(partial(reads.list_jobs, wanted=wanted, paging=paging))
-            walks = None if name != "all" else 5 * paging.limit
-            more = {"is_ordered": True, "is_list": True, "reads": walks}
-            yield on_ours(f"jobs, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, PHASE, **more)
-        sql, values = asked(partial(reads.list_jobs, wanted=JobFilter(parent=PARENT), paging=paging))
-        more = {"is_ordered": True, "is_list": True, "reads": 10 * paging.limit}
-        yield on_ours(f"jobs, of a parent, {page}", sql, values, JOB_PARENT, JOB_CHAIN, PHASE, **more)
+            answers = SOME if name in BY_NUMBERS else [[(MIXED + 2 * IN_FRONT, 1)]]
+            sql, values = asked(partial(lists.list_jobs, wanted=wanted, paging=paging), *answers)
+            is_by_numbers = "seqs" in values
+            walks = 5 * paging.limit if name == "all" else 100 * CYCLE if is_by_numbers else None
+            more = {"is_ordered": not is_by_numbers, "is_list": True, "reads": walks}
+            first = {JOB_ID} if wanted.chain_tasks else set()
+            yield on_ours(f"jobs, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, PHASE, *first, **more)
         for name, which in CHAIN_LISTS.items():
-            sql, values = asked(partial(reads.list_chains, wanted=which, paging=paging))
+            answers = SOME if name in OPEN_CHAINS else [[(MIXED + 2 * IN_FRONT, 1)]]
+            sql, values = asked(partial(lists.list_chains, wanted=which, paging=paging), *answers)
             blocking = {"holdfast_blocker_chain"} if which.roots_only else set()
-            along = frozenset({JOB_PKEY, JOB_CHAIN, *blocking})
-            walks = 10 * paging.limit if name in {"all", "open"} else None
-            by = along | {"holdfast_job_open"} if name in OPEN_CHAINS else along
-            more = {"is_ordered": True, "is_list": True, "reads": walks}
-            yield on_ours(f"chains, {name}, {page}", sql, values, *by, or_by=along, **more)
+            is_by_numbers = "seqs" in values
+            walks = 10 * paging.limit if name == "all" else 100 * CYCLE if is_by_numbers else None
+            more = {"is_ordered": not is_by_numbers, "is_list": True, "reads": walks}
+            yield on_ours(f"chains, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, *blocking, **more)
+
+
+def path_probes(name: str, order: Order, between: Mapping[str, object]) -> Iterator[Probe]:
+    """Give what leads to the rows that may fit, along an index that has them by number."""
+    more = {"is_list": True, "reads": 60}
+    wanted = {**between, "wanted": 20}
+    yield on_ours(f"lists.STUCK, {name}", lists.STUCK[order], wanted, STUCK, **more)
+    by, along = "holdfast_job_open", frozenset({JOB_PKEY})
+    yield on_ours(
+        f"lists.OPEN_CHAINS, {name}", lists.OPEN_CHAINS[order], wanted, by, or_by=along, is_ordered=True, **more
+    )
+    children = {**wanted, "parent": str(PARENT)}
+    yield on_ours(f"lists.CHILDREN, {name}", lists.CHILDREN[order], children, JOB_PARENT, is_ordered=True, **more)
 
 
 READY, ARRIVAL, LANE, HEAD = "holdfast_job_ready", "holdfast_job_arrival", "holdfast_job_lane", "holdfast_job_head"
-LEASED, LINKS_TO = "holdfast_job_leased", "holdfast_blocker_chain"
+LINKS_TO = "holdfast_blocker_chain"
 LANES = [(f"lane-{n}",) for n in range(10)]
 ARRIVED = [each for each in range(MIXED // 2, MIXED // 2 + 20 * CYCLE) if each % CYCLE == 9]
 TOKENS = [(each, 1, "nonce") for each in SEQS]

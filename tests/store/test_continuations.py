@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import BlockerCycle, ChainNotFound, IdTaken, State, Status, StillReferenced, StoreError
 from holdfast.errors import LeaseLost
-from holdfast.models import Asked, Continuation, JobFilter
+from holdfast.models import Asked, Continuation, JobQuery
 from holdfast.outcomes import Kind, Outcome
-from holdfast.store import lanes, reads
+from holdfast.store import lanes, lists, reads
 from holdfast.store.jobs import block_ends, settling
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.jobs.settling import Settlement
@@ -425,7 +425,7 @@ async def test_a_continued_job_is_listed_as_such(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     await run(way, then())
 
-    page = await way.read(reads.list_jobs, JobFilter(states=(State.CONTINUED,)), Paging())
+    page = await way.read(lists.list_jobs, JobQuery(states=(State.CONTINUED,)), Paging())
 
     assert [job.id for job in page] == [chain.id]
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypedDict, TypeVar, Unpack, get_args
+from typing import TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from uuid import UUID
 
 from holdfast.errors import InvalidInput, got, near_and_all, shown
+from holdfast.filters import MOST_TERMS, input_path, input_value
 from holdfast.ids import Target, target_id
 from holdfast.keywords import filters_of, refuse_unknown
-from holdfast.models import ChainFilter, JobFilter, Order
+from holdfast.models import ChainQuery, JobQuery, Order, Scalar
 from holdfast.states import State, Status
 from holdfast.store.reads import Paging
 from holdfast.texts import Words, words_of
 
+Targets: TypeAlias = Target | Sequence[Target]
+"""Names one job or chain, or several."""
+
 E = TypeVar("E", State, Status)
 
 MOST_ITEMS = 500
+NO_INPUT: Mapping[str, Scalar] = {}
 
 
 class PageOptions(TypedDict, total=False):
@@ -31,10 +38,17 @@ class JobListOptions(PageOptions, total=False):
     *parent* is the job that started them. *internal* adds the engine's own jobs, such as deliveries of webhooks.
     """
 
+    id: Targets
+    chain: Targets
+    chain_task: Words
     task: Words
     status: Words
     queue: Words
     lane: Words
+    tag: Words
+    worker: Words
+    error: Words
+    input: Mapping[str, Scalar]
     parent: Target | None
     created_from: datetime | None
     created_to: datetime | None
@@ -45,6 +59,7 @@ class JobListOptions(PageOptions, total=False):
 class ChainListOptions(PageOptions, total=False):
     """What a list of chains is narrowed to; *status* is that of the last job, *roots_only* leaves out blockers."""
 
+    id: Targets
     task: Words
     status: Words
     is_open: bool | None
@@ -57,23 +72,37 @@ class ChainListOptions(PageOptions, total=False):
 
 @filters_of("list_jobs()", JobListOptions)
 def job_list(
+    id: Targets = (),  # noqa: A002 - the filter is called so
+    chain: Targets = (),
+    chain_task: Words = (),
     task: Words = (),
     status: Words = (),
     queue: Words = (),
     lane: Words = (),
+    tag: Words = (),
+    worker: Words = (),
+    error: Words = (),
+    input: Mapping[str, Scalar] = NO_INPUT,  # noqa: A002 - the filter is called so
     parent: Target | None = None,
     created_from: datetime | None = None,
     created_to: datetime | None = None,
     order: Order = "newest",
     internal: bool = False,
     **page: Unpack[PageOptions],
-) -> tuple[JobFilter, Paging]:
+) -> tuple[JobQuery, Paging]:
     """Read what a list of jobs is narrowed to."""
-    wanted = JobFilter(
+    wanted = JobQuery(
         tasks=words_of(task, "task"),
         states=_members(State, status),
         queues=words_of(queue, "queue"),
         lanes=words_of(lane, "lane"),
+        ids=_targets(id, "id"),
+        chains=_targets(chain, "chain"),
+        chain_tasks=words_of(chain_task, "chain_task"),
+        tags=words_of(tag, "tag"),
+        workers=words_of(worker, "worker"),
+        errors=words_of(error, "error"),
+        inputs=tuple((input_path(path), input_value(path, value)) for path, value in _members_of(input)),
         parent=None if parent is None else target_id(parent),
         created_from=_aware(created_from, "created_from"),
         created_to=_aware(created_to, "created_to"),
@@ -84,6 +113,7 @@ def job_list(
 
 @filters_of("list_chains()", ChainListOptions)
 def chain_list(
+    id: Targets = (),  # noqa: A002 - the filter is called so
     task: Words = (),
     status: Words = (),
     is_open: bool | None = None,
@@ -93,9 +123,10 @@ def chain_list(
     order: Order = "newest",
     internal: bool = False,
     **page: Unpack[PageOptions],
-) -> tuple[ChainFilter, Paging]:
+) -> tuple[ChainQuery, Paging]:
     """Read what a list of chains is narrowed to."""
-    wanted = ChainFilter(
+    wanted = ChainQuery(
+        ids=_targets(id, "id"),
         tasks=words_of(task, "task"),
         statuses=_members(Status, status),
         is_open=is_open,
@@ -130,6 +161,23 @@ def _members(kind: type[E], value: Words) -> tuple[E, ...]:
         near = near_and_all(unknown[0], kind, "the words are")
         raise InvalidInput(f"there is no status {shown(unknown[0])}{near}", "status")
     return tuple(map(kind, words))
+
+
+def _targets(value: Targets, name: str) -> tuple[UUID, ...]:
+    """Read one job, chain or id, or several."""
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    targets: Sequence[Target] = value if several else (value,)  # type: ignore[assignment]
+    if len(targets) > MOST_ITEMS:
+        raise InvalidInput(f"{name} takes at most {MOST_ITEMS}, got {len(targets)}; ask for a part of them", name)
+    return tuple(dict.fromkeys(map(target_id, targets)))
+
+
+def _members_of(given: object) -> list[tuple[str, Scalar]]:
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f'input must be paths with values, {got(given)}; write input={{"user_id": 42}}', "input")
+    if len(given) > MOST_TERMS:
+        raise InvalidInput(f"input takes at most {MOST_TERMS} paths, got {len(given)}", "input")
+    return list(given.items())
 
 
 def _aware(at: datetime | None, name: str) -> datetime | None:

@@ -33,7 +33,7 @@ from holdfast.errors import (
 from holdfast.ids import Target, refuse_too_many, target_id
 from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.states import Status
-from holdfast.store import polls, reads
+from holdfast.store import lists, polls, reads
 from holdfast.store.chains import creation, deletes
 from holdfast.store.jobs import steering
 from holdfast.store.log import reading
@@ -111,13 +111,11 @@ class Verbs:
 
     async def list_jobs(self, runner: Runner, options: JobListOptions) -> Page[Job]:
         """List jobs."""
-        page = await runner.read(reads.list_jobs, *job_list(**options))
-        return Page(tuple(map(self._decoder.job, page.items)), page.next_cursor)
+        return (await runner.read(lists.list_jobs, *job_list(**options))).map(self._decoder.job)
 
     async def list_chains(self, runner: Runner, options: ChainListOptions) -> Page[StoredChain[Any]]:
         """List chains."""
-        page = await runner.read(reads.list_chains, *chain_list(**options))
-        return Page(tuple(map(self._decoder.chain, page.items)), page.next_cursor)
+        return (await runner.read(lists.list_chains, *chain_list(**options))).map(self._decoder.chain)
 
     async def list_chain_jobs(self, runner: Runner, target: Target, options: PageOptions) -> Page[Job]:
         """List the jobs of one chain."""

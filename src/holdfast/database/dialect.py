@@ -15,6 +15,7 @@
     $in(SELECT …)              `= ANY` of a subselect, which PostgreSQL then runs first and once
     $is(expression)            `=`, for a join that looks each row up by its key, whatever the planner believes
     $json_array, $json_rows    the functions that make a JSON array of values, and of the rows of a group
+    $position(text, words)     where the words begin in the text; 0 if they are not there
     $list(given: id text, …)   a table made of one list parameter; its column `nr` counts the rows
     $in_order(given)           ORDER BY what counts them, where nothing else is joined; SQLite reads a list in its order
     :name                      a value
@@ -207,6 +208,7 @@ class SqliteDialect(Dialect):
             "newest": "0",
             "json_array": "json_array",
             "json_rows": "json_group_array",
+            "position": "instr",
             "schema_name": "main",
         }
         super().__init__(fragments)
@@ -287,6 +289,7 @@ class PostgresDialect(Dialect):
             "newest": "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)",
             "json_array": "json_build_array",
             "json_rows": "json_agg",
+            "position": "strpos",
             "schema_name": f'"{schema}"',
         }
         super().__init__(fragments)

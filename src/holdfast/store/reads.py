@@ -1,10 +1,6 @@
-"""Reading jobs and chains: one by id, or lists a page at a time, never a COUNT(*).
+"""Reading jobs and chains: one by id, those of a chain, blockers and what waits for them; `lists` has the filters.
 
-Lists go by `seq`, the primary key, in either order; a cursor is the last `seq` seen, so it stays right while rows
-come and go. A filter that has an index of its own (open chains) uses it; others are tested along the way. They stand
-inside a CASE, because a planner that takes a filter for a rare one reads and sorts the whole table: it has no
-statistics for a CASE, expects half of the rows to fit, and stays with the order. A scalar subquery stays a probe for
-each row that is looked at; EXISTS would become a join, or a hash of its whole table.
+A cursor is the last number that a page had, so it stays right while rows come and go; nothing is ever counted.
 """
 
 from __future__ import annotations
@@ -12,15 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast.database.tx import Row, Tx
 from holdfast.errors import ChainNotFound, JobNotFound, UsageError
-from holdfast.models import INTERNAL_QUEUE, ChainFilter, Job, JobFilter, Order, Page, StoredChain
-from holdfast.states import OPEN, TERMINAL, State, Status
-from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, SEQ_AT, instant, maybe_instant, to_job
+from holdfast.models import Job, Order, Page, StoredChain
+from holdfast.states import Status
+from holdfast.store.rows import COLUMNS, FACTS, FACTS_WITH_RESULTS, instant, maybe_instant, to_job
 from holdfast.unreadable import readable, reading
 
 T = TypeVar("T")
@@ -81,21 +76,8 @@ class Paging(NamedTuple):
     limit: int = 50
     order: Order = "newest"
     cursor: str | None = None
-
-
-async def list_jobs(tx: Tx, wanted: JobFilter, paging: Paging) -> Page[Job]:
-    """List the jobs that fit *wanted*."""
-    sql = f"SELECT {COLUMNS}, {FACTS} FROM holdfast_job WHERE {CHILD if wanted.parent else 'true'}"
-    return await page(tx, sql, "holdfast_job.seq", _job_conditions(wanted), paging, to_job, seq_at=SEQ_AT)
-
-
-CHILD = "holdfast_job.parent = :parent"  # has an index of its own, in the order of lists
-
-
-async def list_chains(tx: Tx, wanted: ChainFilter, paging: Paging) -> Page[StoredChain[Any]]:
-    """List the chains that fit *wanted*."""
-    sql = f"{CHAIN} WHERE {OPEN_CHAIN if _is_open(wanted) else 'true'}"
-    return await page(tx, sql, "first.seq", _chain_conditions(wanted), paging, to_chain, seq_at=7)
+    upto: int | None = None
+    """The highest number (`seq`) that it may have; None means any. Only lists that take a filter look at it."""
 
 
 CHAIN_JOBS = f"""
@@ -162,77 +144,6 @@ async def list_blocked_by(tx: Tx, chain_id: UUID, paging: Paging) -> Page[Job]:
 
 Conditions: TypeAlias = list[tuple[str, dict[str, object]]]
 
-WAITING = """(holdfast_job.gate = 'lane'
-    OR (SELECT held.paused_at FROM holdfast_queue AS held WHERE held.name = holdfast_job.queue
-        AND coalesce(held.until, $now + 1) > $now) IS NOT NULL
-    OR (SELECT held.paused_at FROM holdfast_lane AS held WHERE held.key = holdfast_job.lane) IS NOT NULL)"""
-DERIVED = {
-    State.SCHEDULED: "(holdfast_job.status = 'pending' AND holdfast_job.run_at > $now)",
-    State.WAITING: f"(holdfast_job.status = 'pending' AND holdfast_job.run_at <= $now AND {WAITING})",
-    State.CANCELLING: "(holdfast_job.status = 'running' AND holdfast_job.cancel_requested_at IS NOT NULL)",
-    State.PAUSING: """(holdfast_job.status = 'running' AND holdfast_job.pause_requested_at IS NOT NULL
-        AND holdfast_job.cancel_requested_at IS NULL)""",
-    State.CONTINUED: """(holdfast_job.status = 'completed' AND holdfast_job.stale_at IS NULL
-        AND (SELECT next.seq FROM holdfast_job AS next
-        WHERE next.chain_id = holdfast_job.chain_id AND next.chain_index = holdfast_job.chain_index + 1
-            AND next.chain_index > 0) IS NOT NULL)""",
-    State.STALE: "holdfast_job.stale_at IS NOT NULL",
-}
-
-
-def _job_conditions(wanted: JobFilter) -> Conditions:
-    found: Conditions = [("coalesce(holdfast_job.closed_as, '') <> 'deleted'", {})]
-    if wanted.tasks:
-        found.append(("holdfast_job.task $any(tasks: text)", {"tasks": wanted.tasks}))
-    if wanted.parent is not None:
-        found.append(("true", {"parent": str(wanted.parent)}))
-    if not wanted.internal and INTERNAL_QUEUE not in wanted.queues:
-        found.append((f"holdfast_job.queue <> '{INTERNAL_QUEUE}'", {}))
-    if wanted.queues:
-        found.append(("holdfast_job.queue $any(queues: text)", {"queues": wanted.queues}))
-    if wanted.lanes:
-        found.append(("holdfast_job.lane $any(lanes: text)", {"lanes": wanted.lanes}))
-    if wanted.states:
-        found.append((f"({' OR '.join(map(_state_condition, wanted.states))})", {}))
-    return found + _created("holdfast_job", wanted.created_from, wanted.created_to)
-
-
-def _state_condition(state: State) -> str:
-    """A stored word means its status, whatever else is shown of it; a derived one exactly what is shown."""
-    return DERIVED.get(state) or f"holdfast_job.status = '{state}'"
-
-
-def _chain_conditions(wanted: ChainFilter) -> Conditions:
-    found: Conditions = [("first.chain_index = 0", {}), ("coalesce(first.closed_as, '') <> 'deleted'", {})]
-    if wanted.tasks:
-        found.append(("first.task $any(tasks: text)", {"tasks": wanted.tasks}))
-    if wanted.statuses:
-        found.append(("last.status $any(statuses: text)", {"statuses": wanted.statuses}))
-    if wanted.is_open is False or (wanted.statuses and set(wanted.statuses) <= set(TERMINAL)):
-        found.append(("first.closed_as IS NOT NULL", {}))
-    if not wanted.internal:
-        found.append((f"first.queue <> '{INTERNAL_QUEUE}'", {}))
-    if wanted.roots_only:
-        found.append(("(SELECT 1 FROM holdfast_blocker AS b WHERE b.chain_id = first.id LIMIT 1) IS NULL", {}))
-    return found + _created("first", wanted.created_from, wanted.created_to)
-
-
-OPEN_CHAIN = "first.chain_index = 0 AND first.closed_as IS NULL"  # has an index of its own
-
-
-def _is_open(wanted: ChainFilter) -> bool:
-    """Tell whether only open chains can fit."""
-    return bool(wanted.is_open or (wanted.statuses and set(wanted.statuses) <= set(OPEN)))
-
-
-def _created(table: str, earliest: datetime | None, latest: datetime | None) -> Conditions:
-    found: Conditions = []
-    if earliest is not None:
-        found.append((f"{table}.created_at >= :created_from", {"created_from": _milliseconds(earliest)}))
-    if latest is not None:
-        found.append((f"{table}.created_at <= :created_to", {"created_to": _milliseconds(latest)}))
-    return found
-
 
 async def page(
     tx: Tx, sql: str, seq: str, conditions: Conditions, paging: Paging, read: Callable[[Row], T], *, seq_at: int
@@ -283,10 +194,6 @@ def read_cursor(cursor: str, kind: str) -> int:
     except (binascii.Error, ValueError, TypeError):
         pass
     raise UsageError(f"this cursor is not one of a list in the order {kind!r}; take next_cursor of the page before")
-
-
-def _milliseconds(at: datetime) -> int:
-    return round(at.timestamp() * 1000)
 
 
 NOW = """SELECT $now"""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.database.tx import Tx
-from holdfast.models import INTERNAL_QUEUE, EventFilter, Job, JobEvent, JobFilter
-from holdfast.store import reads
+from holdfast.models import INTERNAL_QUEUE, EventFilter, Job, JobEvent, JobQuery
+from holdfast.store import lists, reads
 from holdfast.store.log import reading
 from holdfast.store.reads import Paging
 from holdfast.store.rows import to_job
@@ -21,10 +21,20 @@ async def read(tx: Tx, wanted: EventFilter, most: int) -> tuple[list[Job], Curso
     if wanted.jobs or wanted.chains or wanted.parents:
         found = readable(await tx.fetch_all(reads.JOBS, ids=await _named(tx, wanted, most)), to_job)
     else:
-        asked = JobFilter(tasks=tuple(wanted.tasks), lanes=tuple(wanted.lanes))
-        found = list(await reads.list_jobs(tx, asked, Paging(limit=most)))
+        asked = JobQuery(tasks=tuple(wanted.tasks), lanes=tuple(wanted.lanes))
+        found = await _newest(tx, asked, most)
     jobs = [job for job in found if _is_wanted(job, wanted)]
     return sorted(jobs, key=lambda job: job.seq, reverse=True), cursor
+
+
+async def _newest(tx: Tx, asked: JobQuery, most: int) -> list[Job]:
+    """Read on over short pages: those who watch a task or a lane are shown its newest jobs, however old they are."""
+    page = await lists.list_jobs(tx, asked, Paging(limit=most))
+    found = list(page)
+    while len(found) < most and page.next_cursor is not None:
+        page = await lists.list_jobs(tx, asked, Paging(limit=most - len(found), cursor=page.next_cursor))
+        found += page
+    return found
 
 
 # a chain's first job has its id, and the others have an index; a deleted job may be there for a while, hidden; a parent
