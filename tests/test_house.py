@@ -33,7 +33,7 @@ SOURCE = Path(holdfast.__file__).parent
 ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
         *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
-        *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters"),
+        *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters", "explanations"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),
@@ -81,12 +81,12 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "events": (("filters", "follower", "page_cache", "poller"), ("feed",), ("job_watch", "listeners", "sse_stream")),
     "client": (
         ("chain_handle", "list_options", "providers", "waiter", "wrong_calls"),
-        ("insight", "starter"),
+        ("starter",),
         ("engine_parts", "transactions"),
         ("completion",),
         ("outside_completion",),
         ("verbs",),
-        ("handles",),
+        ("handles", "insight"),
     ),
     "worker": (
         ("attempts", "health", "leases", "shutdown", "upkeep"),

@@ -82,6 +82,7 @@ from holdfast.version import VERSION
 if TYPE_CHECKING:
     from holdfast.client.outside_completion import Completing
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, PausedJob, Question
+    from holdfast.explanations import Explanation, QueueExplanation, Reason, Remedy
     from holdfast.retention import Retained, Retention, RetentionCount
     from holdfast.settings import Settings
     from holdfast.worker.attempts.blocks import CompletingTransaction
@@ -111,6 +112,7 @@ __all__ = [
     "DeliveryNotFound",
     "DuplicateTask",
     "Event",
+    "Explanation",
     "Fail",
     "Failure",
     "Halt",
@@ -145,7 +147,10 @@ __all__ = [
     "Phase",
     "PhaseStatus",
     "Question",
+    "QueueExplanation",
+    "Reason",
     "Record",
+    "Remedy",
     "Reschedule",
     "Retained",
     "Retention",
@@ -191,6 +196,7 @@ LATER = {
     "DeadLetter": "holdfast.questions",
     "Failure": "holdfast.questions",
     "Halt": "holdfast.questions",
+    **dict.fromkeys(("Explanation", "QueueExplanation", "Reason", "Remedy"), "holdfast.explanations"),
     "Health": "holdfast.worker.health",
     "PausedJob": "holdfast.questions",
     "Question": "holdfast.questions",

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.client.completion import AsyncBlock
     from holdfast.client.outside_completion import Completing
     from holdfast.events.sse_stream import EventStream
+    from holdfast.explanations import Explanation, QueueExplanation
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
     from holdfast.settings import Settings, SettingsOptions
@@ -262,6 +263,21 @@ class Holdfast:
         """
         found = await self._verbs.wait(self.store, self._waiter, chains, until, timeout)
         return list(map(self._handle, found))
+
+    async def explain(self, job: Target, *, connection: object = None) -> Explanation:
+        """Say why a job does not run: every reason that holds, each with the call that ends it, if there is one.
+
+        For a chain, or a job that has continued, that is the chain's current job. An id that is not in the database
+        raises nothing: then the reason is `not_committed`.
+        """
+        return await insight.explain(await self._runner(connection), self._starter.decoder, job)
+
+    async def explain_queue(self, queue: str) -> QueueExplanation:
+        """Say why the jobs of a queue do not run: it is paused, nobody serves it or knows their tasks, or all are busy.
+
+        It looks at the first 20 tasks whose jobs could be claimed there.
+        """
+        return await insight.explain_queue(self.store, check_any("queue", queue))
 
     async def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.

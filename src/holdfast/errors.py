@@ -13,11 +13,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 if TYPE_CHECKING:
+    from holdfast.explanations import Explanation
     from holdfast.models import Job
 
 SHOWN_LENGTH = 60
@@ -533,83 +534,35 @@ class ChainCancelled(NoResult):
         self.reason = reason
 
 
-class OpenJob(NamedTuple):
-    """The last job of a chain that did not close in time; *is_served*: a worker that runs it was alive just now.
-
-    *error* is that of its last attempt, if one has failed, and *run_at* when it is due. *asks* is what a person is
-    asked, who completes it.
-    """
-
-    chain_id: UUID
-    job_id: UUID
-    task: str
-    state: str
-    queue: str
-    is_served: bool
-    run_at: datetime | None = None
-    error: Mapping[str, Any] | None = None
-    asks: str | None = None
-
-    @property
-    def is_left(self) -> bool:
-        """Tell whether nobody runs it, nor would, nor a person is asked."""
-        return not self.is_served and self.state != "running" and self.asks is None
-
-    def describe(self, seconds: float, served: Sequence[str]) -> str:
-        """Say how it stands, and what it waits for; workers serve the queues *served*."""
-        facts: list[str] = []
-        if self.is_left and self.queue in served:
-            facts.append(f"queue {self.queue!r}: no worker that serves it has task {self.task!r}")
-        elif self.is_left:
-            facts.append(f"queue {self.queue!r}: no worker serves it")
-        if self.asks is not None:
-            facts.append(f"it waits for a person, who is asked {shown(self.asks)}")
-        if self.error:
-            facts.append(f"its last attempt failed: {_type_and_message(self.error)}")
-        if self.state == "scheduled" and self.run_at is not None:
-            facts.append(f"it is due at {self.run_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
-        if self.state == "paused":
-            facts.append(f"hf.resume({str(self.job_id)!r}) resumes it")
-        why = f" ({'; '.join(facts)})" if facts else ""
-        return f"job {self.job_id} (task {self.task!r}) is still {self.state} after {seconds:g} s{why}"
-
-
 class WaitTimeout(NoResult):
-    """The chains did not close in time; they have not been cancelled. *jobs* and *served* are empty if unknown.
+    """The chains did not close in time; they have not been cancelled. *explanations* say why, of the first five chains.
 
-    *jobs* says of the first five chains how their last jobs stand, *served* which queues workers serve.
+    They are empty if the database could not tell.
     """
 
     code = "wait_timeout"
 
-    def __init__(
-        self, chain_ids: Sequence[UUID], seconds: float, jobs: Sequence[OpenJob] = (), served: Sequence[str] = ()
-    ) -> None:
-        shown = [each.describe(seconds, served) for each in jobs] or [
+    def __init__(self, chain_ids: Sequence[UUID], seconds: float, explanations: Sequence[Explanation] = ()) -> None:
+        shown = [_still_open(each, seconds) for each in explanations] or [
             f"chain {each} is still open after {seconds:g} s" for each in chain_ids[:LISTED]
         ]
         more = [f"{len(chain_ids) - len(shown)} more chains are open"] if len(chain_ids) > len(shown) else []
-        advice = _worker_advice([each for each in jobs if each.is_left], served)
         ending = "it has not been cancelled" if len(chain_ids) == 1 else "they have not been cancelled"
-        super().__init__(f"{', '.join([*shown, *more])}; {advice}{ending}: wait longer with timeout=, or ask again")
+        super().__init__(f"{', '.join([*shown, *more])}; {ending}: wait longer with timeout=, or ask again")
         self.chain_ids = tuple(chain_ids)
         self.seconds = seconds
-        self.jobs = tuple(jobs)
-        self.served = tuple(served)
+        self.explanations = tuple(explanations)
 
 
-def _worker_advice(left: Sequence[OpenJob], served: Sequence[str]) -> str:
-    if not left:
-        return ""
-    task, queue = left[0].task, left[0].queue
-    if not served:
-        also = "" if queue == "default" else f" (with `--queues {queue}`, if no task of APP names that queue)"
-        return f"start a worker on this database with `holdfast worker APP`{also}; "
-    if queue in served:
-        return f"import the module of task {task!r} in the application of that worker, or correct the name; "
-    near = did_you_mean(queue, served, "'").removeprefix("; ")
-    others = near or f"workers serve {', '.join(map(repr, served[:LISTED]))}:"
-    return f"{others} start the job with another queue=, or a worker with `--queues {queue}`; "
+def _still_open(found: Explanation, seconds: float) -> str:
+    """Say how the last job of a chain stands, and why, each reason with the line that ends it, if there is one."""
+    if found.job is None:
+        return str(found)
+    lines = [
+        None if each.remedy is None or each.remedy.verb == "worker" else each.remedy.python for each in found.reasons
+    ]
+    why = "; ".join(f"{each}: {line}" if line else str(each) for each, line in zip(found.reasons, lines, strict=True))
+    return f"job {found.job.id} (task {found.job.task!r}) is still {found.job.state} after {seconds:g} s ({why})"
 
 
 class StoreError(HoldfastError):

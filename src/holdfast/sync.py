@@ -42,6 +42,7 @@ from holdfast.tasks.task import Task
 if TYPE_CHECKING:
     from holdfast.client.completion import BlockingBlock
     from holdfast.client.outside_completion import BlockingCompleting as Completing
+    from holdfast.explanations import Explanation, QueueExplanation
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
     from holdfast.worker.attempts.attempt import in_thread as middleware
@@ -207,6 +208,21 @@ class BlockingHoldfast:
         """
         found = drive(self._verbs.wait(self._blocking, self._waiter.blocking, chains, until, timeout))
         return list(map(self._handle, found))
+
+    def explain(self, job: Target, *, connection: object = None) -> Explanation:
+        """Say why a job does not run: every reason that holds, each with the call that ends it, if there is one.
+
+        For a chain, or a job that has continued, that is the chain's current job. An id that is not in the database
+        raises nothing: then the reason is `not_committed`.
+        """
+        return drive(insight.explain(self._runner(connection), self._starter.decoder, job))
+
+    def explain_queue(self, queue: str) -> QueueExplanation:
+        """Say why the jobs of a queue do not run: it is paused, nobody serves it or knows their tasks, or all are busy.
+
+        It looks at the first 20 tasks whose jobs could be claimed there.
+        """
+        return drive(insight.explain_queue(self._blocking, check_any("queue", queue)))
 
     def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.

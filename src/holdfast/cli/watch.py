@@ -35,9 +35,9 @@ def watch(job: str, app: str | None, database: str | None, schema_name: str | No
     """Watch a job until its chain ends. JOB is the id of the job.
 
     APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`; without APP, the command uses --database. It
-    shows the job and the jobs that continue it: in a terminal as a progress bar for each job and each phase, in a file
-    or a pipe as a line for each change. With --json each line is an event, as in the SSE stream; the first one is a
-    `snapshot`. Ctrl-C stops this command, not the job.
+    shows the job and the jobs that continue it, and why a job waits: in a terminal as a progress bar for each job and
+    each phase, in a file or a pipe as a line for each change. With --json each line is an event, as in the SSE stream;
+    the first one is a `snapshot`. Ctrl-C stops this command, not the job.
 
     Exit codes: 0 completed; 6 failed; 7 cancelled; 2 wrong usage; 3 the job does not exist or was deleted; 5 the
     database could not be reached; 130 after Ctrl-C.
@@ -66,8 +66,8 @@ def _interrupt(*_: object) -> None:
 
 
 class _View(Protocol):
-    def show(self, job: Job) -> None:
-        """Show how *job* stands."""
+    def show(self, job: Job, why: str) -> None:
+        """Show how *job* stands, and *why* it does not run."""
 
 
 def _show(face: BlockingHoldfast, job_id: str) -> str:
@@ -81,11 +81,21 @@ def _show(face: BlockingHoldfast, job_id: str) -> str:
             job = _last_job(face, chain_id)
             with face.watch(job) as changes:
                 for job in changes:
-                    view.show(job)
+                    view.show(job, _why(face, job))
             if job.outcome is None:
                 raise JobNotFound(job.id)
             if job.state is not State.CONTINUED:
                 return str(job.outcome)
+
+
+def _why(face: BlockingHoldfast, job: Job) -> str:
+    """Say why *job* waits; nothing of one that runs, has ended, or moved on while this looked."""
+    from holdfast.states import OPEN, Status
+
+    if job.status not in OPEN or job.status is Status.RUNNING:
+        return ""
+    found = face.explain(job)
+    return str(found) if found.job is not None and found.job.version == job.version else ""
 
 
 def _last_job(face: BlockingHoldfast, chain_id: UUID) -> Job:
@@ -158,9 +168,9 @@ class _Bars:
         self._progress = progress
         self._bars: dict[tuple[UUID, str], Any] = {}
 
-    def show(self, job: Job) -> None:
-        """Show how *job* stands."""
-        self._set(job.id, "", job.task, _percent(job), str(job.state), job.message)
+    def show(self, job: Job, why: str) -> None:
+        """Show how *job* stands, and *why* it does not run."""
+        self._set(job.id, "", job.task, _percent(job), str(job.state), why or job.message)
         for phase in job.phases:
             self._set(job.id, phase.name, f"  {phase.name}", phase.progress, str(phase.status), phase.message)
 
@@ -178,9 +188,10 @@ class _Lines:
     def __init__(self) -> None:
         self._last = ""
 
-    def show(self, job: Job) -> None:
-        """Show how *job* stands, unless it looks as before."""
-        words = [f"{job.task} {job.id}", f"{job.state} {_percent(job)} %", job.current_phase, job.message, _error(job)]
+    def show(self, job: Job, why: str) -> None:
+        """Show how *job* stands, and *why* it does not run, unless it looks as before."""
+        said = job.current_phase, job.message, _error(job), why
+        words = [f"{job.task} {job.id}", f"{job.state} {_percent(job)} %", *said]
         line = _clean(", ".join(str(each) for each in words if each))
         if line != self._last:
             click.echo(line)

@@ -6,12 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.client.list_options import PageOptions, page_of
+from holdfast.client.verbs import is_callers
 from holdfast.database.tx import Runner
 from holdfast.errors import InvalidInput, got
+from holdfast.ids import Target, target_id
 from holdfast.models import Page
 from holdfast.tasks.decoder import Decoder
 
 if TYPE_CHECKING:
+    from holdfast.explanations import Explanation, QueueExplanation
     from holdfast.questions import InboxEntry, InboxKind
 
 
@@ -27,3 +30,37 @@ async def inbox(runner: Runner, decoder: Decoder, kind: InboxKind | None, option
     return page.map(
         lambda each: replace(each, job=decoder.job(each.job)) if isinstance(each, Ask | Halt | PausedJob) else each
     )
+
+
+async def explain(runner: Runner, decoder: Decoder, target: Target) -> Explanation:
+    """Say why a job does not run; also, if nothing else does, that a stranger's transaction holds its row."""
+    from holdfast.store.insight import explain as reasons
+
+    found, is_in_doubt = await runner.read(reasons.explain_or_doubt, target_id(target))
+    job = found.job
+    if job is None:
+        return found
+    if is_in_doubt and not is_callers(runner):
+        found = await _with_lock(runner, found, job.seq, job.version)
+    return replace(found, job=decoder.job(job))
+
+
+async def _with_lock(runner: Runner, found: Explanation, seq: int, version: int) -> Explanation:
+    """Put the lock that holds a job, if there is one, in the place of the look that it waits for."""
+    from holdfast.explanations import Arriving, Explanation
+    from holdfast.store.insight import explain as reasons
+
+    try:
+        await runner.run(reasons.find_lock, seq, version)
+    except reasons.LockLook as look:
+        if look.lock is not None:
+            others = [each for each in found.reasons if not isinstance(each, Arriving)]
+            return Explanation(found.job, (*others, look.lock))
+    return found
+
+
+async def explain_queue(runner: Runner, name: str) -> QueueExplanation:
+    """Say why the jobs of a queue do not run."""
+    from holdfast.store.insight import explain as reasons
+
+    return await runner.read(reasons.explain_queue, name)

@@ -20,6 +20,7 @@ from holdfast.client.waiter import Until, Waits
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import Operation, Runner
 from holdfast.errors import (
+    LISTED,
     ChainCancelled,
     ChainFailed,
     ChainNotFound,
@@ -171,7 +172,7 @@ class Verbs:
 
         require_task(task, "hf.complete")
         self._refuse_alone(runner, "complete")
-        operation = completing.complete if _is_callers(runner) else completing.complete_at_once
+        operation = completing.complete if is_callers(runner) else completing.complete_at_once
         job_id, text = target_id(target), task.encode_output(output)
         one = only_one(job_id, "complete", if_state)
         job = await self._run(runner, one, operation, job_id, task.names, text, asked)
@@ -217,7 +218,7 @@ class Verbs:
         if not ids:
             return []
         self._refuse_alone(runner, _verb(verb, targets))
-        if _is_callers(runner):
+        if is_callers(runner):
             return await self._run(runner, targets, operation, ids, *args, **kwargs)
         return await self._run(runner, targets, steering.at_once, operation, ids, *args, **kwargs)
 
@@ -235,7 +236,7 @@ class Verbs:
 
     def _refuse_alone(self, runner: Runner, verb: str) -> None:
         """Raise if *verb* would write in a transaction of our own where it may not: in a block, or ever."""
-        if not _is_callers(runner):
+        if not is_callers(runner):
             current_block.refuse_write(f"hf.{verb}")
             self._starter.require_connection()
 
@@ -247,11 +248,13 @@ async def _wait(
     try:
         return await waits.wait(chain_ids, until, seconds)
     except WaitTimeout as late:
+        from holdfast.store.insight import explain
+
         try:
-            jobs, served = await runner.read(polls.open_jobs, late.chain_ids)
+            found = await runner.read(explain.explain_many, late.chain_ids[:LISTED])
         except StoreError:
             raise late from None
-        raise WaitTimeout(late.chain_ids, late.seconds, jobs, served) from None
+        raise WaitTimeout(late.chain_ids, late.seconds, found) from None
 
 
 def _timeout(timeout: Seconds | None) -> float | None:
@@ -310,7 +313,7 @@ def _are_several(targets: object) -> bool:
     return isinstance(targets, Iterable) and not isinstance(targets, str | bytes) and not hasattr(targets, "id")
 
 
-def _is_callers(runner: Runner) -> bool:
+def is_callers(runner: Runner) -> bool:
     """Tell whether it writes in a transaction that the caller, or a block, has opened and will commit."""
     return isinstance(runner, Borrowed | InBlock)
 

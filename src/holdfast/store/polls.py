@@ -11,13 +11,10 @@ from uuid import UUID
 
 from holdfast.database.hints import Horizon
 from holdfast.database.tx import Row, Tx
-from holdfast.errors import OpenJob
 from holdfast.states import Status
-from holdfast.store import reads, task_rows, workers
 from holdfast.unreadable import object_of, readable, reading
 
 if TYPE_CHECKING:
-    from holdfast.models import Job
     from holdfast.store.jobs.claiming import Want
 
 
@@ -147,22 +144,3 @@ def _chain_result(row: Row) -> ChainResult:
         status = None if closed_as is None else Status(closed_as)
         ids = UUID(asked), UUID(chain_id)
         return ChainResult(*ids, status, UUID(job_id), task, output, reason, object_of(error) or None)
-
-
-MOST_EXPLAINED = 5
-
-
-async def open_jobs(tx: Tx, chain_ids: Sequence[UUID]) -> tuple[list[OpenJob], list[str]]:
-    """Say how the last jobs of the first of *chain_ids* stand, and which queues are served; for `WaitTimeout`."""
-    ends = (await chain_results(tx, chain_ids[:MOST_EXPLAINED])).values()
-    served, asking = await workers.served(tx), await task_rows.asking(tx)
-    jobs = {each.id: each for each in await reads.jobs_by_id(tx, [end.job_id for end in ends])}
-    found = [(end.chain_id, jobs[end.job_id]) for end in ends if end.job_id in jobs]
-    return [_open_job(chain_id, job, served, asking) for chain_id, job in found], served.queues
-
-
-def _open_job(chain_id: UUID, job: Job, served: workers.Served, asking: Mapping[str, task_rows.Asking]) -> OpenJob:
-    is_served = served.runs(job.queue, job.task)
-    asks = asking[job.task].question.title if job.task in asking else None
-    about = (chain_id, job.id, job.task, str(job.state), job.queue, is_served)
-    return OpenJob(*about, run_at=job.run_at, error=job.error, asks=asks)

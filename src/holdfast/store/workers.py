@@ -12,9 +12,10 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from holdfast.database.tx import Row, Tx, repeatable
+from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.unreadable import object_of
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -116,36 +117,68 @@ ALIVE_MS = 150_000
 """How long after its last beat a worker counts as living: two beats, which come about once a minute, and a little."""
 
 # who only waits for results serves no queue
-SERVED = """SELECT facts FROM holdfast_worker WHERE seen_at > $now - :alive_ms ORDER BY seen_at DESC LIMIT 1000"""
+LIVING = """
+    SELECT id, name, facts FROM holdfast_worker WHERE seen_at > $now - :alive_ms ORDER BY seen_at DESC LIMIT 1000"""
 
 
-class Served(NamedTuple):
-    """What living workers serve, by what they say of themselves; one of an older release names no tasks."""
+class Slots(NamedTuple):
+    """How many jobs a worker runs at once, by where they run; None where a worker of an older release does not say."""
 
-    by_worker: Sequence[dict[str, list[str]]]
+    handlers: int | None = None
+    children: int | None = None
+    webhooks: int | None = None
 
-    @property
-    def queues(self) -> list[str]:
-        """All queues that they serve."""
-        return sorted({queue for each in self.by_worker for queue in each.get("queues", ())})
+
+class LivingWorker(NamedTuple):
+    """A worker with a beat of just now, by what it says of itself."""
+
+    id: str
+    name: str | None
+    queues: frozenset[str]
+    tasks: frozenset[str] | None = None
+    """None for one of an older release, which does not name its tasks."""
+    in_children: frozenset[str] = frozenset()
+    """Those of its tasks that run in child processes."""
+    slots: Slots = Slots()
+
+    def serves(self, queue: str) -> bool:
+        """Tell whether it claims from *queue*."""
+        return queue in self.queues or (queue == INTERNAL_QUEUE and self.slots.webhooks != 0)
 
     def runs(self, queue: str, task: str) -> bool:
-        """Tell whether one of them runs jobs of *task* in *queue*."""
-        return any(queue in each.get("queues", ()) and task in each.get("tasks", (task,)) for each in self.by_worker)
+        """Tell whether it runs jobs of *task* in *queue*."""
+        return self.serves(queue) and (self.tasks is None or task in self.tasks or task == DELIVER)
+
+    def kind_of(self, task: str) -> Literal["handlers", "children", "webhooks"]:
+        """Say in which of its slots jobs of *task* run."""
+        if task == DELIVER:
+            return "webhooks"
+        return "children" if task in self.in_children else "handlers"
 
 
-async def served(tx: Tx) -> Served:
-    """Read what the living workers serve."""
-    return Served([_lists_in(object_of(facts)) for (facts,) in await tx.fetch_all(SERVED, alive_ms=ALIVE_MS)])
+async def living(tx: Tx) -> list[LivingWorker]:
+    """Read which workers live and what they serve; at most 1,000, the last ones that gave a sign first."""
+    rows = await tx.fetch_all(LIVING, alive_ms=ALIVE_MS)
+    known = [(id_, name, object_of(facts)) for id_, name, facts in rows]
+    return [_living(id_, name, facts) for id_, name, facts in known if _names(facts.get("queues")) or "slots" in facts]
 
 
-def _lists_in(facts: dict[str, object]) -> dict[str, list[str]]:
-    """Give those *facts* of a worker that are lists of names; a newer release may write others."""
-    return {
-        name: [each for each in value if isinstance(each, str)]
-        for name, value in facts.items()
-        if isinstance(value, list)
-    }
+def _living(id_: str, name: str | None, facts: dict[str, object]) -> LivingWorker:
+    told = facts.get("slots")
+    slots = told if isinstance(told, dict) else {"handlers": facts.get("concurrency")}
+    return LivingWorker(
+        id_,
+        name,
+        _names(facts.get("queues")),
+        _names(facts["tasks"]) if isinstance(facts.get("tasks"), list) else None,
+        _names(facts.get("in_children")),
+        Slots(*(count if isinstance(count := slots.get(kind), int) else None for kind in Slots._fields)),
+    )
+
+
+def _names(value: object) -> frozenset[str]:
+    """Give those of a worker's names that can be read; a newer release may write others."""
+    return frozenset(each for each in value if isinstance(each, str)) if isinstance(value, list) else frozenset()
 
 
 OF_HOST = """SELECT id, facts FROM holdfast_worker WHERE id $any(ids: text) AND host = :host"""

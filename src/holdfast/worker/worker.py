@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError, Misuse
 from holdfast.logging import reason_of, say
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs.claiming import ClaimState, Token, Want
-from holdfast.store.workers import Member
+from holdfast.store.workers import Member, Slots
 from holdfast.tasks.registry import Tasks
 from holdfast.threads import ThreadPool
 from holdfast.version import VERSION
@@ -39,7 +39,7 @@ from holdfast.worker.attempts.loop_lag import LoopWatch
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.attempts.services import Keepers, make_services
 from holdfast.worker.children.bootstrap import Launch
-from holdfast.worker.children.pool import Children
+from holdfast.worker.children.pool import Children, usable_cores
 from holdfast.worker.children.remote_attempt import ParentServices
 from holdfast.worker.children.suspects import MOST_CHILDREN, SuspectChildren
 from holdfast.worker.claiming.claimer import LOOPS, Claimer
@@ -141,7 +141,7 @@ class Worker:
         core.unsettled = Unsettled(core.store, self.id, core.leases, core.progress, core.lost_leases)
         queues = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
         tasks = sorted({each.task for each in (*self._wants, *self._child_slots.wants)})
-        member = Member.here(self.id, options.name, queues=queues, concurrency=options.concurrency, tasks=tasks)
+        member = Member.here(self.id, options.name, queues=queues, tasks=tasks, **self._slot_facts)
         self._wakeups = Wakeups(core, member, self._all_wants, self._on_hint)
         if self._launch is not None and self._child_slots.wants:
             self._children = self._make_children(self._launch, options, self._has_free_child)
@@ -154,6 +154,15 @@ class Worker:
         finally:
             await self._end()
             self._say_stopped(left=0)
+
+    @property
+    def _slot_facts(self) -> dict[str, object]:
+        """What its row says of its slots, so that others can tell whether all of them are taken."""
+        options = self._core.options
+        in_children = sorted({each.task for each in self._child_slots.wants})
+        children = (options.children or usable_cores()) if in_children else 0
+        slots = Slots(options.concurrency, children, self._deliveries.size)
+        return {"concurrency": options.concurrency, "slots": slots._asdict(), "in_children": in_children}
 
     def _say_started(self, queues: Sequence[str]) -> None:
         facts: dict[str, Any] = {
@@ -197,7 +206,7 @@ class Worker:
             claimer.wake,
             self._lacks_extra,
             core.lost_leases,
-            UnservedJobs(core.store, self._all_wants, self._engine.starter.tasks),
+            UnservedJobs(core.store, self.id, self._all_wants, self._engine.starter.tasks),
         )
         loops = [upkeep.run(), core.progress.run(), self._wakeups.run()]
         loops += [] if self._retention is None else [make_passes(self._retention, core.runtime)]

@@ -62,6 +62,11 @@ class SlotGroup:
         self.claim_ahead = ClaimAhead(most, monotonic)
         self._may_wait = any(each.ahead_below for each in wants)
 
+    @property
+    def size(self) -> int:
+        """How many slots there are at this moment."""
+        return self._most()
+
     def room(self, running: int) -> int:
         """Say how many may be claimed, beside *running* ones; none before it is time to look."""
         return self.free(running) if self.is_wanted or self.look_seconds == 0 else 0

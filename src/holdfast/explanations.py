@@ -1,0 +1,568 @@
+"""Why a job does not run, or a queue does not move: what `hf.explain` and `hf.explain_queue` answer.
+
+A reason is a value of the class that stands for its `code`. The fields are its facts, `text` says them as a sentence,
+`remedy` is the call that ends it, and `ends_at` when time alone does. `store/insight/explain.py` finds out which hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from uuid import UUID
+
+from holdfast.models import Job, JobError
+from holdfast.states import Status
+
+MOST_COUNTED = 10_000
+"""Where a count stops: it then means "at least so many"."""
+MOST_LISTED = 10
+"""How many blockers, or workers, a reason names."""
+MOST_TASKS = 20
+"""How many of the tasks that wait in a queue are looked at."""
+
+Verb: TypeAlias = Literal["resume", "retry", "trigger", "complete", "lane.resume", "queue.resume", "worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """The call that ends a reason: a *verb* of the API, whom it is for, and its other *arguments*.
+
+    >>> Remedy("trigger", "0198c0de-0000-7000-8000-000000000001").python
+    "hf.trigger('0198c0de-0000-7000-8000-000000000001')"
+    """
+
+    verb: Verb
+    target: str | None
+    """The id of a job, the key of a lane or the name of a queue."""
+    arguments: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def python(self) -> str:
+        """The line to write; `await` it on the async face."""
+        return PYTHON[self.verb](self)
+
+
+PYTHON: dict[Verb, Callable[[Remedy], str]] = {
+    "resume": lambda it: f"hf.resume({it.target!r})",
+    "retry": lambda it: f"hf.retry({it.target!r})",
+    "trigger": lambda it: f"hf.trigger({it.target!r})",
+    "complete": lambda it: f"hf.complete(hf.tasks.get({it.arguments['task']!r}), {it.target!r}, output)",
+    "lane.resume": lambda it: f"hf.lane({it.target!r}).resume()",
+    "queue.resume": lambda it: f"hf.queue({it.target!r}).resume()",
+    "worker": lambda it: "hf.worker()" if it.target is None else f"hf.worker(queues=[{it.target!r}])",
+}
+"""How a remedy is written in Python; each other form of a remedy is one more table like this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job does not run: one class for each *code*, whose fields are the facts."""
+
+    code: ClassVar[str]
+
+    @property
+    def text(self) -> str:
+        """The reason as a sentence."""
+        return self._sentence()
+
+    def _sentence(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """The call that ends it; None if only time, or another job, does."""
+        return None
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When time alone ends it; if that is past, at any moment. None if time alone does not."""
+        return None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All of its fields by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted(Reason):
+    """No job of this id is in the database."""
+
+    code = "not_committed"
+    id: UUID
+
+    def _sentence(self) -> str:
+        return (
+            f"there is no job {self.id} in this database: its transaction is not committed yet or was rolled back, or "
+            "the job was deleted"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Paused(Reason):
+    """Somebody has paused the job, or its handler has."""
+
+    code = "paused"
+    job: UUID
+    by: str | None
+    why: str | None
+    since: datetime | None
+
+    def _sentence(self) -> str:
+        return f"the job is paused{_by_and_why(self.by, self.why)}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Resume the job."""
+        return Remedy("resume", str(self.job))
+
+
+class OpenBlocker(NamedTuple):
+    """A chain that a job waits for; *status* is that of its last job, None if the chain was deleted."""
+
+    chain_id: UUID
+    task: str | None
+    status: Status | None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked(Reason):
+    """The job waits for other chains: the first of *blockers*, and how many there are (up to 10,000)."""
+
+    code = "blocked"
+    blockers: tuple[OpenBlocker, ...]
+    count: int
+
+    def _sentence(self) -> str:
+        if not self.blockers:
+            return "the chains that the job waits for have ended, and it has not been told yet"
+        named = ", ".join(f"{each.chain_id} ({each.status or 'deleted'})" for each in self.blockers)
+        more = f" and {_up_to(self.count - len(self.blockers))} more" if self.count > len(self.blockers) else ""
+        return f"the job waits for {'chain' if self.count == 1 else 'chains'} {named}{more}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Retry a chain that did not complete, if the job waits for that."""
+        ended = (each for each in self.blockers if each.status in (Status.FAILED, Status.CANCELLED))
+        return next((Remedy("retry", str(each.chain_id)) for each in ended), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue(Reason):
+    """The job is to run later; *receiver* is that of a webhook delivery which was put off for it."""
+
+    code = "not_due"
+    job: UUID
+    run_at: datetime
+    receiver: str | None = None
+
+    def _sentence(self) -> str:
+        if self.receiver is not None:
+            return f"the delivery was put off until {_shown(self.run_at)} for its receiver {self.receiver}"
+        return f"the job is due at {_shown(self.run_at)}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Run it now."""
+        return Remedy("trigger", str(self.job))
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it is due."""
+        return self.run_at
+
+
+@dataclass(frozen=True, slots=True)
+class BackingOff(Reason):
+    """The last attempt failed, and the next one comes at *run_at*."""
+
+    code = "backing_off"
+    job: UUID
+    run_at: datetime
+    attempt: int
+    error: JobError
+    receiver: str | None = None
+
+    def _sentence(self) -> str:
+        receiver = "" if self.receiver is None else f" for receiver {self.receiver}"
+        due = f"the next one is due at {_shown(self.run_at)}"
+        return f"attempt {self.attempt}{receiver} failed ({in_short(self.error)}); {due}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Run it now."""
+        return Remedy("trigger", str(self.job))
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the next attempt is due."""
+        return self.run_at
+
+
+@dataclass(frozen=True, slots=True)
+class LaneBehind(Reason):
+    """Other jobs of its lane come first: *head* and those behind it; the job has *place* 2 if it is next."""
+
+    code = "lane_behind"
+    lane: str
+    place: int
+    """Its place in the line; the head has 1. It is counted up to 10,000."""
+    head: UUID | None
+    head_status: Status | None
+
+    def _sentence(self) -> str:
+        place = f"the job has place {_up_to(self.place)} in lane {self.lane!r}"
+        if self.head is None:
+            return f"{place}, which passes on to its next job in a moment"
+        return f"{place}, behind job {self.head} ({self.head_status})"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneHalted(Reason):
+    """A failed or paused job at the head of its lane halts the lane."""
+
+    code = "lane_halted"
+    lane: str
+    head: UUID
+    head_status: Status
+    why: str | None
+
+    def _sentence(self) -> str:
+        why = f": {self.why}" if self.why else ""
+        return f"lane {self.lane!r} is halted by job {self.head}, which is {self.head_status}{why}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Let the job that halts the lane go on; `hf.lane(key).skip()` sets it aside instead."""
+        return Remedy("resume" if self.head_status is Status.PAUSED else "retry", str(self.head))
+
+
+@dataclass(frozen=True, slots=True)
+class LanePaused(Reason):
+    """Somebody has paused its lane."""
+
+    code = "lane_paused"
+    lane: str
+    by: str | None
+    why: str | None
+    since: datetime
+
+    def _sentence(self) -> str:
+        return f"lane {self.lane!r} is paused{_by_and_why(self.by, self.why)}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Resume the lane."""
+        return Remedy("lane.resume", self.lane)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePaused(Reason):
+    """Somebody has paused its queue, for good or *until* some time."""
+
+    code = "queue_paused"
+    queue: str
+    by: str | None
+    why: str | None
+    since: datetime
+    until: datetime | None
+
+    def _sentence(self) -> str:
+        until = "" if self.until is None else f" until {_shown(self.until)}"
+        return f"queue {self.queue!r} is paused{until}{_by_and_why(self.by, self.why)}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Resume the queue."""
+        return Remedy("queue.resume", self.queue)
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """Until when it is paused, if that was said."""
+        return self.until
+
+
+@dataclass(frozen=True, slots=True)
+class AsksAPerson(Reason):
+    """The job asks a person; who answers completes it. *job* and *since* are None where a queue is explained."""
+
+    code = "asks_a_person"
+    job: UUID | None
+    task: str
+    title: str
+    since: datetime | None
+
+    def _sentence(self) -> str:
+        return f"task {self.task!r} asks a person: {self.title}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Complete the job with the answer."""
+        if self.job is None:
+            return None
+        return Remedy("complete", str(self.job), MappingProxyType({"task": self.task}))
+
+
+class ServingWorker(NamedTuple):
+    """A worker that was alive just now, and the queues that it serves."""
+
+    id: str
+    name: str | None
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoWorker(Reason):
+    """No living worker serves the queue; *workers* are the first of those that live, *nearest* a queue of theirs."""
+
+    code = "no_worker"
+    queue: str
+    nearest: str | None
+    workers: tuple[ServingWorker, ...]
+    is_internal: bool = False
+    """Whether it is the queue of the engine's own jobs, which workers serve without being told."""
+
+    def _sentence(self) -> str:
+        if self.is_internal:
+            return (
+                f"no worker runs the engine's own jobs in queue {self.queue!r}; start one with `holdfast worker APP`, "
+                "with the extra holdfast[webhooks] installed"
+            )
+        start = f"start a worker with `holdfast worker APP --queues {self.queue}`"
+        if self.nearest is not None:
+            return f"no worker serves queue {self.queue!r}; did you mean {self.nearest!r}? Or {start}"
+        served = sorted({queue for each in self.workers for queue in each.queues})
+        if not served:
+            also = "" if self.queue == "default" else f" (with `--queues {self.queue}`, if no task of APP names it)"
+            start = f"start a worker on this database with `holdfast worker APP`{also}"
+        others = f" (workers serve {', '.join(map(repr, served[:MOST_LISTED]))})" if served else ""
+        return f"no worker serves queue {self.queue!r}{others}; {start}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Run a worker that serves the queue."""
+        return Remedy("worker", None if self.is_internal else self.queue)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUnknown(Reason):
+    """Workers serve the queue, but none of them has the task; *nearest* are names of theirs that look alike."""
+
+    code = "unknown_task"
+    task: str
+    queue: str
+    nearest: tuple[str, ...]
+
+    def _sentence(self) -> str:
+        near = f"; did you mean {' or '.join(map(repr, self.nearest))}?" if self.nearest else ""
+        advice = "" if near else "; import the module of the task in the application of a worker, or correct the name"
+        return f"no worker of queue {self.queue!r} has task {self.task!r}{near}{advice}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Run a worker that has the task."""
+        return Remedy("worker", self.queue)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersBusy(Reason):
+    """All slots of the workers that would run the job are taken; *oldest* says since when the oldest attempt runs."""
+
+    code = "workers_busy"
+    queue: str
+    slots: int
+    taken: int
+    oldest: datetime | None
+
+    def _sentence(self) -> str:
+        since = "" if self.oldest is None else f", the oldest attempt since {_shown(self.oldest)}"
+        return f"all {self.slots} slots of the workers of queue {self.queue!r} are taken{since}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect(Reason):
+    """The process of the job died *crashes* times, so that it waits to run alone."""
+
+    code = "suspect"
+    crashes: int
+
+    def _sentence(self) -> str:
+        return f"the job took its worker down {self.crashes} times, so it waits until it can run alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving(Reason):
+    """Nothing stands in its way: the next worker that looks, from *wake_at* on, takes it up."""
+
+    code = "arriving"
+    wake_at: datetime
+
+    def _sentence(self) -> str:
+        return "the job waits for nothing but the next look of a worker with a free slot"
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the engine looks at it."""
+        return self.wake_at
+
+
+@dataclass(frozen=True, slots=True)
+class Locked(Reason):
+    """An open transaction holds the job's row; *since* is when that began, and None if the server does not tell."""
+
+    code = "locked"
+    since: datetime | None
+    pid: int | None
+
+    def _sentence(self) -> str:
+        whose = "" if self.pid is None else f" of server process {self.pid}"
+        since = "" if self.since is None else f" since {_shown(self.since)}"
+        return f"an open transaction{whose} holds the job's row{since}; the job can start when that transaction ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Running(Reason):
+    """A worker has the job; *since* is when its handler began, and None if it has not."""
+
+    code = "running"
+    worker: str
+    since: datetime | None
+    lease_until: datetime | None
+    seen_at: datetime | None
+    """The last sign of life of the worker; they come about once a minute. None if the worker is gone."""
+
+    def _sentence(self) -> str:
+        if self.since is None:
+            return f"worker {self.worker} has claimed the job, and has not begun it yet"
+        return f"worker {self.worker} runs the job since {_shown(self.since)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping(Reason):
+    """The job runs, and somebody has asked to cancel or to pause it."""
+
+    code = "stopping"
+    request: Literal["cancel", "pause"]
+    by: str | None
+    why: str | None
+    since: datetime
+    worker: str
+
+    def _sentence(self) -> str:
+        asked = f"to {self.request} the job since {_shown(self.since)}"
+        return f"worker {self.worker} is asked {asked}{_by_and_why(self.by, self.why)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Reason):
+    """The job has ended; *by* is who cancelled it, or the worker that completed it."""
+
+    code = "ended"
+    job: UUID
+    outcome: Status
+    by: str | None
+    why: str | None
+    error: JobError | None
+    at: datetime | None
+
+    def _sentence(self) -> str:
+        error = f": {in_short(self.error)}" if self.error else ""
+        at = "" if self.at is None else f" at {_shown(self.at)}"
+        return f"the job has {ENDINGS[self.outcome]}{at}{_by_and_why(self.by, self.why)}{error}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Retry it, unless it has completed."""
+        return None if self.outcome is Status.COMPLETED else Remedy("retry", str(self.job))
+
+
+ENDINGS = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.CANCELLED: "been cancelled"}
+
+
+@dataclass(frozen=True, slots=True)
+class Moving(Reason):
+    """Nothing holds the queue up; only of queues."""
+
+    code = "moving"
+    queue: str
+    is_empty: bool
+    """Whether no job waits to be claimed."""
+
+    def _sentence(self) -> str:
+        waits = "no job waits in it" if self.is_empty else "workers take its jobs"
+        return f"nothing holds queue {self.queue!r} up: {waits}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a job does not run: all *reasons* that hold, in the order in which the engine would meet them.
+
+    *job* is None if there is none of that id; for a chain, or a job that has continued, it is the chain's current job.
+    """
+
+    job: Job | None
+    reasons: tuple[Reason, ...]
+
+    @property
+    def until(self) -> datetime | None:
+        """When time alone ends all of them, if it does; None if something else must happen."""
+        return _until(self.reasons)
+
+    def __str__(self) -> str:
+        return "; ".join(each.text for each in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueExplanation:
+    """Why the jobs of a queue do not run: all *reasons* that hold, or that it is moving."""
+
+    queue: str
+    reasons: tuple[Reason, ...]
+
+    @property
+    def until(self) -> datetime | None:
+        """When time alone ends all of them, if it does; None if something else must happen."""
+        return _until(self.reasons)
+
+    def __str__(self) -> str:
+        return "; ".join(each.text for each in self.reasons)
+
+
+def _until(reasons: Sequence[Reason]) -> datetime | None:
+    times = [each.ends_at for each in reasons]
+    known = [each for each in times if each is not None]
+    return max(known) if known and len(known) == len(times) else None
+
+
+def in_short(error: Mapping[str, Any]) -> str:
+    """Say the type and the message of an error."""
+    return ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))
+
+
+def _by_and_why(by: str | None, why: str | None) -> str:
+    return f"{f' by {by}' if by else ''}{f' ({why})' if why else ''}"
+
+
+def _shown(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _up_to(count: int) -> str:
+    return f"{MOST_COUNTED} or more" if count >= MOST_COUNTED else str(count)
+
+
+CODES: dict[str, type[Reason]] = {
+    each.code: each
+    for each in (
+        *(Paused, Blocked, NotDue, BackingOff, LaneBehind, LaneHalted, LanePaused, QueuePaused, AsksAPerson),
+        *(NoWorker, TaskUnknown, WorkersBusy, Suspect, Arriving, Locked, NotCommitted, Running, Stopping, Ended),
+        Moving,
+    )
+}
+"""Every code, in the order in which the engine would meet them, and then those that stand alone."""
