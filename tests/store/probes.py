@@ -29,6 +29,7 @@ from holdfast.store import (
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
 from holdfast.store.insight import inbox
+from holdfast.store.insight import explain
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
@@ -484,6 +485,27 @@ def log_probes() -> Iterator[Probe]:
     )
 
 
+def explain_probes() -> Iterator[Probe]:
+    """Give what an explanation runs, also on a caller's connection; what it counts here is counted to 50."""
+    lane, most = {"key": "lane-1"}, {"most": 50}
+    step, last = str(job_id(MIXED // 2 + 16)), {"job": SEQS[0]}
+    along = (JOB_ID, JOB_CHAIN, JOB_PKEY, PHASE, DELIVERY)
+    yield on_borrowed("explain.CURRENT", explain.CURRENT, {"id": IDS[0]}, *along)
+    yield on_borrowed("explain.CURRENT of a chain", explain.CURRENT, {"id": step}, *along)
+    for database, index in EVENTS_OF.items():
+        yield on_borrowed("explain.LAST_EVENTS", explain.LAST_EVENTS, last, index, is_ordered=True, only=database)
+    links = {"job": MIXED // 2 + 12, **most}
+    yield on_borrowed("explain.OPEN_LINKS", explain.OPEN_LINKS, links, BLOCKER, is_ordered=True)
+    yield on_borrowed("explain.AHEAD", explain.AHEAD, {**lane, "place": MIXED, **most}, LANE, is_ordered=True)
+    yield on_borrowed("lanes.HEAD of a caller", lanes.HEAD, lane, HEAD)
+    yield on_borrowed("explain.TAKEN", explain.TAKEN, most, LEASED)
+    waiting = {"queue": "default", "most": explain.MOST_TASKS}
+    yield on_ours("explain.WAITING_TASKS", explain.WAITING_TASKS, waiting, READY)
+    yield on_ours("explain.HOLD", explain.HOLD, {"seq": SEQS[0]}, JOB_PKEY)
+    held = {"seq": SEQS[0], "version": 1}
+    yield on_ours("explain.HOLDER", explain.HOLDER, held, JOB_PKEY, only="postgres")
+
+
 STAGES = {"stale": "holdfast_job_ended", "delete": "holdfast_job_stale"}
 EVENTS_OF = {"postgres": "holdfast_event_pkey", "sqlite": "holdfast_event_job"}
 
@@ -562,6 +584,7 @@ def probes(database: str) -> list[Probe]:
         *log_probes(),
         *retention_probes(),
         *trimming_probes(),
+        *explain_probes(),
     ]
     several = [each for each in every if each.only in ("", database)]
     return several + [one for each in several if (one := each.with_one_row()) is not None]

@@ -141,6 +141,21 @@ async def test_a_start_is_seen_with_its_event_once_the_caller_commits(way: Way, 
     assert await events_of(way, chain.id) == ["job:enqueued"]
 
 
+async def test_a_caller_can_explain_a_job_that_nobody_else_knows_before_the_commit(
+    way: Way, open_caller: Caller
+) -> None:
+    """I-57: `not_committed` is made, read and removed."""
+    chain = await way.face.start(greet(name="Ada"), connection=open_caller.connection)
+
+    mine = await way.face.explain(chain, connection=open_caller.connection)
+    others = await way.face.explain(chain)
+    await open_caller.commit()
+    then = await way.face.explain(chain)
+
+    found = [[each.code for each in one.reasons] for one in (mine, others, then)]
+    assert found == [["no_worker"], ["not_committed"], ["no_worker"]]
+
+
 async def test_a_worker_that_sleeps_is_woken_when_the_caller_commits_a_start(
     way: Way, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -397,10 +397,10 @@ async def test_a_worker_whose_facts_cannot_be_read_serves_nothing(newer: Newer, 
         await way.call(workers.beat, Member.here(name, queues=["mail"], tasks=["greet"]))
     newer.write(f"UPDATE holdfast_worker SET facts = '{facts}' WHERE id = 'odd'")
 
-    served = await way.call(workers.served)
+    living = await way.call(workers.living)
 
-    assert served.queues == ["mail"]
-    assert [served.runs(queue, "greet") for queue in ("mail", "sums")] == [True, False]
+    assert [(each.id, sorted(each.queues)) for each in living] == [("good", ["mail"])]
+    assert [living[0].runs(queue, "greet") for queue in ("mail", "sums")] == [True, False]
 
 
 @pytest.mark.parametrize("schema", ["{", "[1]", '{"properties":[1],"required":7}', '{"properties":{"name":true}}'])

@@ -35,8 +35,11 @@ async def hf(
     await made.close()
 
 
+START = "start a worker with `holdfast worker APP --queues"
+
+
 def look_of(hf: Holdfast) -> UnservedJobs:
-    return UnservedJobs(hf.store, wants_of(hf.tasks, None), hf.tasks)
+    return UnservedJobs(hf.store, "worker-own", wants_of(hf.tasks, None), hf.tasks)
 
 
 async def test_a_worker_without_tasks_says_so(
@@ -63,10 +66,10 @@ async def test_a_worker_names_jobs_that_no_worker_runs_with_near_names(
         await until(lambda: lines(caplog).count("jobs_not_served") == 2, "it says so")
 
     assert [each.getMessage() for each in named(caplog, "jobs_not_served")] == [
-        f"Jobs of task {task} wait in queue {queue}, and no worker runs them: {advice}?"
+        f"Jobs of task {task} wait in queue {queue}, and no worker runs them: {advice}"
         for queue, task, advice in (
-            ("default", "send_mial", "no worker has a task of that name; did you mean send_mail"),
-            ("defualt", "send_mail", "no worker serves that queue; did you mean default"),
+            ("default", "send_mial", "no worker of queue 'default' has task 'send_mial'; did you mean 'send_mail'?"),
+            ("defualt", "send_mail", f"no worker serves queue 'defualt'; did you mean 'default'? Or {START} defualt`"),
         )
     ]
 
@@ -88,10 +91,10 @@ async def test_the_queue_that_a_task_names_is_not_taken_for_a_typo(
     async def mail() -> None: ...
 
     await hf.start(mail())
-    await UnservedJobs(hf.store, wants_of(hf.tasks, ["emial"]), hf.tasks).look()
+    await UnservedJobs(hf.store, "worker-own", wants_of(hf.tasks, ["emial"]), hf.tasks).look()
 
     (said,) = named(caplog, "jobs_not_served")
-    assert said.getMessage().endswith("no worker serves that queue; start one that does: --queues email")
+    assert said.getMessage().endswith(f"no worker serves queue 'email' (workers serve 'emial'); {START} email`")
 
 
 async def test_a_worker_looks_once_more_soon_after_its_start(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:

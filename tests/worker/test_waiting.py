@@ -27,10 +27,10 @@ from holdfast import (
 )
 from holdfast.database import hints
 from holdfast.database.hints import SleepMark
-from holdfast.errors import OpenJob
 from holdfast.outcomes import Kind, Outcome
 from holdfast.runtime import Runtime
 from holdfast.store import polls, workers
+from holdfast.store.insight import explain
 from tests.store import engine
 from tests.support.conditions import until
 from tests.support.factories import TASKS, add, continue_chain, greet
@@ -167,9 +167,8 @@ async def test_what_does_not_close_in_time_is_named_and_goes_on(way: Way, second
 
     assert caught.value.chain_ids == (still_open.id,)
     assert caught.value.seconds == (0 if seconds == 0 else 0.01)
-    assert [each[:6] for each in caught.value.jobs] == [
-        OpenJob(still_open.id, still_open.id, "greet", "running", "default", is_served=False)[:6]
-    ]
+    (found,) = caught.value.explanations
+    assert (found.job and found.job.id, [each.code for each in found.reasons]) == (still_open.id, ["running"])
     assert number_of_waits(way.hf) == 0
 
 
@@ -181,12 +180,11 @@ async def test_a_wait_that_is_too_long_says_which_queues_are_served(way: Way) ->
     with pytest.raises(WaitTimeout) as caught:
         await wait(way, [served, unserved], timeout=0)
 
-    assert [(each.state, each.queue, each.is_served) for each in caught.value.jobs] == [
-        ("pending", "default", True),
-        ("pending", "mial", False),
+    assert [[each.code for each in found.reasons] for found in caught.value.explanations] == [
+        ["arriving"],
+        ["no_worker"],
     ]
-    assert caught.value.served == ("default", "mail")
-    assert "(queue 'mial': no worker serves it); did you mean 'mail'?" in str(caught.value)
+    assert "(no worker serves queue 'mial'; did you mean 'mail'?" in str(caught.value)
 
 
 async def test_a_wait_for_a_task_that_no_worker_of_the_queue_has_names_the_task(way: Way) -> None:
@@ -196,7 +194,7 @@ async def test_a_wait_for_a_task_that_no_worker_of_the_queue_has_names_the_task(
     with pytest.raises(WaitTimeout) as caught:
         await result(way, chain, 0)
 
-    assert "(queue 'default': no worker that serves it has task 'greet'); import the module of" in str(caught.value)
+    assert "(no worker of queue 'default' has task 'greet'; import the module of the task" in str(caught.value)
     assert "did you mean" not in str(caught.value)
 
 
@@ -211,9 +209,8 @@ async def test_a_wait_for_a_job_that_is_retried_says_its_error_and_when_it_runs(
         await result(way, chain, 0)
 
     assert "still scheduled after 0 s" in str(caught.value)
-    assert f"its last attempt failed: ValueError: no such order; it is due at {due:%Y-%m-%d %H:%M:%S} UTC)" in str(
-        caught.value
-    )
+    said = f"attempt 1 failed (ValueError: no such order); the next one is due at {due:%Y-%m-%d %H:%M:%S} UTC"
+    assert f"({said}: hf.trigger('{chain.id}')" in str(caught.value)
 
 
 async def test_a_wait_for_a_paused_job_says_how_to_resume_it(way: Way) -> None:
@@ -224,7 +221,7 @@ async def test_a_wait_for_a_paused_job_says_how_to_resume_it(way: Way) -> None:
     with pytest.raises(WaitTimeout) as caught:
         await result(way, chain, 0)
 
-    assert f"is still paused after 0 s (hf.resume('{chain.id}') resumes it); it has not" in str(caught.value)
+    assert f"is still paused after 0 s (the job is paused: hf.resume('{chain.id}')); it has not" in str(caught.value)
 
 
 async def test_a_worker_without_a_beat_for_minutes_serves_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +232,7 @@ async def test_a_worker_without_a_beat_for_minutes_serves_nothing(way: Way, monk
     with pytest.raises(WaitTimeout, match="start a worker on this database with `holdfast worker APP`") as caught:
         await result(way, chain, 0)
 
-    assert (caught.value.served, caught.value.jobs[0].is_served) == ((), False)
+    assert [each.code for each in caught.value.explanations[0].reasons] == ["no_worker"]
 
 
 async def test_a_wait_that_is_too_long_says_so_even_if_nothing_can_be_read(
@@ -244,13 +241,13 @@ async def test_a_wait_that_is_too_long_says_so_even_if_nothing_can_be_read(
     async def fail(*_: object) -> None:
         raise Unavailable("the database went away")
 
-    monkeypatch.setattr(polls, "open_jobs", fail)
+    monkeypatch.setattr(explain, "explain_many", fail)
     chain = await way.face.start(greet(name="Ada"))
 
     with pytest.raises(WaitTimeout, match=f"chain {chain.id} is still open after 0 s; it has not been") as caught:
         await result(way, chain, 0)
 
-    assert (caught.value.jobs, caught.value.served) == ((), ())
+    assert caught.value.explanations == ()
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", True, float("nan")])

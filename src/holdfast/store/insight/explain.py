@@ -260,10 +260,15 @@ def nobody_runs(
     if serving:
         known = {name for each in serving for name in each.tasks or ()}
         return TaskUnknown(task, queue, tuple(_near(task, known, 3)))
-    people = [ServingWorker(each.id, each.name, tuple(sorted(each.queues))) for each in living[:MOST_LISTED]]
-    served = {name for each in living for name in each.queues if not name.startswith(RESERVED)}
+    others = [ServingWorker(each.id, each.name, _own_queues(each)) for each in living[:MOST_LISTED]]
+    served = {name for each in living for name in _own_queues(each)}
     near = [] if policy.get("queue") == queue else _near(queue, served, 1)
-    return NoWorker(queue, near[0] if near else None, tuple(people), is_internal=queue.startswith(RESERVED))
+    return NoWorker(queue, near[0] if near else None, tuple(others), is_internal=queue.startswith(RESERVED))
+
+
+def _own_queues(worker: LivingWorker) -> tuple[str, ...]:
+    """Name the queues that it serves, without the engine's."""
+    return tuple(sorted(name for name in worker.queues if not name.startswith(RESERVED)))
 
 
 def _near(word: str, known: Collection[str], most: int) -> list[str]:
