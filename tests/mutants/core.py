@@ -10,6 +10,7 @@ import types
 import pytest
 
 from holdfast.store import delivery_backlog, webhooks
+from holdfast.store.insight import explain
 from holdfast.store.jobs import claiming
 from holdfast.webhooks import receivers
 from holdfast.worker import options
@@ -17,7 +18,7 @@ from holdfast.worker.claiming import executor
 from holdfast.worker.claiming.batch_size import BatchSize
 from holdfast.worker.claiming.executor import Executor
 from tests.mutants import change_sql, wrong_worker
-from tests.store import test_delivery_backlog, test_subscriptions
+from tests.store import test_delivery_backlog, test_explain, test_subscriptions
 from tests.unit import test_batch_size
 from tests.webhooks import test_receivers
 from tests.worker import test_claim_ahead, test_first_steps
@@ -211,3 +212,39 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, webhooks, "CHANGE", "given.url THEN disabled_at", "given.url OR true THEN disabled_at")
+
+
+@wrong_worker(
+    "explain stops at the first reason",
+    "I-86",
+    test_explain.test_all_reasons_that_hold_are_given_in_their_order,
+    "Right contains 5 more items",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    waiting = explain._waiting
+
+    async def first_only(*args: object) -> list[object]:
+        return (await waiting(*args))[:1]  # type: ignore[arg-type]
+
+    patch.setattr(explain, "_waiting", first_only)
+
+
+@wrong_worker(
+    "explain goes by the job that was named, not by the chain's current one",
+    "I-86",
+    test_explain.test_a_job_that_has_continued_stands_for_the_current_one,
+    "assert",
+    named="chain",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, explain, "CURRENT", "later.chain_index > 0", "later.chain_index > 0 AND 1 = 0")
+
+
+@wrong_worker(
+    "workers_busy counts slots of child processes with the others",
+    "I-86",
+    test_explain.test_a_slot_in_a_child_process_is_no_slot_for_other_tasks,
+    "workers_busy",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(explain, "_share_slots", lambda *_: True)

@@ -19,6 +19,7 @@ from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Change, guard
 from holdfast.store import admission
 from holdfast.store.chains import blockers
+from holdfast.store.insight import explain
 from holdfast.store.jobs import claiming, exchanging, reaping, settling, steering
 from holdfast.store.jobs.claiming import ClaimState, token_of
 from holdfast.store.jobs.settling import Settled, Settlement
@@ -513,3 +514,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, blockers, "BLOCK_AGAIN", guard(Change.BLOCK_AGAIN), "1")
     change_sql(patch, blockers, "LOCK_FAILED", "SELECT seq, status,", "SELECT seq, 'failed',")
+
+
+@mutant("explain stops at the first reason", "I-86")
+def _(patch: pytest.MonkeyPatch) -> None:
+    waiting = explain._waiting
+
+    async def first_only(*args: Any) -> list[Any]:
+        return (await waiting(*args))[:1]
+
+    patch.setattr(explain, "_waiting", first_only)

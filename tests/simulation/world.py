@@ -34,6 +34,7 @@ from tests.simulation.handlers import ALL, ENDS, LONGEST_CHAIN, LONGEST_LEASE, M
 from tests.simulation.kept import DELETE_SECONDS, STALE_SECONDS, SUBSCRIBED, SUBSCRIBED_URL, SUBSCRIPTION
 from tests.simulation.post import OWN, PostOffice
 from tests.simulation.process import Process
+from tests.simulation.reasons import Reasons
 from tests.simulation.tailer import Tailer
 from tests.simulation.violations import Violation
 from tests.simulation.virtual import Machine
@@ -70,6 +71,7 @@ class World:
         self.clock_step_ms = 0
         self.disk = Disk(str(path), self.machine, self.store_ms, self._committed)
         self.checker = Checker(self, str(path))
+        self._reasons = Reasons(self)
         self.disk.reached = self._reach
         self.disk.after_hold = self._has_held
         self.is_calm = False
@@ -117,6 +119,7 @@ class World:
     def _committed(self, process: Any) -> None:
         try:
             self.checker.look(process)
+            self._reasons.look()
         except Violation as violation:
             self.machine.errors.append(str(violation))
             return

@@ -496,8 +496,9 @@ async def ask(tx: Tx, task: str, title: str) -> None:
 
 
 @pytest.mark.ways(*WAYS)
-async def test_all_reasons_that_hold_are_given_in_their_order(way: Way, helper: Helper) -> None:
+async def test_all_reasons_that_hold_are_given_in_their_order(way: Way) -> None:
     """I-86: whoever ends the first one must know of the others."""
+    helper = Helper(way)
     await serve(way, queues=["email"])
     await way.face.start(greet(name="head"), lane="ada")
     await engine.run(way, engine.FAIL)

@@ -39,6 +39,7 @@ class Operator:
             (self._hold_lane, 1),
             (self._skip, 3),
             (self._delete, 4),
+            (self._explain, 8),
         ]
 
     def act(self) -> None:
@@ -100,6 +101,13 @@ class Operator:
         if job := self._pick("scheduled"):
             with self._client.asking("trigger", job=str(job.id)):
                 hf.sync.trigger(job.id, by="operator")
+
+    def _explain(self) -> None:
+        if job := self._pick("pending", "waiting", "scheduled", "blocked", "paused", "running"):
+            with self._client.asking("explain", job=str(job.id)) as answer:
+                found = hf.sync.explain(job.id)
+                answer["status"] = None if found.job is None else str(found.job.status)
+                answer["codes"] = [each.code for each in found.reasons]
 
     def _hold_lane(self) -> None:
         lane = self._chance.choice(LANES)

@@ -1,10 +1,11 @@
-"""What callers asked for and were told: starts, completions without a worker, and deletes."""
+"""What callers asked for and were told: starts, completions without a worker, deletes, and why jobs do not run."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from tests.law.changes import is_by_hand
+from tests.law.reasons import wrong_reasons
 from tests.torture.history import Call, Line
 from tests.torture.rules import Findings, Known, Rules
 
@@ -35,6 +36,7 @@ class ClientRules(Rules):
         self._look_at_starts()
         self._look_at_completions_by_hand()
         self._look_at_deletes()
+        self._look_at_explanations()
 
     def _look_at_starts(self) -> None:
         """I-01, I-02, I-04: what was accepted is there, once; what was rolled back or refused is not."""
@@ -82,3 +84,15 @@ class ClientRules(Rules):
         for call in self._history.calls:
             if call.what == "delete" and call.end == "ok" and not self._known.gone.issuperset(call.answer["chains"]):
                 self._say("I-58", f"{call.answer['chains']} were deleted, and are there")
+
+    def _look_at_explanations(self) -> None:
+        """I-86: whoever asked why a job does not run was told, and by what fits it."""
+        for call in self._history.calls:
+            if call.what != "explain" or call.end != "ok":
+                continue
+            status, codes, job = call.answer["status"], call.answer["codes"], call.facts["job"]
+            self._reached["explained"] += 1
+            if status is None and (codes != ["not_committed"] or job not in self._known.gone):
+                self._say("I-86", f"{job} is explained by {codes}, as if it were not there")
+            elif status is not None and (wrong := wrong_reasons(status, codes)):
+                self._say("I-86", f"{job}: {wrong}")

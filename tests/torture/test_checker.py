@@ -270,6 +270,16 @@ MUTANTS = [
     Mutant("I-02", "half of a start is there", asked("start", "unknown", ids=[id_of(1), "x"], keys=[])),
     Mutant("I-37", "who has completed a job has not", asked("complete", job=id_of(1), answer={"completed": id_of(1)})),
     Mutant("I-37", "a job is completed by hand, and nobody asked", lambda history: history.calls.pop()),
+    Mutant("I-86", "a job that waits has no reason", asked("explain", job=id_of(1), answer={
+        "status": "pending", "codes": []})),
+    Mutant("I-86", "a job that runs is said to be paused", asked("explain", job=id_of(1), answer={
+        "status": "running", "codes": ["paused"]})),
+    Mutant("I-86", "a pending job is said to have ended", asked("explain", job=id_of(1), answer={
+        "status": "pending", "codes": ["ended"]})),
+    Mutant("I-86", "reasons come in another order", asked("explain", job=id_of(1), answer={
+        "status": "pending", "codes": ["no_worker", "not_due"]})),
+    Mutant("I-86", "a job that is there is said not to be", asked("explain", job=id_of(1), answer={
+        "status": None, "codes": ["not_committed"]})),
     Mutant("I-23", "an attempt begins twice", again(1, "begin")),
     Mutant("I-03", "a handler begins, and nothing was claimed", run(1, "begin", attempt=7)),
     Mutant("I-03", "a handler begins before its claim", run(1, "begin", at=0.5)),
