@@ -46,6 +46,7 @@ from holdfast.client.handles import WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.errors import HoldfastError
 from holdfast.events.listeners import Listeners
+from holdfast.explanations import CODES, Reason
 from holdfast.log_events import EVENTS
 from holdfast.models import EventFacts, EventName
 from holdfast.settings import Settings
@@ -765,7 +766,22 @@ def sources_table(family: dict[str, str]) -> str:
     return table(("line", "what it is", "shown by"), source_table.rows(family))
 
 
+def reasons_table() -> str:
+    """Give every reason with what it means, its facts, and what ends it."""
+    return table(("code", "what it means", "facts", "what ends it"), list(map(reason_line, CODES.values())))
+
+
+def reason_line(reason: type[Reason]) -> tuple[str, ...]:
+    own = vars(reason)
+    means = inspect.cleandoc(reason.__doc__ or "").replace("\n", " ")
+    facts = ", ".join(f"`{each.name}`" for each in dataclasses.fields(reason))
+    ends = [str(inspect.getdoc(own["remedy"]))] if "remedy" in own else []
+    ends += ["Time alone."] if "ends_at" in own else []
+    return f"`{reason.code}`", means, facts, " Or: ".join(ends) or "-"
+
+
 GENERATED: dict[str, Callable[[], str]] = {
+    "reasons": reasons_table,
     "rooms": rooms_text,
     "guarantees": guarantee_table.show,
     "faults": faults_table,

@@ -140,10 +140,16 @@ INVARIANTS = (
             Invariant("I-52", "No statement for one tenant touches another.", "tenants"),
             Invariant("I-54", "Both databases and both faces give the same states, events and errors."),
             Invariant("I-55", "A COMMIT whose answer was lost is found out, never guessed."),
-            Invariant("I-57", "For every open job there is a reason why it does not run, and it is true.", "explain"),
+            Invariant("I-57", "For every open job there is a reason why it does not run, and it is true."),
             Invariant("I-58", "A delete takes all of it or nothing."),
             Invariant("I-59", "An idle process issues less than one statement a second."),
             Invariant("I-74", "The release before works on the migrated database; older code is refused."),
+        ),
+    ),
+    Group(
+        "Insight",
+        (
+            Invariant("I-86", "What `explain` says is true of one snapshot, and takes ten statements at most."),
         ),
     ),
 )  # fmt: skip
