@@ -81,8 +81,8 @@ from holdfast.version import VERSION
 
 if TYPE_CHECKING:
     from holdfast.client.outside_completion import Completing
-    from holdfast.questions import Ask, DeadLetter, Failure, Halt, PausedJob, Question
     from holdfast.explanations import Explanation, QueueExplanation, Reason, Remedy
+    from holdfast.questions import Ask, DeadLetter, Failure, Halt, PausedJob, Question
     from holdfast.retention import Retained, Retention, RetentionCount
     from holdfast.settings import Settings
     from holdfast.worker.attempts.blocks import CompletingTransaction

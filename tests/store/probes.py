@@ -28,8 +28,7 @@ from holdfast.store import (
     webhooks,
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
-from holdfast.store.insight import inbox
-from holdfast.store.insight import explain
+from holdfast.store.insight import explain, inbox
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from holdfast import Holdfast
-from holdfast.database.tx import Tx
+from holdfast import Holdfast, Question, Task
 from holdfast.explanations import CODES, Explanation, OpenBlocker
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.outcomes import Kind, Outcome
@@ -478,21 +478,29 @@ async def test_a_completed_job_names_who_completed_it_and_has_no_remedy(way: Way
     assert (reason.facts["outcome"], reason.facts["by"], reason.remedy) == ("completed", "worker-1", None)
 
 
-async def test_a_job_that_asks_a_person_is_completed_by_the_answer(way: Way, helper: Helper) -> None:
-    await way.call(ask, "greet", "May Ada go?")
-    job = (await way.face.start(greet(name="Ada"), queue="people", delay=3600)).id
+@pytest.fixture
+def approve(way: Way) -> Task[[str], bool]:
+    """A task that a person completes."""
+    return way.hf.declare("approve", Refund, bool, asks=Question("May Ada go?"))
+
+
+@dataclass
+class Refund:
+    """What is asked about."""
+
+    name: str
+
+
+async def test_a_job_that_asks_a_person_is_completed_by_the_answer(way: Way, helper: Helper, approve: Any) -> None:
+    await serve(way)
+    job = (await way.face.start(approve(name="Ada"), delay=3600)).id
 
     later, reason = (await why(way, job)).reasons
-    await helper.carry_out(reason.remedy, "Hello")
+    await helper.carry_out(reason.remedy, output=True)
 
     assert (later.code, reason.code, reason.facts["title"]) == ("not_due", "asks_a_person", "May Ada go?")
-    assert (await way.face.get_job(job)).output == "Hello"
-
-
-async def ask(tx: Tx, task: str, title: str) -> None:
-    ((policy,),) = await tx.fetch_all("SELECT policy FROM holdfast_task WHERE name = :name", name=task)
-    asking = json.dumps({**json.loads(policy), "asks": {"title": title, "help": ""}})
-    await tx.execute("UPDATE holdfast_task SET policy = :policy WHERE name = :name", name=task, policy=asking)
+    assert reason.text == "task 'approve' asks a person: May Ada go?"
+    assert (await way.face.get_job(job)).output is True
 
 
 @pytest.mark.ways(*WAYS)
@@ -632,9 +640,8 @@ async def test_a_queue_whose_workers_are_busy_says_so(way: Way) -> None:
     assert await queue_codes(way) == ["workers_busy"]
 
 
-async def test_a_queue_of_questions_is_not_unserved(way: Way) -> None:
-    await way.call(ask, "greet", "May Ada go?")
-    await way.face.start(greet(name="Ada"), queue="people")
+async def test_a_queue_of_questions_is_not_unserved(way: Way, approve: Any) -> None:
+    await way.face.start(approve(name="Ada"))
 
     assert await queue_codes(way, "people") == ["asks_a_person"]
 

@@ -90,7 +90,7 @@ async def test_no_worker_complains_that_nobody_runs_a_question(
     unknown = hf.declare("unknown", Order, None)
     await hf.start(unknown(number=1), queue="people")
 
-    await UnservedJobs(hf.store, wants_of(hf.tasks, None), hf.tasks).look()
+    await UnservedJobs(hf.store, "worker-own", wants_of(hf.tasks, None), hf.tasks).look()
 
     assert await hf.store.read(polls.waiting_kinds) == [("people", "approve"), ("people", "unknown")]
     assert lines(caplog).count("jobs_not_served") == 1
@@ -103,5 +103,5 @@ async def test_who_waits_for_an_answer_is_told_that_a_person_is_asked(hf: Holdfa
         await chain.result(timeout=0)
 
     said = str(late.value)
-    assert "is still pending after 0 s (it waits for a person, who is asked 'Approve the refund?')" in said
+    assert "is still pending after 0 s (task 'approve' asks a person: Approve the refund?: hf.complete(" in said
     assert "worker" not in said

@@ -5,7 +5,7 @@ Each read brings its horizon, of the same snapshot, by which a sleeper knows whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 

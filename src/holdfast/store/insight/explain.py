@@ -49,6 +49,7 @@ from holdfast.explanations import (
 )
 from holdfast.models import RESERVED, Job, StoredChain
 from holdfast.outcomes import MOST_CRASHES, why_it_halts
+from holdfast.questions import Question
 from holdfast.states import TERMINAL, Gate, Status
 from holdfast.store import lanes, polls, reads, task_rows, workers
 from holdfast.store.jobs.claiming import IN_CHILD
@@ -155,10 +156,9 @@ async def _waiting(tx: Tx, found: Standing, living: Sequence[LivingWorker]) -> l
     if job.lane is not None:
         reasons += await _lane(tx, found, job.lane)
     reasons += await _queue_paused(tx, job.queue, found.now)
-    nobody = nobody_runs(job.queue, job.task, found.policy, living)
-    title = _title(found.policy)
-    if nobody is not None and title is not None:
+    if (title := _title(found.policy)) is not None:  # such a task has no handler
         return [*reasons, AsksAPerson(job.id, job.task, title, job.created_at)]
+    nobody = nobody_runs(job.queue, job.task, found.policy, living)
     if nobody is not None:
         reasons.append(nobody)
     elif found.gate == Gate.READY:
@@ -260,6 +260,10 @@ def nobody_runs(
     if serving:
         known = {name for each in serving for name in each.tasks or ()}
         return TaskUnknown(task, queue, tuple(_near(task, known, 3)))
+    return _no_worker(queue, policy, living)
+
+
+def _no_worker(queue: str, policy: Mapping[str, Any], living: Sequence[LivingWorker]) -> NoWorker:
     others = [ServingWorker(each.id, each.name, _own_queues(each)) for each in living[:MOST_LISTED]]
     served = {name for each in living for name in _own_queues(each)}
     near = [] if policy.get("queue") == queue else _near(queue, served, 1)
@@ -371,22 +375,22 @@ async def explain_queue(tx: Tx, queue: str) -> QueueExplanation:
     waiting = {task: {} if policy is None else task_rows.read_policy(task, policy) for task, policy, _ in rows if task}
     living = await workers.living(tx)
     reasons: list[Reason] = [*await _queue_paused(tx, queue, rows[0][2])]
-    found = {task: nobody_runs(queue, task, policy, living) for task, policy in (waiting or {"": {}}).items()}
     titles = {task: title for task, policy in waiting.items() if (title := _title(policy)) is not None}
-    unable = {task: each for task, each in found.items() if each is not None}
-    reasons += [AsksAPerson(None, task, titles[task], None) for task in unable if task in titles]
-    without = [each for task, each in unable.items() if task not in titles]
-    reasons += [each for each in without if isinstance(each, NoWorker)][:1]
-    reasons += [each for each in without if isinstance(each, TaskUnknown) and each.task]
-    for task in [task for task in waiting if task not in unable][:1]:
+    reasons += [AsksAPerson(None, task, title, None) for task, title in titles.items()]
+    unable = {task: nobody_runs(queue, task, waiting[task], living) for task in waiting if task not in titles}
+    if not waiting and not any(each.serves(queue) for each in living):
+        reasons.append(_no_worker(queue, {}, living))
+    reasons += [each for each in unable.values() if isinstance(each, NoWorker)][:1]
+    reasons += [each for each in unable.values() if isinstance(each, TaskUnknown)]
+    for task in [task for task, why in unable.items() if why is None][:1]:
         reasons += await _busy(tx, queue, task, living)
     return QueueExplanation(queue, tuple(reasons or [Moving(queue, is_empty=not waiting)]))
 
 
 def _title(policy: Mapping[str, Any]) -> str | None:
     """Give the question that a task asks people; None if it asks none."""
-    question = policy.get("asks")
-    return str(question.get("title")) if isinstance(question, dict) else None
+    question = Question.of_policy(policy)
+    return None if question is None else question.title
 
 
 async def unserved(
