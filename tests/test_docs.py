@@ -242,6 +242,12 @@ def test_an_excerpt_stands_in_its_file(page: Path, source: str, body: str) -> No
 
 
 SAID = {
+    "agent.py": (
+        "killed:   3 messages",
+        "3, in attempt 1: tool",
+        "4, in attempt 2: assistant",
+        "Rome has 19 degrees: go to",
+    ),
     "approval.py": ("approved by ada", "bob is too late: it is completed", "(review continued, publish completed)"),
     "child_processes.py": (
         "hang: failed for attempts used up",
@@ -502,6 +508,7 @@ APPENDED_BY = {
     "job:webhook:delivered": "the delivery of a webhook about the job, when the receiver has taken it",
     "job:webhook:failed": "the delivery of a webhook about the job, when it was refused, given up or tried in vain",
     "job:warning": "a handler that raised after its block had completed the job",
+    "job:journal": "a handler that appended to the [journal](../guides/journals.md) of its job; at most four a second",
     "chain:completed": "the completion that closes a chain",
     "lane:halted": "a head that failed or was paused, so that its lane waits",
     "lane:paused": "`hf.lane(key).pause()`",
@@ -526,7 +533,8 @@ FACTS: dict[str, str] = {
     "job:rescheduled": "`run_at`, unless a worker gave it back; `reason`, `error`; " + WHO,
     "job:pausing": WHO,
     "job:paused": "`reason`, `error`; " + WHO,
-    "job:resumed": WHO,
+    "job:resumed": "`changed`, the paths of [arguments that were changed](../guides/steering.md#edit-and-retry); "
+    + WHO,
     "job:cancelling": WHO,
     "job:cancelled": "`reason`, `error`; " + WHO,
     "job:blocked": "`blockers`, the chains that it still waits for",
@@ -536,6 +544,7 @@ FACTS: dict[str, str] = {
     "job:webhook:delivered": "`delivery`, the job that posted it; `event`; `subscription`, if it is for one",
     "job:webhook:failed": "`delivery`, the job that posted it; `event`; `subscription`, if it is for one; `reason`",
     "job:warning": "`error`",
+    "job:journal": "`kind`, `number`: of the last entry",
     "chain:completed": "",
     "job:deleted": "`id`, `seq`, `chain_id`, `task`; `lane` and `parent`, if it had one",
     "lane:halted": "`lane`, `job` that halts it, `reason`: what it raised, or why it was paused",

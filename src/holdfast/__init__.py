@@ -28,6 +28,7 @@ from holdfast.errors import (
     InvalidSettings,
     InvalidSignature,
     JobNotFound,
+    JournalFull,
     LaneNotFound,
     LeaseLost,
     MissingLibrary,
@@ -55,6 +56,7 @@ from holdfast.errors import (
     WrongConnection,
     WrongTask,
 )
+from holdfast.journals import JournalEntry
 from holdfast.models import (
     CancelAnswer,
     Delivery,
@@ -132,6 +134,8 @@ __all__ = [
     "JobError",
     "JobEvent",
     "JobNotFound",
+    "JournalEntry",
+    "JournalFull",
     "LaneInfo",
     "LaneNotFound",
     "LeaseLost",

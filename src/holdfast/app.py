@@ -31,6 +31,7 @@ from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.ids import Target, target_id
+from holdfast.journals import JournalEntry
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.outcomes import Retry
 from holdfast.runtime import Runtime
@@ -223,7 +224,8 @@ class Holdfast:
         from holdfast.worker.upkeep.hooks import AsyncHooks
         from holdfast.worker.upkeep.retention import RetentionPass, usual_times
 
-        return RetentionPass(self.store, self.tasks, usual_times(self.settings), AsyncHooks(self._runtime))
+        usual, journal = usual_times(self.settings), self.settings.delete_journal_after_seconds
+        return RetentionPass(self.store, self.tasks, usual, AsyncHooks(self._runtime), journal)
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -365,6 +367,7 @@ class Holdfast:
         self,
         job: Target,
         *,
+        arguments: Mapping[str, Any] | None = None,
         by: str | None = None,
         why: str | None = None,
         if_state: str | None = None,
@@ -372,9 +375,10 @@ class Holdfast:
     ) -> Job:
         """Resume a paused job; it keeps its place and its used attempts.
 
-        Raises `StatusConflict` for a job that is not paused.
+        *arguments* change its input first, as in `retry`. Raises `StatusConflict` for a job that is not paused.
         """
-        return (await self.resume_many(only_one(job, "resume", if_state), by=by, why=why, connection=connection))[0]
+        job_, asked = only_one(job, "resume", if_state), asked_by(by, why)
+        return (await self._verbs.resume(await self._runner(connection), job_, asked, arguments))[0]
 
     async def resume_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -386,6 +390,7 @@ class Holdfast:
         self,
         job: Target,
         *,
+        arguments: Mapping[str, Any] | None = None,
         by: str | None = None,
         why: str | None = None,
         if_state: str | None = None,
@@ -393,10 +398,13 @@ class Holdfast:
     ) -> Job:
         """Run a failed or cancelled job again, with a new budget of attempts.
 
-        Jobs that failed because this job failed are blocked again. Raises `StatusConflict`, and `UniqueConflict` if
-        another chain holds its key now.
+        Jobs that failed because this job failed are blocked again. *arguments* change its input first: a dict of what
+        is to be different, merged into what is stored (None removes), and checked by the task's types; the journal
+        keeps the former input. Raises `StatusConflict`, `UniqueConflict` if another chain holds its key now, and
+        `InvalidInput`.
         """
-        return (await self.retry_many(only_one(job, "retry", if_state), by=by, why=why, connection=connection))[0]
+        job_, asked = only_one(job, "retry", if_state), asked_by(by, why)
+        return (await self._verbs.retry(await self._runner(connection), job_, asked, arguments))[0]
 
     async def retry_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -651,6 +659,15 @@ class Holdfast:
         first. A page may be shorter than *limit* although another follows.
         """
         return await insight.inbox(self.store, self._starter.decoder, kind, page)
+
+    async def journal(
+        self, job: Target, *, kind: str | None = None, after: int | str = 0, limit: int = 50
+    ) -> Page[JournalEntry]:
+        """List the journal of a job, oldest entry first; *kind* narrows it. Raises `JobNotFound`.
+
+        *after* is the number of the last entry that you have, or the `next_cursor` of the page before.
+        """
+        return await self._verbs.journal(self.store, job, kind, after, limit)
 
     def lane(self, key: str) -> LaneHandle:
         """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""

@@ -105,6 +105,14 @@ class Codec(Generic[T]):
         except ValidationError as error:
             raise self._invalid(error, STORED_BEFORE[self._refusal]) from None
 
+    def rewrite(self, text: str) -> str:
+        """Read JSON *text* of somebody's as the type, and write it as canonical JSON."""
+        try:
+            value = cast("T", self._validator.validate_json(text))
+        except ValidationError as error:
+            raise self._invalid(error) from None
+        return self.encode(value)
+
     def _compare(self, value: T, data: bytes) -> None:
         try:
             back = self._validator.validate_json(data)

@@ -63,6 +63,15 @@ def refuse_alone(verb: str) -> None:
         raise Misuse(f"{verb}() cannot be part of {mark.name}, for it takes no connection=; call it after the block")
 
 
+def refuse_journal() -> None:
+    """Raise `Misuse` inside a block, for an entry that would not be part of it."""
+    if (mark := _open()) is not None:
+        raise Misuse(
+            f"inside {mark.name} write `tx.journal.append(…)`: ctx.journal commits by itself, whatever becomes of the "
+            "block"
+        )
+
+
 def refuse_flush() -> None:
     """Raise `Misuse` inside a block, for who would wait there until another transaction has written something."""
     if (mark := _open()) is not None:

@@ -462,6 +462,22 @@ class LeaseLost(Conflict):
         self.reason = reason
 
 
+class JournalFull(Conflict):
+    """A journal takes no more: *limit* is `entry` (one is too large), or `entries` or `bytes` of a job, at *most*."""
+
+    code = "journal_full"
+
+    def __init__(self, limit: str, most: int) -> None:
+        what = {
+            "entry": f"the entry has more than {most:,} bytes as JSON; store it elsewhere and append its key",
+            "entries": f"the journal of this job has {most:,} entries; put more into each, or go on in another job",
+            "bytes": f"the journal of this job would have more than {most:,} bytes; go on in another job",
+        }[limit]
+        super().__init__(what)
+        self.limit = limit
+        self.most = most
+
+
 class StillReferenced(Conflict):
     """Other jobs wait for a chain that should be deleted, or would if they were retried."""
 

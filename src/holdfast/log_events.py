@@ -124,6 +124,7 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "event_loop_answers": LogEvent(WARNING, "The event loop responds again, after %(seconds)s s"),
     "progress_not_written": LogEvent(DEBUG, "Progress of %(jobs)s jobs could not be written: %(reason)s"),
+    "journal_not_written": LogEvent(DEBUG, "Log lines of a job could not be written to its journal: %(reason)s"),
     # what a worker does beside its jobs
     "upkeep_failed": LogEvent(
         ERROR,

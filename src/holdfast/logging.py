@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -50,6 +50,38 @@ logger = logging.getLogger(__name__)
 
 RUNNING_JOB: ContextVar[LoggedJob | None] = ContextVar("holdfast_running_job", default=None)
 """The job whose handler runs in this context."""
+
+
+class KeptLogs(NamedTuple):
+    """Where the records of a handler go beside the log, from a level on."""
+
+    level: int
+    keep: Callable[[logging.LogRecord], None]
+
+
+KEPT_LOGS: ContextVar[KeptLogs | None] = ContextVar("holdfast_kept_logs", default=None)
+"""Who keeps what is logged in this context."""
+
+
+class _Keeper(logging.Handler):
+    """Hands every record to whoever keeps those of its context; what Holdfast itself logs is not a handler's."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kept = KEPT_LOGS.get()
+        if kept is not None and record.levelno >= kept.level and record.name.partition(".")[0] != "holdfast":
+            kept.keep(record)
+
+
+_KEEPER = _Keeper()
+
+
+def keep_logs(level: str, keep: Callable[[logging.LogRecord], None]) -> None:
+    """Have *keep* called with each record that is logged in this context from *level* on; loggers' levels still count.
+
+    It is called in the thread that logs, and must neither wait nor raise.
+    """
+    logging.getLogger().addHandler(_KEEPER)  # once: a logger takes no handler twice
+    KEPT_LOGS.set(KeptLogs(logging.getLevelNamesMapping()[level], keep))
 
 
 class JobFilter(logging.Filter):

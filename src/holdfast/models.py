@@ -50,6 +50,7 @@ JobEventName: TypeAlias = Literal[
     "job:webhook:delivered",
     "job:webhook:failed",
     "job:warning",
+    "job:journal",
     "chain:completed",
 ]
 """The events of a job that exists, and so is given with them."""
@@ -322,6 +323,9 @@ class EventFacts(TypedDict, total=False):
     delivery: str
     event: str
     subscription: str
+    kind: str
+    number: int
+    changed: list[str]
 
 
 @dataclass(frozen=True, slots=True)

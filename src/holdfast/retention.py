@@ -136,6 +136,8 @@ class Retained:
     counts: tuple[RetentionCount, ...] = ()
     trimmed: int = 0
     """Entries of the log about what is long gone that were removed."""
+    journals: int = 0
+    """Journals that were deleted before their jobs."""
     is_done: bool = True
     """Whether everything that was due has been looked at."""
 

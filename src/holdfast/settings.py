@@ -129,6 +129,11 @@ class Settings(BaseModel):
         description="How long after it became stale a chain is deleted, unless its task says otherwise; None, in the "
         "environment `never`: it is not.",
     )
+    delete_journal_after_seconds: Annotated[float, Field(ge=0, le=LONGEST)] | None = Field(
+        default=None,
+        description="How long after its last entry the journal of a job is deleted whose chain has ended; None, in the "
+        "environment `never`: it goes with its job.",
+    )
     webhook: str | None = Field(
         default=None,
         description="The address that events of all jobs are posted to: the subscription `holdfast.settings`, which is "
@@ -239,7 +244,7 @@ class Settings(BaseModel):
             raise ValueError("the name of a schema has lower-case letters, digits and _, and does not begin with pg_")
         return name
 
-    @field_validator("stale_after_seconds", "delete_after_seconds", mode="before")
+    @field_validator("stale_after_seconds", "delete_after_seconds", "delete_journal_after_seconds", mode="before")
     @classmethod
     def _may_be_never(cls, value: object) -> object:
         return None if value == "never" else value
@@ -302,6 +307,7 @@ class SettingsOptions(TypedDict, total=False):
     retention: bool
     stale_after_seconds: float | None
     delete_after_seconds: float | None
+    delete_journal_after_seconds: float | None
     webhook: str | None
     webhook_events: Sequence[Trigger]
     webhook_secrets: Mapping[str, str | Sequence[str]]

@@ -34,6 +34,7 @@ from holdfast.events.follower import BlockingStream
 from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.ids import Target, target_id
+from holdfast.journals import JournalEntry
 from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
 from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
@@ -170,7 +171,8 @@ class BlockingHoldfast:
         from holdfast.worker.upkeep.retention import RetentionPass, usual_times
 
         usual = usual_times(self._starter.settings)
-        return RetentionPass(self._blocking, self._starter.tasks, usual, BlockingHooks(self._runtime))
+        journal = self._starter.settings.delete_journal_after_seconds
+        return RetentionPass(self._blocking, self._starter.tasks, usual, BlockingHooks(self._runtime), journal)
 
     def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -308,6 +310,7 @@ class BlockingHoldfast:
         self,
         job: Target,
         *,
+        arguments: Mapping[str, Any] | None = None,
         by: str | None = None,
         why: str | None = None,
         if_state: str | None = None,
@@ -315,9 +318,10 @@ class BlockingHoldfast:
     ) -> Job:
         """Resume a paused job; it keeps its place and its used attempts.
 
-        Raises `StatusConflict` for a job that is not paused.
+        *arguments* change its input first, as in `retry`. Raises `StatusConflict` for a job that is not paused.
         """
-        return self.resume_many(only_one(job, "resume", if_state), by=by, why=why, connection=connection)[0]
+        job_, asked = only_one(job, "resume", if_state), asked_by(by, why)
+        return drive(self._verbs.resume(self._runner(connection), job_, asked, arguments))[0]
 
     def resume_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -329,6 +333,7 @@ class BlockingHoldfast:
         self,
         job: Target,
         *,
+        arguments: Mapping[str, Any] | None = None,
         by: str | None = None,
         why: str | None = None,
         if_state: str | None = None,
@@ -336,10 +341,13 @@ class BlockingHoldfast:
     ) -> Job:
         """Run a failed or cancelled job again, with a new budget of attempts.
 
-        Jobs that failed because this job failed are blocked again. Raises `StatusConflict`, and `UniqueConflict` if
-        another chain holds its key now.
+        Jobs that failed because this job failed are blocked again. *arguments* change its input first: a dict of what
+        is to be different, merged into what is stored (None removes), and checked by the task's types; the journal
+        keeps the former input. Raises `StatusConflict`, `UniqueConflict` if another chain holds its key now, and
+        `InvalidInput`.
         """
-        return self.retry_many(only_one(job, "retry", if_state), by=by, why=why, connection=connection)[0]
+        job_, asked = only_one(job, "retry", if_state), asked_by(by, why)
+        return drive(self._verbs.retry(self._runner(connection), job_, asked, arguments))[0]
 
     def retry_many(
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
@@ -588,6 +596,15 @@ class BlockingHoldfast:
         first. A page may be shorter than *limit* although another follows.
         """
         return drive(insight.inbox(self._blocking, self._starter.decoder, kind, page))
+
+    def journal(
+        self, job: Target, *, kind: str | None = None, after: int | str = 0, limit: int = 50
+    ) -> Page[JournalEntry]:
+        """List the journal of a job, oldest entry first; *kind* narrows it. Raises `JobNotFound`.
+
+        *after* is the number of the last entry that you have, or the `next_cursor` of the page before.
+        """
+        return drive(self._verbs.journal(self._blocking, job, kind, after, limit))
 
     def lane(self, key: str) -> BlockingLaneHandle:
         """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""

@@ -26,6 +26,7 @@ from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Pause, Reschedule, Retry
 from holdfast.store.jobs import claiming
 from holdfast.webhooks.answers import Answer
+from holdfast.worker.attempts import journal as attempt_journal
 from holdfast.worker.attempts.context import BlockingContext
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.jobs_of_tests import TASKS as JOBS
@@ -81,6 +82,12 @@ async def ends(ctx: Context, how: str) -> int:
     if how == "goes on in a block":
         async with ctx.complete() as tx:
             return tx.continue_with(ends(how="done"))
+    if how == "journals":
+        for turn in range(len(await ctx.journal.read()), 3):
+            await ctx.journal.append("turn", turn)
+        async with ctx.complete() as tx:
+            await tx.journal.append("turn", 3)
+            return tx.finish(1)
     if is_first:
         match how:
             case "error":
@@ -141,6 +148,12 @@ def make_paying(program: str) -> Callable[[Mapping[str, Any]], Holdfast]:
         return found
 
     return make
+
+
+def make_telling(settings: Mapping[str, Any]) -> Holdfast:
+    """Have programs of the walk tell of every entry of a journal, however soon it comes: their points stay the same."""
+    attempt_journal.EVENT_SECONDS = 0.0
+    return make_with(TASKS)(settings)
 
 
 USUAL = make_with(TASKS)
@@ -298,6 +311,16 @@ def one_id(hf: Holdfast) -> None:
     assert not posts.exists() or len(set(posts.read_text().split())) == 1
 
 
+def each_turn_once(hf: Holdfast) -> None:
+    """See that no entry is lost or doubled: they are a beginning of what is said, whole once the job is completed."""
+    turns = [int(body) for (body,) in rows(hf, "SELECT body FROM holdfast_journal WHERE kind = 'turn' ORDER BY number")]
+    assert turns == list(range(len(turns)))
+    assert (len(turns) == 4) is (rows(hf, COMPLETED_JOBS) == [(1,)])
+
+
+COMPLETED_JOBS = "SELECT count(*) FROM holdfast_job WHERE status = 'completed'"
+
+
 def held_by_nobody(hf: Holdfast) -> None:
     """Have a job whose worker is gone, and nobody can prove it; its lease is over."""
     hf.sync.start(ends(how="done"))
@@ -380,6 +403,7 @@ def steered(name: str) -> Scenario:
     """Make a scenario of a verb."""
     verb = VERBS[name]
     about = {"outside": ("completing.complete_at_once",), "mark": ("retention.mark", "retain.after_hook")}
+    about |= {"edit": ("steering.retry",), "edit_paused": ("steering.resume",)}
     about |= {"retain": ("retention.delete", "unique.free"), "trim": ("pruning.prune",)}
     return Scenario(
         about.get(name, (f"{OF_VERBS.get(name, 'steering')}.{name}",)),
@@ -531,6 +555,10 @@ SCENARIOS: dict[str, Scenario] = {
     "in a thread": replace(AT_ITS_END, about=IN_BLOCKS, prepare=started(in_a_thread), make=make_with(OTHERS)),
     "in phases": replace(
         AT_ITS_END, about=IN_PHASES, prepare=started(lambda: in_phases(how="done")), make=make_with(OTHERS),
+    ),
+    "journal": replace(
+        AT_ITS_END, about=("journaling.", "block_ends.", "blocks."), prepare=started(job("journals")),
+        holds=each_turn_once, each_pass=True, make=make_telling,
     ),
     "reap": Scenario(("reaping.reap",), held_by_nobody, work, all_ended),
     "reap the dead": Scenario(

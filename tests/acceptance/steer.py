@@ -141,6 +141,9 @@ IS_DELAYED = f"SELECT run_at > $now + 60000 FROM holdfast_job WHERE id = '{FIRST
 IS_THERE = f"SELECT count(*) FROM holdfast_job WHERE id = '{FIRST}'"
 HEAD = f"SELECT id FROM holdfast_job WHERE lane = '{LANE}' AND head = 1"
 JOBS = "SELECT count(*) FROM holdfast_job"
+EDITED = """
+    SELECT count(*) FROM holdfast_journal JOIN holdfast_job ON seq = job
+    WHERE kind = 'holdfast.input' AND input LIKE '%7%' AND status = 'pending'"""
 KEYS = "SELECT count(*) FROM holdfast_unique"
 PAUSED_QUEUES = "SELECT count(*) FROM holdfast_queue WHERE paused_at IS NOT NULL"
 SUBSCRIPTIONS = "SELECT count(*) FROM holdfast_subscription"
@@ -155,6 +158,8 @@ VERBS = {
     "pause": Verb(a_job, lambda hf: hf.sync.pause(FIRST), "job:paused", STATUS, "paused"),
     "resume": Verb(paused, lambda hf: hf.sync.resume(FIRST), "job:resumed", STATUS, "pending"),
     "retry": Verb(cancelled, lambda hf: hf.sync.retry(FIRST), "job:resumed", KEYS, 1),
+    "edit": Verb(cancelled, lambda hf: hf.sync.retry(FIRST, arguments={"n": 7}), "job:resumed", EDITED, 1),
+    "edit_paused": Verb(paused, lambda hf: hf.sync.resume(FIRST, arguments={"n": 7}), "job:resumed", EDITED, 1),
     "reschedule": Verb(a_job, lambda hf: hf.sync.reschedule(FIRST, after=3600), "job:rescheduled", IS_DELAYED, True),
     "outside": Verb(in_lane, lambda hf: hf.sync.complete(quick, FIRST, 7), "job:completed", HEAD, str(SECOND)),
     "start_again": Verb(in_lane, lambda hf: hf.sync.start_again(FIRST), "job:enqueued", JOBS, 3),

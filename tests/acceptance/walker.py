@@ -50,7 +50,20 @@ from tests.support.log_rows import as_events
 
 SECONDS = 50.0
 TABLE = Path(__file__).with_name("points.json")
-NAMES = ("job", "event", "lane", "queue", "unique", "blocker", "phase", "delivery", "outbox", "subscription", "meta")
+NAMES = (
+    "job",
+    "event",
+    "lane",
+    "queue",
+    "unique",
+    "blocker",
+    "phase",
+    "journal",
+    "delivery",
+    "outbox",
+    "subscription",
+    "meta",
+)
 DECISIVE = (
     "job:completed", "job:enqueued", "job:cancelled", "job:failed", "job:deleted", "job:stale", "job:phase:completed",
     "chain:completed", "chain:cancelled", "lane:paused", "lane:resumed", "queue:paused", "queue:resumed",

@@ -6,19 +6,21 @@ What a mutant is, `tests/mutants/__init__.py` says; `tests/worker/test_core_muta
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import pytest
 
-from holdfast.store import delivery_backlog, webhooks
+from holdfast.store import delivery_backlog, journal, webhooks
 from holdfast.store.insight import explain
-from holdfast.store.jobs import claiming
+from holdfast.store.jobs import claiming, journaling, steering
+from holdfast.store.jobs.claiming import ClaimState
 from holdfast.webhooks import receivers
 from holdfast.worker import options
 from holdfast.worker.claiming import executor
 from holdfast.worker.claiming.batch_size import BatchSize
 from holdfast.worker.claiming.executor import Executor
 from tests.mutants import change_sql, wrong_worker
-from tests.store import test_delivery_backlog, test_explain, test_subscriptions
+from tests.store import test_delivery_backlog, test_edits, test_explain, test_journal, test_subscriptions
 from tests.unit import test_batch_size
 from tests.webhooks import test_receivers
 from tests.worker import test_claim_ahead, test_first_steps
@@ -248,3 +250,66 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(explain, "_share_slots", lambda *_: True)
+
+
+@wrong_worker(
+    "an entry of the journal is appended without the token",
+    "I-13",
+    test_journal.test_a_reaped_attempt_appends_nothing,
+    "assert <ClaimState.HELD",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journaling, "claim_state_of", lambda *_: ClaimState.HELD)
+
+
+@wrong_worker(
+    "the database numbers the entries of a journal",
+    "I-13",
+    test_journal.test_a_repeated_append_writes_nothing_twice_and_tells_nothing_twice,
+    "4 more items",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    number = "(SELECT coalesce(max(number), 0) FROM holdfast_journal WHERE job = :job) + given.nr + 1"
+    change_sql(patch, journal, "WRITE", "given.number, :attempt", f"{number}, :attempt")
+    patch.setattr(journaling, "_follows", _always)
+
+
+@wrong_worker(
+    "a gap in a journal is no reason to stop",
+    "I-13",
+    test_journal.test_a_gap_and_a_stranger_mean_that_the_job_is_lost,
+    "assert <ClaimState.HELD",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journaling, "_follows", _always)
+
+
+async def _always(*_: object) -> bool:
+    return True
+
+
+@wrong_worker(
+    "a journal ages while its chain is open",
+    "I-11",
+    test_journal.test_journals_have_an_age_of_their_own_once_their_chain_has_ended,
+    "assert 2 == 1",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, journal, "ENDED", "AND first.closed_at IS NOT NULL", "")
+    change_sql(patch, journal, "LOCK_ENDED", "AND coalesce(closed_at, 0) > 0", "")
+
+
+@wrong_worker(
+    "an edit does not look whether the input is still what it was",
+    "I-12",
+    test_edits.test_two_edits_at_once_both_count,
+    "assert",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    former_input = steering._former_input
+
+    async def believe(tx: Any, jobs: Any, edit: Any, asked: Any) -> Any:
+        ((_, stored, _),) = await tx.fetch_all(steering.INPUT, seq=jobs[0].seq)
+        return await former_input(tx, jobs, edit._replace(before=stored), asked)
+
+    patch.setattr(steering, "_former_input", believe)

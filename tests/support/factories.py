@@ -140,7 +140,7 @@ async def events_of(way: Way, job_id: UUID) -> list[str]:
 
 async def whole_store(way: Way) -> dict[str, list[tuple[Any, ...]]]:
     """Read every table that a start or a delete writes, to see that nothing has changed."""
-    tables = ("job", "phase", "blocker", "unique", "event")
+    tables = ("job", "phase", "journal", "blocker", "unique", "event")
     return {name: sorted(await way.rows(f"SELECT * FROM holdfast_{name}"), key=repr) for name in tables}
 
 

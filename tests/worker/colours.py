@@ -34,7 +34,9 @@ class Awaited:
         value = getattr(self._inner, name)
         if name in ("prepare", "complete", "atomic", "savepoint", "completing"):
             return lambda *args, **kwargs: _entered(value(*args, **kwargs))
-        if name not in ("execute", "fetch_one", "fetch_all", "start", "start_many", "phase"):
+        if name == "journal":
+            return Awaited(value)
+        if name not in ("execute", "fetch_one", "fetch_all", "start", "start_many", "phase", "append", "read"):
             return value
 
         async def call(*args: Any, **kwargs: Any) -> Any:

@@ -81,6 +81,10 @@ class Fence(ABC):
     async def end(self, open_tx: OpenTx) -> Last | None:
         """Give what has to be written right before COMMIT; or raise, and everything rolls back."""
 
+    async def append(self, open_tx: OpenTx, kind: object, body: object) -> None:
+        """Append an entry to the job's journal; only an attempt has one to write."""
+        raise Misuse("only a handler writes a journal: tx.journal is for the blocks of its ctx")
+
     async def explain(self, error: LeaseLost) -> None:  # noqa: B027 - a fence need not
         """Raise what says more than *error*, by which the last write has refused the commit; all is undone."""
 
@@ -124,7 +128,7 @@ class CompletionBlock(Generic[T]):
             raise
         if open_tx is not None:
             current_block.enter(fence.mark)
-            fence.opened = Statements(open_tx, fence.starter, fence.refuse, fence.chain_id)
+            fence.opened = Statements(open_tx, fence.starter, fence.refuse, fence.chain_id, fence.append)
         return self._face()
 
     async def _leave(self, error: BaseException | None) -> None:

@@ -6,7 +6,7 @@ whoever has opened the block does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, ClassVar, TypeVar, Unpack
@@ -27,12 +27,18 @@ class Statements:
     """What both faces do, as coroutines; *refuse* raises when the block may not go on, such as after a lost lease."""
 
     def __init__(
-        self, open_tx: OpenTx, starter: Starter, refuse: Callable[[], None], from_chain: UUID | None = None
+        self,
+        open_tx: OpenTx,
+        starter: Starter,
+        refuse: Callable[[], None],
+        from_chain: UUID | None,
+        append: Callable[[OpenTx, object, object], Awaitable[None]],
     ) -> None:
         self._open_tx = open_tx
         self._starter = starter
         self._refuse = refuse
         self._from_chain = from_chain
+        self._append = append
         self._is_closed = False
 
     @property
@@ -66,6 +72,10 @@ class Statements:
         """Start chains in this transaction; a key that the own chain holds is handed over."""
         handles = Handles(kind, partial(self._result_of, kind))
         return await self._starter.start(self.open_tx, take_calls(calls), handles, self._from_chain)
+
+    async def append(self, kind: object, body: object) -> None:
+        """Append an entry to the job's journal in this transaction."""
+        await self._append(self.open_tx, kind, body)
 
     async def _result_of(self, kind: type[ChainHandle[Any]], chain_id: UUID, timeout: Seconds | None) -> Any:
         """Wait for a chain that was started here, which nobody sees before the block has committed."""
@@ -120,6 +130,28 @@ class InBlock:
         self.gather = open_tx.gather
 
 
+class BlockJournal:
+    """`tx.journal` of an `async with` block of a handler."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def append(self, kind: str, body: Any) -> None:
+        """Append an entry to the job's journal that commits with the block; else as `ctx.journal.append`."""
+        await self._statements.append(kind, body)
+
+
+class BlockingBlockJournal:
+    """`tx.journal` of a `with` block of a handler."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    def append(self, kind: str, body: Any) -> None:
+        """Append an entry to the job's journal that commits with the block; else as `ctx.journal.append`."""
+        drive(self._statements.append(kind, body))
+
+
 class Transaction(BlockTransaction):
     """The transaction of an `async with` block; your statements commit with it, or not at all.
 
@@ -127,6 +159,11 @@ class Transaction(BlockTransaction):
     """
 
     _is_async = True
+
+    @property
+    def journal(self) -> BlockJournal:
+        """The journal of the job, for entries that commit with the block; in the blocks of a handler only."""
+        return BlockJournal(self._statements)
 
     async def execute(self, sql: str, /, **values: object) -> None:
         """Run a statement."""
@@ -168,6 +205,11 @@ class BlockingTransaction(BlockTransaction):
     """The transaction of a `with` block; public as `holdfast.sync.Transaction`."""
 
     _is_async = False
+
+    @property
+    def journal(self) -> BlockingBlockJournal:
+        """The journal of the job, for entries that commit with the block; in the blocks of a handler only."""
+        return BlockingBlockJournal(self._statements)
 
     def execute(self, sql: str, /, **values: object) -> None:
         """Run a statement."""

@@ -6,14 +6,23 @@ verb; over a blocking runner nothing suspends, so the blocking face finishes the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.chain_handle import Seconds
-from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions, chain_list, job_list, page_of
+from holdfast.client.list_options import (
+    ChainListOptions,
+    JobListOptions,
+    PageOptions,
+    chain_list,
+    job_list,
+    page_of,
+    paging,
+)
 from holdfast.client.starter import Starter
 from holdfast.client.transactions import InBlock
 from holdfast.client.waiter import Until, Waits
@@ -21,6 +30,7 @@ from holdfast.database.borrowed import Borrowed
 from holdfast.database.tx import Operation, Runner
 from holdfast.errors import (
     LISTED,
+    Busy,
     ChainCancelled,
     ChainFailed,
     ChainNotFound,
@@ -32,11 +42,13 @@ from holdfast.errors import (
     got,
 )
 from holdfast.ids import Target, refuse_too_many, target_id
+from holdfast.journals import JournalEntry
 from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.states import Status
 from holdfast.store import lists, polls, reads
 from holdfast.store.chains import creation, deletes
 from holdfast.store.jobs import steering
+from holdfast.store.jobs.steering import InputEdit
 from holdfast.store.log import reading
 from holdfast.store.polls import ChainResult
 from holdfast.tasks.calls import check_delay
@@ -51,6 +63,7 @@ When: TypeAlias = tuple[int, int]
 """A time in milliseconds since 1970, and how long from now it is instead if that is past."""
 
 BY_LENGTH, WHY_LENGTH = 200, 500
+TRIES = 5
 
 
 class Verbs:
@@ -144,13 +157,42 @@ class Verbs:
         """Pause jobs."""
         return await self._steer(runner, "pause", steering.pause, jobs, asked)
 
-    async def resume(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
-        """Let paused jobs go on."""
-        return [self._decoder.job(each) for each in await self._steer(runner, "resume", steering.resume, jobs, asked)]
+    async def resume(
+        self, runner: Runner, jobs: Sequence[Target], asked: Asked, arguments: Mapping[str, Any] | None = None
+    ) -> list[Job]:
+        """Let paused jobs go on; *arguments* change the input of one."""
+        return await self._again(runner, "resume", steering.resume, jobs, asked, arguments)
 
-    async def retry(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[Job]:
-        """Run failed or cancelled jobs again."""
-        return [self._decoder.job(each) for each in await self._steer(runner, "retry", steering.retry, jobs, asked)]
+    async def retry(
+        self, runner: Runner, jobs: Sequence[Target], asked: Asked, arguments: Mapping[str, Any] | None = None
+    ) -> list[Job]:
+        """Run failed or cancelled jobs again; *arguments* change the input of one."""
+        return await self._again(runner, "retry", steering.retry, jobs, asked, arguments)
+
+    async def _again(
+        self,
+        runner: Runner,
+        verb: str,
+        operation: Operation[[Sequence[UUID], Asked, InputEdit | None], list[Job]],
+        jobs: Sequence[Target],
+        asked: Asked,
+        arguments: Mapping[str, Any] | None,
+    ) -> list[Job]:
+        """Run *operation*; what *arguments* make of the input is decided before it, and compared under its lock.
+
+        The types of a task are the user's code, which has no place in a transaction of ours.
+        """
+        if arguments is None:
+            return [self._decoder.job(each) for each in await self._steer(runner, verb, operation, jobs, asked, None)]
+        from holdfast.tasks import patches  # few programs do
+
+        patch, (job_id,) = patches.check_patch(arguments), _target_ids(jobs)
+        for _ in range(TRIES):
+            task, input_, schema = await runner.read(steering.find_input, job_id)
+            edit = patches.edit(self._starter.tasks, task, input_, patch, schema)
+            with suppress(steering.InputChanged):
+                return [self._decoder.job(job) for job in await self._steer(runner, verb, operation, jobs, asked, edit)]
+        raise Busy("others change the input of this job all the time; try again")
 
     async def reschedule(self, runner: Runner, jobs: Sequence[Target], when: When, asked: Asked) -> list[Job]:
         """Have pending jobs run at another time, or at once."""
@@ -196,6 +238,14 @@ class Verbs:
         wanted = page_of(options, "timeline()")
         page = await runner.read(reading.timeline, target_id(target), wanted.limit, wanted.cursor)
         return Page(tuple(map(self._decoder.event, page.items)), page.next_cursor)
+
+    async def journal(
+        self, runner: Runner, target: Target, kind: str | None, after: int | str, limit: int
+    ) -> Page[JournalEntry]:
+        """List the entries of one job's journal."""
+        from holdfast.store.jobs import journaling  # few programs read them
+
+        return await runner.read(journaling.list_entries, target_id(target), kind, _number(after), paging(limit).limit)
 
     async def start_again(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""
@@ -266,6 +316,14 @@ def _timeout(timeout: Seconds | None) -> float | None:
             f"timeout must be seconds or a timedelta, or None to wait for ever, {got(timeout)}", "timeout"
         )
     return seconds
+
+
+def _number(after: int | str) -> int:
+    if isinstance(after, str) and after.isascii() and after.isdigit():
+        return int(after[:18])
+    if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < 2**62:
+        raise InvalidInput(f"after must be the number of an entry, or page.next_cursor, {got(after)}", "after")
+    return after
 
 
 class OnlyOne(list[Target]):

@@ -154,7 +154,7 @@ class Tasks:
             return task.call_with(arguments)
         if not NAME.fullmatch(name) or name.startswith(RESERVED):
             raise unknown_task(name, self._by_name)
-        return Call(name, _any_arguments().encode(_any_arguments().check(arguments)))
+        return Call(name, any_arguments().encode(any_arguments().check(arguments)))
 
     def get(self, name: str) -> Task[..., Any]:
         """Find a task by its name or an alias, or raise `UnknownTask` with the names that are near."""
@@ -337,7 +337,7 @@ def _place(frame: FrameType) -> str:
 
 
 @cache
-def _any_arguments() -> Codec[dict[str, Any]]:
+def any_arguments() -> Codec[dict[str, Any]]:
     """Make the codec of the arguments of tasks whose code is elsewhere."""
     from holdfast.codec import Codec
 

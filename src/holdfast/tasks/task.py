@@ -41,6 +41,7 @@ OnLost: TypeAlias = Literal["retry", "fail", "pause"]
 OnInterrupt: TypeAlias = Literal["give_back", "pause"]
 CancelRunning: TypeAlias = Literal["cancel", "pause"]
 RunIn: TypeAlias = Literal["process"]
+LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Middleware: TypeAlias = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 CHOICES = {"on_lost": OnLost, "on_interrupt": OnInterrupt, "cancel_running": CancelRunning}
@@ -107,6 +108,7 @@ class PipelineOptions(PolicyOptions, total=False):
     aliases: Sequence[str]
     run_in: RunIn | None
     memory_megabytes: float | None
+    keep_logs: LogLevel | None
 
 
 class TaskOptions(PipelineOptions, total=False):
@@ -143,6 +145,8 @@ class Policy:
     """How much memory a handler in a child process may take beyond what the child has when it begins; Linux only."""
     asks: Question | None = None
     """What a person is asked, who completes its jobs; None for a task that a worker runs."""
+    keep_logs: LogLevel | None = None
+    """From which level on what its handlers log is kept in the journals of their jobs; None keeps none."""
     middleware: Sequence[Middleware] = ()
 
     def __post_init__(self) -> None:
@@ -164,8 +168,9 @@ class Policy:
         self._check_retention()
         for name, kind in CHOICES.items():
             _check_choice(name, getattr(self, name), get_args(kind))
-        if self.run_in is not None:
-            _check_choice("run_in", self.run_in, get_args(RunIn))
+        for name, kind in {"run_in": RunIn, "keep_logs": LogLevel}.items():
+            if (value := getattr(self, name)) is not None:
+                _check_choice(name, value, get_args(kind))
         self._check_memory()
         self._check_asks()
         check_middleware(self.middleware, InvalidInput)
@@ -369,6 +374,10 @@ class Task(Generic[P, R]):
     def decode_input(self, text: str) -> Any:
         """Read stored arguments: an object with an attribute for each, or a declared task's input."""
         return self._input.decode(text)
+
+    def check_input(self, text: str) -> str:
+        """Check arguments that came as JSON, and write them as they are stored; or raise `InvalidInput`."""
+        return self._input.rewrite(text)
 
     def encode_output(self, value: object) -> str:
         """Write what the handler returned, or raise `InvalidOutput`."""

@@ -35,6 +35,7 @@ from holdfast.threads import ThreadPool
 from holdfast.version import VERSION
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason
 from holdfast.worker.attempts.active import Run, Slot
+from holdfast.worker.attempts.late_entries import LateEntries
 from holdfast.worker.attempts.loop_lag import LoopWatch
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.attempts.services import Keepers, make_services
@@ -130,6 +131,7 @@ class Worker:
         self._loop_watch = LoopWatch(core.runtime)
         self._threads = ThreadPool(options.concurrency, "holdfast-handler")
         core.progress = Progress(core.store, core.runtime)
+        self._late_entries = LateEntries(core.store, core.runtime)
         core.leases = LeaseKeeper(
             self._lease_store,
             core.runtime,
@@ -208,7 +210,7 @@ class Worker:
             core.lost_leases,
             UnservedJobs(core.store, self.id, self._all_wants, self._engine.starter.tasks),
         )
-        loops = [upkeep.run(), core.progress.run(), self._wakeups.run()]
+        loops = [upkeep.run(), core.progress.run(), self._late_entries.run(), self._wakeups.run()]
         loops += [] if self._retention is None else [make_passes(self._retention, core.runtime)]
         loops += [] if core.outbox is None else [core.outbox.run()]
         background = [group.create_task(each) for each in loops]
@@ -230,7 +232,7 @@ class Worker:
             self._pools.append(suspects)
         if any(not each.signature.is_async for each in core.tasks):
             self._threads.make_ready()
-        keepers = Keepers(core.leases, core.progress, self._threads)
+        keepers = Keepers(core.leases, core.progress, self._late_entries, self._threads)
         services = make_services(engine.store, engine.opener, engine.runtime, engine.starter, keepers, self.id)
         return Executor(core, services, self._children, suspects, group)
 

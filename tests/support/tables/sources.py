@@ -326,14 +326,11 @@ NOT_SHOWN = {
     "TQ-2": TENANTS,
     "TQ-10": TENANTS,
     "TQ-11": TENANTS,
-    "TQ-16": INSIGHT,
-    "TQ-17": INSIGHT,
     "TQ-35": HTTP,
     "TQ-36": HTTP,
     "TQ-37": HTTP,
     "TQ-41": HTTP,
     "TQ-42": HTTP,
-    "TQ-44": INSIGHT,
     "DF-26": INSIGHT,
 }
 """The lines that no test shows, and why."""

@@ -126,13 +126,14 @@ BURY = f"""
         closed_as = '{TOMBSTONE}', closed_at = $now, finished_at = $now, version = version + 1
     WHERE seq $any(seqs: bigint) AND {guard(Change.DELETE)}"""
 FORGET_PHASES = """DELETE FROM holdfast_phase WHERE job $any(seqs: bigint)"""
+FORGET_JOURNAL = """DELETE FROM holdfast_journal WHERE job $any(seqs: bigint)"""
 FORGET_BLOCKERS = """DELETE FROM holdfast_blocker WHERE job $any(seqs: bigint)"""
 # its history goes with it, and `job:deleted` stands for that
 FORGET_EVENTS = """DELETE FROM holdfast_event WHERE job $any(seqs: bigint)"""
 # two probes instead of OR: each has its index. Who delivers something about a job that is gone goes on with it
 FORGET_DELIVERIES = """DELETE FROM holdfast_delivery WHERE target $any(seqs: bigint)"""
 FORGET_DELIVERED = """DELETE FROM holdfast_delivery WHERE job $any(seqs: bigint)"""
-FORGET = (FORGET_PHASES, FORGET_BLOCKERS, FORGET_EVENTS, FORGET_DELIVERIES, FORGET_DELIVERED)
+FORGET = (FORGET_PHASES, FORGET_JOURNAL, FORGET_BLOCKERS, FORGET_EVENTS, FORGET_DELIVERIES, FORGET_DELIVERED)
 
 
 async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:

@@ -9,7 +9,7 @@ from holdfast.database.tx import Row, Tx, commit_with
 from holdfast.errors import JobNotFound, LeaseLost
 from holdfast.store import reads
 from holdfast.store.chains import continuations
-from holdfast.store.jobs import claiming, settling
+from holdfast.store.jobs import claiming, journaling, settling
 from holdfast.store.jobs.claiming import (
     CLAIM_STATE,
     EXISTS,
@@ -20,6 +20,7 @@ from holdfast.store.jobs.claiming import (
     Token,
     claim_state_of,
 )
+from holdfast.store.jobs.journaling import Told
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
 
@@ -44,14 +45,24 @@ HELD = f"""
     WHERE attempt = :attempt AND nonce = :nonce AND status = 'running' AND cancel_requested_at IS NULL"""
 
 
-async def lock_job(tx: Tx, token: Token) -> None:
+async def lock_job(tx: Tx, token: Token, told: Told | None = None) -> None:
     """Lock the job of a block that is about to commit, and completes nothing; wait for it.
+
+    *Told* is the last entry that the block has appended to the job's journal, if it has.
 
     Raises `LeaseLost` if the job is not the attempt's own any more, or is to be cancelled. An expired lease that nobody
     has reaped is still held.
     """
-    if not await commit_with(tx, HELD, seq=token.seq, attempt=token.attempt, nonce=token.nonce):
+    if told is not None:
+        await _tell(tx, token, told)
+    elif not await commit_with(tx, HELD, seq=token.seq, attempt=token.attempt, nonce=token.nonce):
         await _lock(tx, token)
+
+
+async def _tell(tx: Tx, token: Token, told: Told) -> None:
+    """Lock the job and say in the log what the block has appended: only under the lock an event has its place there."""
+    await _lock(tx, token)
+    await journaling.tell(tx, token, told)
 
 
 async def _lock(tx: Tx, token: Token) -> None:
@@ -119,8 +130,10 @@ async def finish_block(tx: Tx, settlement: Settlement) -> None:
     await settling.write_ends(tx, decided, judged.chains)
 
 
-async def finish(tx: Tx, settlement: Settlement, reports: Sequence[ProgressReport]) -> None:
-    """Write the last reports, and complete the job of a block."""
+async def finish(tx: Tx, settlement: Settlement, reports: Sequence[ProgressReport], told: Told | None = None) -> None:
+    """Write the last reports, say what was appended to the journal, and complete the job of a block."""
+    if told is not None:
+        await _tell(tx, settlement.token, told)
     if reports:  # they pass over a locked row, and an earlier report may just be on its way there
         await _lock(tx, settlement.token)
         await claiming.progress(tx, reports)

@@ -10,15 +10,18 @@ running job until it ends, and then as the reason of its end if it ends by that.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
+from holdfast import journals
 from holdfast.database.tx import Operation, Tx
 from holdfast.errors import Busy, JobNotFound, StateConflict, StatusConflict, UniqueConflict
+from holdfast.journals import NewEntry
 from holdfast.models import DELIVER, Asked, CancelAnswer, EventName, Job, PauseAnswer, Unique
 from holdfast.states import MOVES, Change, Status, guard
-from holdfast.store import admission, lanes, phase_rows, reads, task_rows, unique
+from holdfast.store import admission, journal, lanes, phase_rows, reads, task_rows, unique
 from holdfast.store.chains import chain_ends, dependents
 from holdfast.store.chains.deletes import TOMBSTONE
 from holdfast.store.log import events, fan_out
@@ -278,28 +281,96 @@ RETRY = f"""
     RETURNING seq, version, status"""
 
 
-async def resume(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
-    """Let paused jobs go on, in their place and with the attempts they have used."""
+async def resume(tx: Tx, ids: Sequence[UUID], asked: Asked, edit: InputEdit | None = None) -> list[Job]:
+    """Let paused jobs go on, in their place and with the attempts they have used; *edit* changes the input of one."""
     jobs = await lock(tx, ids)
     _refuse(jobs, Change.RESUME, "hf.retry(job) runs failed and cancelled jobs again")
-    await _open_again(tx, jobs, RESUME, asked)
+    former = await _former_input(tx, jobs, edit, asked)
+    await _open_again(tx, jobs, RESUME, asked, edit)
+    await _change_input(tx, jobs, edit, former)
     return await _read(tx, ids)
 
 
-async def retry(tx: Tx, ids: Sequence[UUID], asked: Asked) -> list[Job]:
-    """Run failed or cancelled jobs again, with a new budget of attempts; their unique keys must be free."""
+async def retry(tx: Tx, ids: Sequence[UUID], asked: Asked, edit: InputEdit | None = None) -> list[Job]:
+    """Run failed or cancelled jobs again, with a new budget of attempts; their unique keys must be free.
+
+    *Edit* changes the input of one.
+    """
     jobs = await lock(tx, ids)
     _refuse(jobs, Change.RETRY, "hf.start_again(job) starts a new chain with the same input")
+    former = await _former_input(tx, jobs, edit, asked)
     await take_keys(tx, sorted({job.chain_id for job in jobs}))
-    await _open_again(tx, jobs, RETRY, asked)
+    await _open_again(tx, jobs, RETRY, asked, edit)
+    await _change_input(tx, jobs, edit, former)
     return await _read(tx, ids)
 
 
-async def _open_again(tx: Tx, jobs: Sequence[LockedJob], sql: str, asked: Asked) -> None:
+class InputEdit(Protocol):
+    """What becomes of the input of one job: *before* and *after* are JSON texts, *changed* where they differ."""
+
+    @property
+    def before(self) -> str: ...
+    @property
+    def after(self) -> str: ...
+    @property
+    def changed(self) -> list[str]: ...
+
+
+class InputChanged(Exception):
+    """Somebody has changed the input since it was read."""
+
+
+class StoredInput(NamedTuple):
+    """The input of a job as it is stored; *schema* is what the owner of its task has written down, if anybody has."""
+
+    task: str
+    input: str
+    schema: str | None
+
+
+INPUT = """
+    SELECT task, input, (SELECT known.input_schema FROM holdfast_task AS known WHERE known.name = holdfast_job.task)
+    FROM holdfast_job WHERE seq = :seq"""
+
+
+async def find_input(tx: Tx, job_id: UUID) -> StoredInput:
+    """Read the input of the current job of a chain, or raise `JobNotFound`."""
+    (current,) = await current_jobs(tx, [job_id])
+    return StoredInput(*(await tx.fetch_all(INPUT, seq=current.seq))[0])
+
+
+async def _former_input(tx: Tx, jobs: Sequence[LockedJob], edit: InputEdit | None, asked: Asked) -> NewEntry | None:
+    """Make the entry of the journal that keeps the input of a job that is edited; or raise, having written nothing."""
+    if edit is None or not edit.changed:
+        return None
+    (job,) = jobs
+    ((_, input_, _),) = await tx.fetch_all(INPUT, seq=job.seq)
+    if input_ != edit.before:
+        raise InputChanged
+    body = json.dumps({"by": asked.by, "why": asked.why, "input": None})
+    body = f"{body.removesuffix('null}')}{input_}}}"  # the very text that was stored
+    return NewEntry((await journal.last(tx, job.seq)).mark.after_entry(body), journals.INPUT, body)
+
+
+CHANGE_INPUT = """UPDATE holdfast_job SET input = :input WHERE seq = :seq"""
+
+
+async def _change_input(tx: Tx, jobs: Sequence[LockedJob], edit: InputEdit | None, former: NewEntry | None) -> None:
+    if edit is not None and former is not None:
+        (job,) = jobs
+        await tx.execute(CHANGE_INPUT, input=edit.after, seq=job.seq)
+        await journal.write(tx, job.seq, NO_ATTEMPT, [former])
+
+
+NO_ATTEMPT = 0
+"""Stands for the attempt in an entry of the journal that a person has written."""
+
+
+async def _open_again(tx: Tx, jobs: Sequence[LockedJob], sql: str, asked: Asked, edit: InputEdit | None = None) -> None:
     rows = await tx.fetch_all(sql, seqs=[job.seq for job in jobs])
     await chain_ends.reopen(tx, [job.chain_id for job in jobs if job.chain_index > 0])
     attempts = {job.seq: job.attempt for job in jobs}
-    facts = asked.facts()
+    facts = asked.facts(changed=edit.changed or None if edit is not None else None)
     again = [
         events.NewEvent(seq, "job:resumed", status, version, attempts[seq], facts) for seq, version, status in rows
     ]

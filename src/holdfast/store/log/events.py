@@ -48,7 +48,7 @@ CLOSES = "closes"
 CLOSING = json.dumps({CLOSES: "completed"})
 REQUESTS = frozenset(("job:cancelling", "job:pausing"))
 COMPLETED: tuple[EventName, ...] = ("job:completed", "chain:completed")
-QUIET = frozenset(("job:started", "job:progress", "job:blocked"))
+QUIET = frozenset(("job:started", "job:progress", "job:blocked", "job:journal"))
 
 
 MOST_NAMED = 100

@@ -21,7 +21,7 @@ from holdfast.client.completion import BlockState
 from holdfast.database.tx import drive
 from holdfast.errors import InvalidOutput, LeaseLost, Misuse
 from holdfast.fault_points import reach
-from holdfast.logging import RUNNING_JOB, say
+from holdfast.logging import RUNNING_JOB, keep_logs, say
 from holdfast.outcomes import Fail, Kind, Outcome, completed
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.tasks.calls import Call
@@ -151,6 +151,7 @@ class Attempt(LocalRun):
     def _end_at_once(self, value: Any, *, is_error: bool = False) -> Outcome | None:
         """Say what the attempt came to, if nothing has to be waited for to know that."""
         is_plain = self.block is None and self.continued is None and self.abort_reason is None
+        is_plain = is_plain and (self.journal is None or not self.journal.owes)
         if not is_plain or issubclass(type(value), GOES_ON):
             self._end = value, is_error
             return None
@@ -183,6 +184,8 @@ class Attempt(LocalRun):
     async def run(self) -> Outcome | None:
         """Run the handler to its end, on from where it was left, and say what the attempt came to."""
         RUNNING_JOB.set(self.job)
+        if (level := self.task.policy.keep_logs) is not None:
+            keep_logs(level, self.make_journal().keep)
         try:
             value, is_error = self._end or (await self._within_time(), False)
             outcome = self._raised(value) if is_error else await self._returned(value)
@@ -192,6 +195,9 @@ class Attempt(LocalRun):
         if self.block is not None and (rolling_back := self.block.undo()) is not None:
             with suppress(Exception, asyncio.CancelledError):  # who cancels a handler now has nothing left to stop
                 await self._in_colour(rolling_back)  # its connection, or right to write, is for others to have
+        if self.journal is not None and self.journal.owes:
+            with suppress(Exception, asyncio.CancelledError):
+                await self._in_colour(self.journal.end)
         return outcome if self.failed is None or outcome is None else self.judge(Fail(self.failed))
 
     async def _in_colour(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -232,7 +238,7 @@ class Attempt(LocalRun):
         Once COMMIT is sent, an abort could only keep us from learning what became of it.
         """
         block = self.block
-        if self.is_committing_phase or (block is not None and block.state is BlockState.COMMITTING):
+        if self.commits or (block is not None and block.state is BlockState.COMMITTING):
             self.deferred = self.deferred or reason
             return True
         return block is not None and block.is_completed and reason in FROM_LEASES

@@ -12,6 +12,8 @@ COMMIT can be lost: then the row is locked, which waits for whatever became of i
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +33,7 @@ from holdfast.tasks.calls import Call
 from holdfast.tasks.task import Task
 from holdfast.worker.attempts.aborts import ABORTS, AbortReason, AbortSignal, abort_error
 from holdfast.worker.attempts.active import Run
+from holdfast.worker.attempts.journal import AttemptJournal
 from holdfast.worker.attempts.services import AttemptServices
 
 R = TypeVar("R")
@@ -47,6 +50,8 @@ REFUSALS = {
 """Why no other block can be opened behind the last one, by whether that was `prepare()` and has committed."""
 
 RESOLVE_SECONDS = 0.2
+
+_MAKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +76,19 @@ class LocalRun(Run):
     block: TokenFence | None = None
     """The block that was opened last."""
     active_phase: str | None = None
-    is_committing_phase = False
-    """Whether the end of a phase is just being committed, and an abort is to wait for that."""
+    commits = 0
+    """How many commits of phases and entries of its journal are just under way, and an abort is to wait for them."""
+    journal: AttemptJournal | None = None
+    """Made when somebody asks for it."""
     continued: Continued | None = None
     failed: str | None = None
     """What the handler has failed the job with, for good."""
+
+    def make_journal(self) -> AttemptJournal:
+        """Give the journal of this attempt; most never ask for it."""
+        with _MAKING:  # several threads of the handler may ask at once
+            self.journal = self.journal or AttemptJournal(self)
+        return self.journal
 
     def stop_reason(self) -> AbortReason | None:
         return self.abort_reason or self.found
@@ -88,6 +101,28 @@ class LocalRun(Run):
     def abort_soon(self, reason: AbortReason) -> None:
         """Have the handler stop; from any thread."""
         self.services.loop.call_soon_threadsafe(self.abort, reason)
+
+    async def committing(self, writing: Coroutine[Any, Any, R], on_cancel: Callable[[], None]) -> R:
+        """Wait for the answer to a commit, also if an async handler is cancelled meanwhile; the answer would be lost.
+
+        *On_cancel* is called then. An abort waits for the answer, too, but not a second one.
+        """
+        if not self.task.signature.is_async:
+            return await writing
+        self.commits += 1
+        answer = asyncio.create_task(writing)
+        try:
+            while not answer.done():
+                try:
+                    await asyncio.wait([answer])
+                except asyncio.CancelledError:
+                    on_cancel()
+                    if self.deferred is not None:  # the worker has waited long enough
+                        answer.cancel()
+            return answer.result()
+        finally:
+            self.commits -= 1
+            self.end_commit()
 
     def end_commit(self) -> None:
         """Have an abort take place that came while COMMIT was under way; from any thread."""
@@ -189,8 +224,9 @@ class TokenFence(Fence):
 
     async def end(self, open_tx: OpenTx) -> Last:
         """Give what makes the block this attempt's: its completion, or a look at its row under lock."""
+        told = None if (journal := self._attempt.journal) is None else journal.told_in_block
         if not self._completes:
-            return partial(block_ends.lock_job, token=self._token)
+            return partial(block_ends.lock_job, token=self._token, told=told)
         outcome = await self._make_outcome(open_tx)
         self._refuse_fenced()
         self.outcome = outcome
@@ -198,7 +234,7 @@ class TokenFence(Fence):
         is_plain = job.lane is None and job.chain_index == 0
         settlement = Settlement(self._token, outcome, self._attempt.task.policy.halts_lane, is_plain)
         reports = self._services.progress.unwritten(self._token)
-        return partial(block_ends.finish, settlement=settlement, reports=reports)
+        return partial(block_ends.finish, settlement=settlement, reports=reports, told=told)
 
     async def _make_outcome(self, open_tx: OpenTx) -> Outcome:
         if isinstance(self._end, Call):
@@ -244,10 +280,22 @@ class TokenFence(Fence):
 
     def answered(self) -> None:
         """Note that nothing is to be settled any more, and have an abort take place that came meanwhile."""
+        if self.state is BlockState.COMMITTED and self._attempt.journal is not None:
+            self._attempt.journal.end_block(is_committed=True)
         if self.is_completed:
             self._services.leases.drop(self._token)
             self._services.progress.forget([self._token])
         self._attempt.end_commit()
+
+    async def roll_back(self, open_tx: OpenTx) -> None:
+        """Undo all of the block, entries of the journal included."""
+        await super().roll_back(open_tx)
+        if self._attempt.journal is not None:
+            self._attempt.journal.end_block(is_committed=False)
+
+    async def append(self, open_tx: OpenTx, kind: object, body: object) -> None:
+        """Append an entry to the job's journal that commits with the block."""
+        await self._attempt.make_journal().append_in_block(open_tx, kind, body)
 
     def undo(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
         """Give what rolls it back, if it has been opened and never left."""

@@ -33,6 +33,7 @@ from holdfast.worker.attempts.blocks import (
     LocalRun,
     TokenFence,
 )
+from holdfast.worker.attempts.journal import BlockingJournal, Journal
 from holdfast.worker.attempts.judging import running_job
 from holdfast.worker.attempts.phases import Phases
 
@@ -210,6 +211,11 @@ class Context(_Base, AsyncHandlerContext):
     Annotate it, and leave it out when you call the task: `async def charge(ctx: Context, order_id: int) -> str`.
     """
 
+    @cached_property
+    def journal(self) -> Journal:
+        """The journal of the job: entries that it appends, in order, and that outlive its attempts."""
+        return Journal(self._attempt.make_journal())
+
     @overload
     async def phase(
         self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
@@ -278,6 +284,11 @@ class Context(_Base, AsyncHandlerContext):
 
 class BlockingContext(_Base, BlockingHandlerContext):
     """The first parameter of a plain `def` handler that wants one; public as `holdfast.sync.Context`."""
+
+    @cached_property
+    def journal(self) -> BlockingJournal:
+        """The journal of the job: entries that it appends, in order, and that outlive its attempts."""
+        return BlockingJournal(self._attempt.make_journal())
 
     def phase(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run `function(*args)` as the phase *name*, which the task declares, and store what it returns.

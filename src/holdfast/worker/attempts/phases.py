@@ -244,26 +244,12 @@ class Phases:
 
     async def _commit(self, operation: Write[Item], item: Item, reports: Sequence[ProgressReport]) -> ClaimState:
         """Write once; an async handler is not cancelled while the answer to an end is under way: it would be lost."""
-        attempt = self._attempt
-        attempt.is_committing_phase = attempt.task.signature.is_async and isinstance(item, Completion)
         writing = self._services.runner.run(operation, [item], reports)
-        try:
-            return (await (self._answered(writing) if attempt.is_committing_phase else writing))[self._token]
-        finally:
-            attempt.is_committing_phase = False
-            attempt.end_commit()
+        is_end = isinstance(item, Completion)
+        return (await (self._attempt.committing(writing, self._note_cancel) if is_end else writing))[self._token]
 
-    async def _answered(self, writing: Coroutine[Any, Any, dict[Token, ClaimState]]) -> dict[Token, ClaimState]:
-        """Wait for the answer, also if the handler is cancelled meanwhile; `_give_way` has it hear of that later."""
-        answer = asyncio.create_task(writing)
-        while not answer.done():
-            try:
-                await asyncio.wait([answer])
-            except asyncio.CancelledError:
-                self._is_cancelled = True
-                if self._attempt.deferred is not None:  # the worker has waited long enough
-                    answer.cancel()
-        return answer.result()
+    def _note_cancel(self) -> None:
+        self._is_cancelled = True
 
     def _give_way(self) -> None:
         """Have a cancel take place that came while an answer was under way."""

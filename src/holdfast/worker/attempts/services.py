@@ -17,6 +17,7 @@ from holdfast.database.tx import Blocking, First, OpenTx, Runner, Store
 from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import ProgressReport, Token
 from holdfast.threads import ThreadPool, caught
+from holdfast.worker.attempts.late_entries import LateEntries
 
 
 class KeepsLeases(Protocol):
@@ -49,6 +50,7 @@ class AttemptServices:
     starting: Starter
     leases: KeepsLeases
     progress: TakesReports
+    late: LateEntries
     worker: str
     threads: ThreadPool
     """Where plain functions run."""
@@ -76,10 +78,11 @@ class AttemptServices:
 
 @dataclass(frozen=True, slots=True)
 class Keepers:
-    """Who keeps what attempts need, in this process: their leases, their reports, and the threads that they run in."""
+    """Who keeps what attempts need, in this process: leases, reports, what is written later, and threads to run in."""
 
     leases: KeepsLeases
     progress: TakesReports
+    late: LateEntries
     threads: ThreadPool
 
 
@@ -99,6 +102,7 @@ def make_services(
         starting=starting,
         leases=keepers.leases,
         progress=keepers.progress,
+        late=keepers.late,
         worker=worker,
         threads=keepers.threads,
         chance=runtime.chance,

@@ -32,6 +32,7 @@ from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.attempt import Attempt, Middleware
+from holdfast.worker.attempts.late_entries import LateEntries
 from holdfast.worker.attempts.services import Keepers, make_services
 from holdfast.worker.children.bootstrap import database_digest, import_object, mark_as_child, run_program
 from holdfast.worker.children.limits import HandlerThreads, at_most, die_with, end_copy, resident_megabytes
@@ -124,6 +125,7 @@ class Child:
                 with at_most(attempt.task.policy.memory_megabytes):
                     outcome = await self._loop.create_task(self._run_in_loop(attempt))
                 self._end(attempt.job, outcome, attempt.warning)
+        self._late.cancel()
         await engine.store.close()
 
     def _begin(self, message: Message) -> EngineParts | None:
@@ -154,7 +156,9 @@ class Child:
         if message["log"] is not None:
             set_up_logging(LogOptions(**message["log"]))
         self._tasks = engine.starter.tasks
-        keepers = Keepers(self._jobs, self._progress, self._threads)
+        late_entries = LateEntries(engine.store, engine.runtime)
+        self._late = self._loop.create_task(late_entries.run())
+        keepers = Keepers(self._jobs, self._progress, late_entries, self._threads)
         self._services = make_services(
             engine.store, engine.opener, engine.runtime, engine.starter, keepers, message["worker"]
         )
@@ -205,7 +209,7 @@ class Child:
     def _is_plain(self, attempt: Attempt) -> bool:
         """Tell whether a handler can run without the event loop, which hears all the same if it is to stop."""
         task, policy = attempt.task, attempt.task.policy
-        needs_loop = task.signature.is_async or policy.phases or policy.timeout is not None
+        needs_loop = task.signature.is_async or policy.phases or policy.keep_logs or policy.timeout is not None
         return not (needs_loop or policy.memory_megabytes is not None or task.middleware or self._middleware)
 
     def _run_plain(self, attempt: Attempt | None) -> Attempt | None:

@@ -174,8 +174,9 @@ class Executor:
 
     def _is_for_runner(self, task: Task[..., Any], job: Claimed) -> bool:
         """Tell whether the first step of *job* may be made by a runner: nothing comes before the handler itself."""
-        has_own_task = task.policy.is_in_child or job.is_suspect or job.queue == INTERNAL_QUEUE
-        has_steps_before = task.policy.phases or task.middleware or self._core.options.middleware
+        policy = task.policy
+        has_own_task = policy.is_in_child or job.is_suspect or job.queue == INTERNAL_QUEUE
+        has_steps_before = policy.phases or policy.keep_logs or task.middleware or self._core.options.middleware
         return task.signature.is_async and not (has_own_task or has_steps_before)
 
     def _make(self, job: Claimed) -> Run:

@@ -22,7 +22,7 @@ from holdfast.retention import INTERNAL, STAGES, Hook, Retained, Retention, Rete
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.states import Status
-from holdfast.store import retention, task_rows, unique, workers
+from holdfast.store import journal, retention, task_rows, unique, workers
 from holdfast.store.log import pruning
 from holdfast.store.retention import BEGINNING, DueChain, RetentionGroup, WalkPosition
 from holdfast.store.unique import Turn
@@ -49,17 +49,22 @@ class RetentionPass:
     """Passes over what has ended in the database of *runner*; *usual* are the times of tasks that name none.
 
     Hooks are those of *tasks*, called by *hooks*. Chains with a hook whose code is not here are left to others.
+    Journals of jobs that have ended go *journal_seconds* after their last entry, or with their jobs.
     """
 
-    def __init__(self, runner: Runner, tasks: Tasks, usual: Times, hooks: Hooks) -> None:
+    def __init__(
+        self, runner: Runner, tasks: Tasks, usual: Times, hooks: Hooks, journal_seconds: float | None = None
+    ) -> None:
         self._runner = runner
         self._tasks = tasks
         self._decoder = Decoder(tasks)
         self._usual = usual
+        self._journal_seconds = journal_seconds
         self._hooks = hooks
         self._left_off: dict[tuple[Stage, str, Status], WalkPosition] = {}
         self._key_position: Turn | None = None
         self._orphan_position: int | None = None
+        self._journal_position: journal.JournalPosition | None = None
 
     async def run(self, *, dry_run: bool = False, most_batches: int | None = None) -> Retained:
         """Make one pass; with *dry_run* only tell what it would do, and change nothing.
@@ -79,10 +84,11 @@ class RetentionPass:
                     walks.append(walk)
             self._left_off |= {each.key: each.position for each in walks}
             is_done = is_done and not walks
+        journals = 0 if dry_run else await self._forget_journals(is_whole=most_batches is None)
         trimmed = 0 if dry_run else await self._tidy(is_whole=most_batches is None)
         found = [(group, each) for group, each in sorted(counts.items()) if each.total()]
         told = tuple(RetentionCount(task=task, outcome=outcome, **each) for (task, outcome), each in found)
-        return Retained(counts=told, trimmed=trimmed, is_done=is_done)
+        return Retained(counts=told, trimmed=trimmed, journals=journals, is_done=is_done)
 
     async def _due(self, stage: Stage, policies: _Policies, dry_run: bool) -> deque[_Walk]:
         walks = deque[_Walk]()
@@ -155,6 +161,18 @@ class RetentionPass:
         if gone := await self._runner.read(workers.list_astray, age_ms):
             await self._runner.run(workers.forget_astray, gone, age_ms)
         return trimmed
+
+    async def _forget_journals(self, *, is_whole: bool) -> int:
+        """Delete journals that have an age of their own; one batch, or all that are due."""
+        if self._journal_seconds is None:
+            return 0
+        age_ms, deleted = round(self._journal_seconds * 1000), 0
+        while True:
+            position = self._journal_position or journal.JournalPosition()
+            jobs, self._journal_position = await self._runner.read(journal.find_old, age_ms, position)
+            deleted += await self._runner.run(journal.delete_old, jobs, age_ms) if jobs else 0
+            if not is_whole or self._journal_position is None:
+                return deleted
 
     async def _trim(self) -> int:
         if self._usual.stale is None or self._usual.delete is None:

@@ -7,7 +7,8 @@ CREATE INDEX holdfast_job_stuck ON "holdfast_job" (head, seq)
     WHERE status IN ('failed', 'paused') AND stale_at IS NULL;
 
 -- what a handler writes down under its token, in order; it outlives attempts, and goes with its job or by its own age.
--- total: the bytes of all bodies up to this one, so that the limit of a job needs no sum
+-- total, logs: the bytes of all bodies up to this one but log lines, and how many log lines there were, so that the
+-- limits of a job need neither a sum nor a count
 CREATE TABLE holdfast_journal (
     job bigint NOT NULL,
     number bigint NOT NULL,
@@ -16,9 +17,10 @@ CREATE TABLE holdfast_journal (
     at bigint NOT NULL,
     body text NOT NULL,
     total bigint NOT NULL,
+    logs bigint NOT NULL,
     PRIMARY KEY (job, number)
 );
-CREATE INDEX holdfast_journal_at ON "holdfast_journal" (at);
+CREATE INDEX holdfast_journal_at ON "holdfast_journal" (at, job);
 
 -- width: the seconds of an interval that begins at "at"; 0: since the beginning. source: who counts, '' once it is
 -- folded, 'gauge' for a sample of how things stand, which only these rows have in "gauge"

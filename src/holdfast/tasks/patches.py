@@ -1,0 +1,93 @@
+"""Changing a stored input: a JSON merge patch (RFC 7396), checked as a new job's arguments would be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from holdfast.errors import InvalidInput, got
+from holdfast.models import RESERVED
+from holdfast.tasks.calls import check_arguments
+from holdfast.tasks.registry import Tasks, any_arguments
+from holdfast.texts import clean_text
+from holdfast.unreadable import json_or_text
+
+MOST_PATHS = 100
+PATH_LENGTH = 200
+
+
+class Edit(NamedTuple):
+    """What becomes of a stored input: *before* and *after* are JSON texts, *changed* the paths where they differ."""
+
+    before: str
+    after: str
+    changed: list[str]
+
+
+def check_patch(arguments: object) -> dict[str, Any]:
+    """Take what is to be changed, by name; None removes an argument."""
+    if not isinstance(arguments, Mapping):
+        raise InvalidInput(
+            f"arguments must be a dict of what is to change, {got(arguments)}; write arguments={{'amount': 3}}",
+            "arguments",
+        )
+    codec = any_arguments()
+    patch: dict[str, Any] = json.loads(codec.encode(codec.check(dict(arguments))))
+    return patch
+
+
+def edit(tasks: Tasks, task: str, before: str, patch: Mapping[str, Any], schema: str | None) -> Edit:
+    """Apply *patch* to an input of *task*; raise `InvalidInput` if the task cannot take what comes of it.
+
+    The task's own types judge that if its code is here, else *schema*, which its owner has written down.
+    """
+    stored = json_or_text(before)
+    if task.startswith(RESERVED) or not isinstance(stored, dict):
+        raise InvalidInput("only the arguments of a task of yours can be changed", "arguments")
+    merged = merge(stored, patch)
+    text = json.dumps(merged, ensure_ascii=False, separators=(",", ":"))
+    if task in tasks:
+        after = tasks.get(task).check_input(text)
+    else:
+        after = any_arguments().encode(merged)
+        if schema is not None:
+            check_arguments(after, schema)
+    paths = differences(stored, json.loads(after))
+    changed = [clean_text(each, PATH_LENGTH) for each in islice(paths, MOST_PATHS)]
+    return Edit(before, after if changed else before, changed)
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """Apply a merge patch: objects are merged, null removes, anything else takes the place of what was there.
+
+    >>> merge({"a": {"b": 1, "c": 2}, "d": [1, 2]}, {"a": {"b": None, "e": 3}, "d": [9]})
+    {'a': {'c': 2, 'e': 3}, 'd': [9]}
+    """
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge(merged.get(name), value)
+    return merged
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Name the places where two JSON values differ, never what stands there.
+
+    >>> list(differences({"a": {"b": 1, "c": 2}, "d": 1}, {"a": {"b": 1, "c": 3}, "e": 1}))
+    ['a.c', 'd', 'e']
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in {**before, **after}:
+            inner = f"{path}.{name}" if path else name
+            if name not in before or name not in after:
+                yield inner
+            else:
+                yield from differences(before[name], after[name], inner)
+    elif type(before) is not type(after) or before != after:
+        yield path

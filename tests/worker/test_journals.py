@@ -1,0 +1,338 @@
+"""The journal inside an attempt: lost answers, cancels, lost leases, merged events, and log lines that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, LeaseLost, Retry, UnknownOutcome
+from holdfast.errors import Unavailable
+from holdfast.logging import KEPT_LOGS
+from holdfast.store.jobs import reaping
+from holdfast.worker.attempts import journal as attempt_journal
+from holdfast.worker.attempts.attempt import Attempt
+from holdfast.worker.attempts.journal import AttemptJournal
+from holdfast.worker.leases import LeaseKeeper
+from tests.support.conditions import until
+from tests.worker.colours import Colour
+
+ONCE = Retry.never()
+ASYNC = ("sqlite-async", "postgres-async")
+
+
+async def bodies(hf: Holdfast, chain: Any, **options: Any) -> list[Any]:
+    """Read what the entries of a job say."""
+    return [each.body for each in await hf.journal(chain, limit=500, **options)]
+
+
+async def told(colour: Colour, chain: Any) -> list[int]:
+    """Give the numbers that the events of a journal name, in order."""
+    timeline = await colour.hf.timeline(chain, limit=500)
+    return [each.facts["number"] for each in timeline if each.name == "job:journal"]
+
+
+async def test_an_append_whose_answer_is_lost_is_repeated_and_writes_one_entry(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_journal, "TROUBLE_SECONDS", 0.001)
+    commit = AttemptJournal._commit
+    lost = [UnknownOutcome("the answer was lost"), Unavailable("and then the database was away")]
+
+    async def commit_and_lose(self: AttemptJournal, told_: Any) -> Any:
+        answer = await commit(self, told_)
+        if lost:
+            raise lost.pop(0)
+        return answer
+
+    monkeypatch.setattr(AttemptJournal, "_commit", commit_and_lose)
+
+    async def speaks(ctx: Any, n: int) -> int:
+        await ctx.journal.append("said", "a")
+        await ctx.journal.append("said", "b")
+        return n
+
+    task = colour.task(speaks, int, retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        assert await chain.result(timeout=30) == 1
+
+    assert not lost
+    assert await bodies(colour.hf, chain) == ["a", "b"]
+    assert (await told(colour, chain))[0] == 1
+
+
+async def test_an_attempt_that_was_reaped_appends_nothing(colour: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I-13: neither by itself nor in a block, also if it has heard nothing of that."""
+    monkeypatch.setattr(LeaseKeeper, "step", lambda self: None)
+    raised: list[BaseException] = []
+    is_reaped, has_begun = threading.Event(), threading.Event()
+
+    async def speaks(ctx: Any, n: int) -> None:
+        if ctx.job.attempt > 1:
+            return
+        await ctx.journal.append("said", "mine")
+        has_begun.set()
+        await colour.wait(is_reaped)
+        try:
+            await ctx.journal.append("said", "no longer mine")
+        except LeaseLost as error:
+            raised.append(error)
+            raise
+
+    task = colour.task(speaks, type(None), retry=ONCE)
+    async with colour.hf.worker() as worker:
+        chain = await colour.hf.start(task(n=1))
+        await until(has_begun.is_set, "the handler has appended", 30)
+        await colour.hf.store.run(reaping.reap_dead, [worker.id])
+        is_reaped.set()
+        await until(lambda: bool(raised), "the append was refused", 30)
+
+    assert isinstance(raised[0], LeaseLost)
+    assert await bodies(colour.hf, chain) == ["mine"]
+
+
+@pytest.mark.parametrize("colour", ASYNC, indirect=True)
+async def test_an_append_that_was_cancelled_is_there_once_or_not_at_all(colour: Colour) -> None:
+    async def speaks(ctx: Any, n: int) -> None:
+        await ctx.journal.append("said", 0)
+        for number in range(1, 6):
+            appending = asyncio.ensure_future(ctx.journal.append("said", number))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            appending.cancel()
+            await asyncio.wait([appending])
+        await ctx.journal.append("said", 6)
+
+    task = colour.task(speaks, type(None), retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    found = await bodies(colour.hf, chain)
+    assert found == sorted(set(found))
+    assert (found[0], found[-1]) == (0, 6)
+
+
+async def test_entries_that_come_fast_are_told_together_and_the_last_one_is_told(colour: Colour) -> None:
+    """At most four events a second: of a burst the first entry and the last one, while the handler still runs."""
+    may_end = threading.Event()
+
+    async def speaks(ctx: Any, n: int) -> None:
+        for number in range(n):
+            await ctx.journal.append("said", number)
+        await colour.wait(may_end)
+
+    task = colour.task(speaks, type(None), retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=20))
+
+        async def is_told() -> bool:
+            return (await told(colour, chain))[-1:] == [20]
+
+        await until(is_told, "the last entry is told", 30)
+        may_end.set()
+        await chain.result(timeout=30)
+
+    timeline = [each for each in await colour.hf.timeline(chain, limit=500) if each.name == "job:journal"]
+    numbers = [each.facts["number"] for each in timeline]
+    assert (numbers[0], numbers[-1], timeline[0].facts["kind"]) == (1, 20, "said")
+    seconds = (timeline[-1].at - timeline[0].at).total_seconds()
+    assert len(numbers) <= 2 + seconds / 0.2
+
+
+async def test_an_entry_that_is_not_told_yet_is_told_before_the_end(colour: Colour) -> None:
+    async def speaks(ctx: Any, n: int) -> None:
+        for number in range(n):
+            await ctx.journal.append("said", number)
+
+    task = colour.task(speaks, type(None), retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=3))
+        await chain.result(timeout=30)
+
+    names = await colour.events(chain)
+    assert (await told(colour, chain))[-1] == 3
+    assert names.index("job:completed") > max(at for at, name in enumerate(names) if name == "job:journal")
+
+
+async def test_a_job_that_never_appends_has_no_journal_and_runs_no_statement_of_it(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(Attempt, "make_journal", made.append)
+
+    async def silent(ctx: Any, n: int) -> int:
+        logging.getLogger("shop").warning("nobody keeps this")
+        return n
+
+    task = colour.task(silent, int, retry=ONCE)
+    async with colour.hf.worker():
+        assert await (await colour.hf.start(task(n=1))).result(timeout=30) == 1
+
+    assert made == []
+
+
+logger = logging.getLogger("shop.orders")
+
+
+@pytest.fixture
+def logs_all() -> Any:
+    """A logger that lets everything pass."""
+    logger.setLevel(logging.DEBUG)
+    yield
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.source("TQ-17")
+@pytest.mark.usefixtures("logs_all")
+@pytest.mark.parametrize("ends", ["returns", "raises", "completes in a block"])
+async def test_log_lines_of_a_handler_are_kept_in_its_journal(colour: Colour, ends: str) -> None:
+    async def speaks(ctx: Any, n: int) -> int:
+        logger.debug("too low")
+        logger.info("order %s", n, extra={"secret": "hidden"})
+        await ctx.journal.append("said", "between")
+        logger.error("NUL \0 in it")
+        if ends == "raises":
+            raise ValueError("no")
+        if ends == "returns":
+            return n
+        async with ctx.complete() as tx:
+            tx.finish(n)
+        logger.warning("afterwards")
+        return n
+
+    task = colour.task(speaks, int, retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=7))
+        await colour.hf.wait([chain], timeout=30)
+
+        async def has_all() -> bool:
+            return len(await bodies(colour.hf, chain)) == 3 + (ends == "completes in a block")
+
+        await until(has_all, "all lines are kept", 30)
+
+    entries = (await colour.hf.journal(chain)).items
+    assert [each.kind for each in entries[:3]] == ["log", "said", "log"]
+    first = entries[0].body
+    assert {name: value for name, value in first.items() if name != "time"} == {
+        "level": "INFO",
+        "logger": "shop.orders",
+        "message": "order 7",
+    }
+    assert first["time"].endswith("+00:00")
+    assert entries[2].body["message"] == "NUL \\u0000 in it"
+    assert "hidden" not in repr(entries)
+
+
+@pytest.mark.usefixtures("logs_all")
+async def test_log_lines_are_written_while_the_handler_runs(colour: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_journal, "LOG_SECONDS", 0.05)
+    may_end = threading.Event()
+
+    async def speaks(ctx: Any, n: int) -> None:
+        logger.info("begun")
+        await colour.wait(may_end)
+
+    task = colour.task(speaks, type(None), retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+
+        async def is_kept() -> bool:
+            return [each["message"] for each in await bodies(colour.hf, chain)] == ["begun"]
+
+        await until(is_kept, "the line is kept", 30)
+        may_end.set()
+        await chain.result(timeout=30)
+
+    assert len(await bodies(colour.hf, chain)) == 1
+
+
+@pytest.mark.usefixtures("logs_all")
+async def test_log_lines_that_cannot_be_written_fail_no_job(colour: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any) -> None:
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(AttemptJournal, "_write_rest", fail)
+
+    async def speaks(ctx: Any, n: int) -> int:
+        logger.info("lost")
+        return n
+
+    task = colour.task(speaks, int, retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        assert await (await colour.hf.start(task(n=1))).result(timeout=30) == 1
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database of which every second answer to a commit is lost."""
+    commit, calls = AttemptJournal._commit, count()
+
+    async def lose(self: AttemptJournal, told_: Any) -> Any:
+        answer = await commit(self, told_)
+        if next(calls) % 2 == 0:
+            raise UnknownOutcome("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(attempt_journal, "TROUBLE_SECONDS", 0.001)
+    monkeypatch.setattr(AttemptJournal, "_commit", lose)
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("colour", ASYNC, indirect=True)
+async def test_entries_keep_the_order_of_the_calls_whatever_happens(colour: Colour, seed: int) -> None:
+    """Alone or many at once, in a block or not, over several attempts, with answers that are lost."""
+    chance, numbers, said = Random(seed), count(), list[int]()
+
+    def some() -> list[int]:
+        drawn = [next(numbers) for _ in range(chance.randint(1, 4))]
+        said.extend(drawn)
+        return drawn
+
+    async def speaks(ctx: Any, n: int) -> None:
+        if chance.random() < 0.5:
+            async with ctx.prepare() as tx:
+                for number in some():
+                    await tx.journal.append("said", number)
+        for _ in range(chance.randint(1, 4)):
+            await asyncio.gather(*(ctx.journal.append("said", number) for number in some()))
+        if ctx.job.attempt < 3:
+            raise ValueError("once more")
+        async with ctx.complete() as tx:
+            await asyncio.gather(*(tx.journal.append("said", number) for number in some()))
+
+    task = colour.task(speaks, type(None), retry=Retry(attempts=3, first=0.001, maximum=0.001, jitter=0))
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    entries = (await colour.hf.journal(chain, limit=500)).items
+    assert [each.body for each in entries] == said == list(range(len(said)))
+    assert [each.number for each in entries] == list(range(1, len(said) + 1))
+    assert [each.attempt for each in entries] == sorted(each.attempt for each in entries)
+
+
+async def test_a_line_that_cannot_be_said_is_left_out_and_harms_nobody(colour: Colour) -> None:
+    class Unspeakable:
+        def __str__(self) -> str:
+            raise ValueError
+
+    async def speaks(ctx: Any, n: int) -> None:
+        kept = KEPT_LOGS.get()
+        assert kept is not None
+        for said in (Unspeakable(), "plain"):
+            kept.keep(logging.LogRecord("shop", logging.INFO, "shop.py", 1, "said %s", (said,), None))
+
+    task = colour.task(speaks, type(None), retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    assert [each["message"] for each in await bodies(colour.hf, chain)] == ["said plain"]
