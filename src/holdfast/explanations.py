@@ -440,7 +440,9 @@ class Running(Reason):
     def _sentence(self) -> str:
         if self.since is None:
             return f"worker {self.worker} has claimed the job, and has not begun it yet"
-        return f"worker {self.worker} runs the job since {_shown(self.since)}"
+        signs = [f"last sign of life {_shown(self.seen_at)}"] if self.seen_at is not None else []
+        signs += [f"lease until {_shown(self.lease_until)}"] if self.lease_until is not None else []
+        return f"worker {self.worker} runs the job since {_shown(self.since)} ({', '.join(signs)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,21 @@ async def line_with(process: asyncio.subprocess.Process, words: str) -> str:
 
 
 @pytest.mark.usefixtures("forked_programs")
+async def test_a_job_that_waits_is_shown_with_the_reasons_why(hf: Holdfast) -> None:
+    chain = await hf.start(publish(title="Metropolis"), delay=3600)
+    async with watching(hf, str(chain.id)) as process:
+        scheduled = await line_with(process, "scheduled")
+        await hf.trigger(chain)
+        pending = await line_with(process, "pending")
+        await hf.cancel(chain)
+        assert await asyncio.wait_for(process.wait(), 20) == 7
+
+    assert f"publish {chain.id}, scheduled 0 %, the job is due at " in scheduled
+    assert "; no worker serves queue 'default'; start a worker" in scheduled
+    assert pending.startswith(f"publish {chain.id}, pending 0 %, no worker serves queue 'default'; start a worker")
+
+
+@pytest.mark.usefixtures("forked_programs")
 async def test_a_job_is_followed_by_lines_to_the_end_of_its_chain(hf: Holdfast) -> None:
     async with hf.worker():
         chain = await hf.start(film(title="Metropolis"))

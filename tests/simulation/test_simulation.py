@@ -27,6 +27,8 @@ REACHED = {
     "phase completed", "phase not run again", "moved without history", "event read", "reader came back",
     "reader was reset", "posted", "posted again", "delivery failed", "delivery without history", "subscriber told",
     "marked stale", "deleted",
+    "explained: paused", "explained: blocked", "explained: not_due", "explained: backing_off", "explained: lane_behind",
+    "explained: lane_halted", "explained: lane_paused", "explained: queue_paused", "explained: arriving",
 }  # fmt: skip
 
 
@@ -50,6 +52,7 @@ def test_no_rule_is_broken_and_every_job_ends(folder: Path, template: Path) -> N
 
     assert reached["completed outside"]
     assert reached["reaped"]
+    assert reached["explained: blocked"]
 
 
 @pytest.mark.long

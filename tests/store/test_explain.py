@@ -14,13 +14,14 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Question, Task
+from holdfast.database.tx import Tx
 from holdfast.explanations import CODES, Explanation, OpenBlocker
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Status
 from holdfast.store import workers
 from holdfast.store.insight import explain
-from holdfast.store.workers import Member
+from holdfast.store.workers import LivingWorker, Member
 from tests.store import engine
 from tests.store.test_delivery_backlog import BAD, SILENT, deliveries
 from tests.store.test_delivery_backlog import claim as claim_deliveries
@@ -524,6 +525,30 @@ async def test_all_reasons_that_hold_are_given_in_their_order(way: Way) -> None:
         await helper.carry_out(reason.remedy)
         left = await codes(way, job)
         assert [each for each in left if each in every] == every[number + 1 :]
+
+
+@pytest.mark.ways("sqlite-async", "postgres-async", "postgres-blocking")
+async def test_what_is_said_is_true_of_one_snapshot(
+    way: Way, new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I-86: what others commit between two of its statements is not seen by the second."""
+    await serve(way)
+    job = (await way.face.start(greet(name="Ada"))).id
+    await way.face.pause(job)
+    await pause_queue(way, "default")
+    before = await codes(way, job)
+    other, living = new_holdfast(way.database), workers.living
+
+    async def meanwhile(tx: Tx) -> list[LivingWorker]:
+        other.sync.queue("default").resume()
+        return await living(tx)
+
+    monkeypatch.setattr(workers, "living", meanwhile)
+    found = await way.face.explain(job)
+    monkeypatch.undo()
+
+    assert [each.code for each in found.reasons] == before == ["paused", "queue_paused"]
+    assert await codes(way, job) == ["paused"]
 
 
 @pytest.mark.parametrize("named", ["chain", "first", "current"])
