@@ -19,6 +19,9 @@ PAUSE_SECONDS = 0.15
 HELD_LANE_SECONDS = 0.5
 DELETED = ("steady", "threaded", "staged")
 """Of which tasks jobs are deleted: of others somebody is told, and what is to be told goes with the job."""
+OPEN = ["pending", "blocked", "paused", "running"]
+EXPLAINED = 10
+"""Of how many jobs it is asked at once why they do not run."""
 BY_HAND = -1
 """The output of a job that is completed without a worker."""
 
@@ -103,11 +106,13 @@ class Operator:
                 hf.sync.trigger(job.id, by="operator")
 
     def _explain(self) -> None:
-        if job := self._pick("pending", "waiting", "scheduled", "blocked", "paused", "running"):
+        """Ask of some open jobs why they do not run, or that they do."""
+        found = hf.sync.list_jobs(status=OPEN, limit=100).items
+        for job in self._chance.sample(found, min(EXPLAINED, len(found))):
             with self._client.asking("explain", job=str(job.id)) as answer:
-                found = hf.sync.explain(job.id)
-                answer["status"] = None if found.job is None else str(found.job.status)
-                answer["codes"] = [each.code for each in found.reasons]
+                why = hf.sync.explain(job.id)
+                answer["status"] = None if why.job is None else str(why.job.status)
+                answer["codes"] = [each.code for each in why.reasons]
 
     def _hold_lane(self) -> None:
         lane = self._chance.choice(LANES)

@@ -32,7 +32,7 @@ FAULTS = {
 TROUBLES = ("restart server", "silence", "hold file")
 """What keeps everybody from taking back what is lost, and for a lease afterwards."""
 MUST_REACH = ("reaped", "given back", "cancel while running", "pause while running", "lane halted", "unblocked",
-              "prepared", "continued", "poison", "suspect run", "webhook arrived again",
+              "prepared", "continued", "poison", "suspect run", "webhook arrived again", "explained",
               "completed outside while it ran")  # fmt: skip
 """What every long run comes by; one that does not is too tame to prove anything."""
 MUST_REACH_ON = {"sqlite": ("proved dead",), "postgres": ("unknown commit", "fenced")}
