@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
         *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
         *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters", "explanations"),
-        *("journals",),
+        *("journals", "inventory"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),

@@ -84,6 +84,7 @@ from holdfast.version import VERSION
 if TYPE_CHECKING:
     from holdfast.client.outside_completion import Completing
     from holdfast.explanations import Explanation, QueueExplanation, Reason, Remedy
+    from holdfast.inventory import QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, PausedJob, Question
     from holdfast.retention import Retained, Retention, RetentionCount
     from holdfast.settings import Settings
@@ -152,6 +153,7 @@ __all__ = [
     "PhaseStatus",
     "Question",
     "QueueExplanation",
+    "QueueInfo",
     "Reason",
     "Record",
     "Remedy",
@@ -172,6 +174,7 @@ __all__ = [
     "Subscription",
     "SubscriptionNotFound",
     "Task",
+    "TaskInfo",
     "Tasks",
     "TooMany",
     "Transaction",
@@ -187,6 +190,7 @@ __all__ = [
     "Unreadable",
     "UsageError",
     "WaitTimeout",
+    "WorkerInfo",
     "WrongConnection",
     "WrongTask",
 ]
@@ -207,7 +211,10 @@ LATER = {
     "Retained": "holdfast.retention",
     "Retention": "holdfast.retention",
     "RetentionCount": "holdfast.retention",
+    "QueueInfo": "holdfast.inventory",
     "Settings": "holdfast.settings",
+    "TaskInfo": "holdfast.inventory",
+    "WorkerInfo": "holdfast.inventory",
 }
 """Where the names are that are imported when somebody asks for them: a program that only starts jobs needs none."""
 

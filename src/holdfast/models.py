@@ -494,13 +494,15 @@ class LaneInfo:
 
     key: str
     depth: int
-    """How many jobs stand in it: its head, and those behind, which are counted up to 10,000."""
+    """How many jobs stand in it: its head, and those behind, which are counted up to 10,000; in lists up to 100."""
     head: UUID | None
     """The job whose turn it is: it runs, is next, or halts the lane."""
     head_status: Status | None
     halted_by: UUID | None
     """The failed or paused job that everything behind it waits for."""
     halted_because: str | None
+    halted_since: datetime | None
+    """When that job failed; None for a paused one, which may have been paused before its turn came."""
     paused_at: datetime | None
     paused_by: str | None
     reason: str | None

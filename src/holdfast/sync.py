@@ -35,7 +35,7 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.ids import Target, target_id
 from holdfast.journals import JournalEntry
-from holdfast.models import CancelAnswer, Event, Job, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Event, Job, LaneInfo, Page, PauseAnswer
 from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.task import Task
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.client.completion import BlockingBlock
     from holdfast.client.outside_completion import BlockingCompleting as Completing
     from holdfast.explanations import Explanation, QueueExplanation
+    from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
     from holdfast.worker.attempts.attempt import in_thread as middleware
@@ -577,6 +578,34 @@ class BlockingHoldfast:
         """List the events of a job, oldest first; each event shows the job as it is now. Raises `JobNotFound`."""
         return drive(self._verbs.timeline(self._blocking, job, page))
 
+    def list_tasks(self) -> list[TaskInfo]:
+        """List the tasks that some program has recorded, by name: policy, schemas, and who runs them; at most 1,000."""
+        return drive(insight.list_tasks(self._blocking))
+
+    def list_queues(self) -> list[QueueInfo]:
+        """List the queues by name, whether they are paused, and who serves them; at most 1,000.
+
+        A queue is listed if jobs wait in it, if it is paused, if a task names it, or if a living worker serves it.
+        """
+        return drive(insight.list_queues(self._blocking))
+
+    def list_workers(self) -> list[WorkerInfo]:
+        """List the workers, those seen last first: what they serve, and how much they run; at most 1,000.
+
+        A worker that stops goes from the list at once; a killed one stays for some minutes, with `is_alive` False.
+        """
+        return drive(insight.list_workers(self._blocking))
+
+    def list_lanes(
+        self, *, state: LaneState | None = None, prefix: str = "", **page: Unpack[PageOptions]
+    ) -> Page[LaneInfo]:
+        """List lanes: halted ones first, with the error that halts them, then paused ones, then the rest by key.
+
+        *state* is `halted`, `paused` or `moving`; None means all. *prefix* is what the key begins with. A page may be
+        shorter than *limit* although another follows.
+        """
+        return drive(insight.list_lanes(self._blocking, state, prefix, page))
+
     @overload
     def inbox(self, kind: Literal["asked"], **page: Unpack[PageOptions]) -> Page[Ask]: ...
     @overload
@@ -608,7 +637,7 @@ class BlockingHoldfast:
 
     def lane(self, key: str) -> BlockingLaneHandle:
         """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""
-        return BlockingLaneHandle(check_any("lane", key), self._blocking)
+        return BlockingLaneHandle(check_any("lane", key), self._blocking, self._starter.decoder)
 
     def queue(self, name: str) -> BlockingQueueHandle:
         """Get a handle to pause or resume a queue; the call itself reads and changes nothing."""

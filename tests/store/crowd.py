@@ -103,12 +103,15 @@ FILL_TASKS = f"""
 FILL_SUBSCRIPTIONS = f"""
     INSERT INTO holdfast_subscription (id, url, events, created_at)
     VALUES ({sql_id("1")}, 'https://example.com', '["job:completed"]', 0)"""
+FILL_LANES = f"""
+    INSERT INTO holdfast_lane (key, places, paused_at)
+    {SERIES} SELECT 'row-' || n, 1, CASE WHEN n % 1000 = 0 THEN n END FROM series"""
 PER_JOB = (FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES, FILL_OUTBOX)
 
 
 def fill(tx: Tx, first: int, last: int, *, cycle: int = CYCLE) -> None:
     """Insert jobs *first* to *last*, of every kind, with what belongs to them."""
-    for sql in PER_JOB:
+    for sql in (*PER_JOB, FILL_LANES):
         drive(tx.execute(sql.format(first=first, last=last, cycle=cycle)))
 
 

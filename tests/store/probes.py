@@ -28,7 +28,7 @@ from holdfast.store import (
     webhooks,
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
-from holdfast.store.insight import explain, inbox
+from holdfast.store.insight import explain, inbox, inventory, lane_lists
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
@@ -291,8 +291,31 @@ def lane_probes() -> Iterator[Probe]:
     yield on_ours("lanes.PARK", lanes.PARK, key, HEAD)
     yield on_ours("lanes.UNPARK", lanes.UNPARK, key, HEAD)
     yield on_ours("lanes.SKIP", lanes.SKIP, key, HEAD)
-    yield on_ours("lanes.HEAD", lanes.HEAD, key, HEAD)
-    yield on_ours("lanes.BEHIND", lanes.BEHIND, {**key, "most": 200}, LANE, is_ordered=True)
+    some = [f"head-{each}" for each in range(MIXED // 2 + 11, MIXED // 2 + 11 + 10 * CYCLE, CYCLE)]
+    yield on_ours("lanes.HEADS", lanes.HEADS, {"keys": some}, HEAD)
+    behind = {"given": LANES, "most": 10}
+    yield on_ours("lanes.BEHIND", lanes.BEHIND, behind, LANE, is_ordered=True)
+    standing = {**key, "after": 0, "most": 10}
+    of_jobs = (JOB_CHAIN, PHASE)
+    yield on_ours("lane_lists.STANDING", lane_lists.STANDING, standing, LANE, *of_jobs, is_ordered=True)
+    yield on_ours("lane_lists.HEAD", lane_lists.HEAD, {"key": some[0]}, HEAD, *of_jobs)
+    for after in (0, MIXED // 2):
+        yield on_ours(f"lane_lists.HALTED, {after}", lane_lists.HALTED, {"after": after, "most": 20}, STUCK, reads=60)
+
+
+def lane_list_probes() -> Iterator[tuple[Probe, str]]:
+    """Give what lists of lanes run on their own table, and the index that each goes by."""
+    behind = {"after": "row-5", "most": 20}
+    yield on_ours("lane_lists.PAUSED", lane_lists.PAUSED, behind, is_list=True, reads=None), "holdfast_lane_paused"
+    yield on_ours("lane_lists.ALL", lane_lists.ALL, behind, is_list=True, reads=None), "holdfast_lane_pkey"
+
+
+def inventory_probes() -> Iterator[Probe]:
+    """Give what lists of queues and workers run."""
+    yield on_ours("inventory.RUNNING", inventory.RUNNING, {"most": 200}, LEASED, is_list=True)
+    for gate, sql in inventory.QUEUES.items():
+        by = {"ready": READY, "arrival": ARRIVAL}[gate]
+        yield on_ours(f"inventory.QUEUES, {gate}", sql, {"most": 100}, by, is_ordered=True, is_list=True, reads=60)
 
 
 def blocker_probes() -> Iterator[Probe]:
@@ -496,7 +519,7 @@ def explain_probes() -> Iterator[Probe]:
     links = {"job": MIXED // 2 + 12, **most}
     yield on_borrowed("explain.OPEN_LINKS", explain.OPEN_LINKS, links, BLOCKER)  # it may sort those of one job
     yield on_borrowed("explain.AHEAD", explain.AHEAD, {**lane, "place": MIXED, **most}, LANE, is_ordered=True)
-    yield on_borrowed("lanes.HEAD of a caller", lanes.HEAD, lane, HEAD)
+    yield on_borrowed("lanes.HEADS of a caller", lanes.HEADS, {"keys": ["lane-1"]}, HEAD)
     yield on_borrowed("explain.TAKEN", explain.TAKEN, most, LEASED)
     waiting = {"queue": "default", "most": explain.MOST_TASKS}
     yield on_ours("explain.WAITING_TASKS", explain.WAITING_TASKS, waiting, READY)
@@ -573,6 +596,7 @@ def probes(database: str) -> list[Probe]:
         *list_probes(),
         *claim_probes(),
         *lane_probes(),
+        *inventory_probes(),
         *blocker_probes(),
         *run_probes(),
         *steering_probes(),

@@ -185,6 +185,16 @@ async def test_a_search_goes_on_behind_jobs_that_only_look_as_if_they_fit(way: W
     assert (ids(page), page.next_cursor) == ([wanted], None)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_a_search_that_ends_with_jobs_that_do_not_fit_has_no_next_page(way: Way, count: int) -> None:
+    for _ in range(count):
+        await make_with(way, {"id": 7})
+
+    page = await way.face.list_jobs(input={"order.id": 7}, limit=1)
+
+    assert (list(page), page.next_cursor) == ([], None)
+
+
 @pytest.mark.parametrize("text", ["{", '"value":42,', '{"value":42,}', "[" * 100_000 + '{"value":42}'])
 async def test_an_input_that_is_no_json_fits_no_value(way: Way, text: str) -> None:
     await make_job(way, input=text)
@@ -381,12 +391,14 @@ async def test_an_empty_page_may_have_a_next_one(way: Way) -> None:
     assert not first.searched.is_end
 
 
+@pytest.mark.parametrize("order", ["newest", "oldest"])
 @pytest.mark.parametrize("is_more", [False, True])
-async def test_a_search_along_numbers_looks_at_as_many_as_it_may(way: Way, is_more: bool) -> None:
-    await way.face.start(add(a=1, b=2))
-    await way.face.start_many([greet(name=str(number)) for number in range(TINY.numbers - 1 + is_more)])
+async def test_a_search_along_numbers_looks_at_as_many_as_it_may(way: Way, is_more: bool, order: Order) -> None:
+    others = [greet(name=str(number)) for number in range(TINY.numbers - 1 + is_more)]
+    wanted = add(a=1, b=2)
+    await way.face.start_many([wanted, *others] if order == "newest" else [*others, wanted])
 
-    page = await way.read(lists.list_jobs, JobQuery(tasks=("add",)), Paging(), TINY)
+    page = await way.read(lists.list_jobs, JobQuery(tasks=("add",)), Paging(order=order), TINY)
 
     assert len(page) == (0 if is_more else 1)
     assert (page.next_cursor is None) is not is_more

@@ -222,6 +222,7 @@ async def test_a_derived_state_is_a_filter_that_finds_just_what_is_shown_so(way:
 async def test_a_stored_status_is_a_filter_whatever_else_is_shown_unless_it_is_stale(way: Way) -> None:
     for state in State:
         await made(way, state)
+    await make_job(way, "completed", stale_at=now_ms())
     listed = [job for job in await way.face.list_jobs(limit=500) if job.state is not State.STALE]
 
     found = {status: ids(await way.face.list_jobs(status=status)) for status in Status}

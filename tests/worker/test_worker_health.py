@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Unavailable
+from holdfast.version import VERSION
 from holdfast.worker.attempts import attempt
 from tests.support.conditions import until
 
@@ -39,6 +41,45 @@ class Broken:
         if self.is_down:
             raise Unavailable("the store is down")
         return await self._store.run(operation, *args, **kwargs)
+
+
+async def test_a_worker_is_listed_with_what_it_serves_while_it_works(hf: Holdfast) -> None:
+    gate = asyncio.Event()
+
+    @hf.task(name="waits", queue="slow")
+    async def waits() -> None:
+        await gate.wait()
+
+    async with hf.worker(concurrency=7, name="ada") as worker:
+        await until(lambda: worker.health().hints != "polling", "hints reach it", 20)
+        await hf.start(waits())
+        await until(lambda: worker.health().running == 1, "the handler runs")
+        (listed,) = await hf.list_workers()
+        served = {each.name: each.served_by for each in await hf.list_queues()}
+        (task,) = await hf.list_tasks()
+        gate.set()
+
+    assert (listed.id, listed.name, listed.is_alive, listed.running) == (worker.id, "ada", True, 1)
+    assert (listed.queues, listed.tasks) == (("default", "slow"), ("waits",))
+    assert (listed.slots or 0) >= 7  # and those for webhooks
+    assert (listed.pid, listed.version) == (os.getpid(), VERSION)
+    assert listed.hint_mode in ("watching", "listening", "polling")
+    assert served == {"default": (worker.id,), "slow": (worker.id,)}
+    assert (task.name, task.served_by) == ("waits", (worker.id,))
+    assert await hf.list_workers() == []
+
+
+async def test_the_row_of_a_sleeping_worker_says_how_it_hears_of_new_work(hf: Holdfast) -> None:
+    @hf.task(name="nothing")
+    async def nothing() -> None: ...
+
+    wanted = "watching" if hf.store.database == "sqlite" else "listening"
+
+    async def says_so() -> bool:
+        return [each.hint_mode for each in await hf.list_workers()] == [wanted]
+
+    async with hf.worker():
+        await until(says_so, f"its row says {wanted}")
 
 
 async def test_health_follows_the_life_of_a_worker(hf: Holdfast) -> None:

@@ -12,17 +12,19 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, Unpack
 from uuid import UUID
 
 from holdfast import current_block
+from holdfast.client import insight
 from holdfast.client.list_options import PageOptions, page_of
 from holdfast.client.starter import Starter
 from holdfast.client.verbs import asked_by
 from holdfast.database.tx import Operation, Runner, drive
 from holdfast.errors import InvalidId, InvalidInput, SubscriptionNotFound, got, near_and_all, shown
 from holdfast.ids import Target, target_id
-from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, LaneInfo, Page, Subscription, Trigger
+from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Delivery, Job, LaneInfo, Page, Subscription, Trigger
 from holdfast.signing_keys import SECRET_PREFIX
 from holdfast.store import lanes, webhooks
 from holdfast.store.webhooks import NewSubscription
 from holdfast.tasks.calls import check_own, is_name
+from holdfast.tasks.decoder import Decoder
 from holdfast.times import milliseconds_of
 
 P = ParamSpec("P")
@@ -42,9 +44,10 @@ async def write_alone(runner: Runner, verb: str, operation: Operation[P, R], *ar
 class LaneHandle:
     """A lane, by its key; made by `hf.lane(key)`, which reads and changes nothing."""
 
-    def __init__(self, key: str, runner: Runner) -> None:
+    def __init__(self, key: str, runner: Runner, decoder: Decoder) -> None:
         self.key = key
         self._runner = runner
+        self._decoder = decoder
 
     async def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
@@ -65,13 +68,18 @@ class LaneHandle:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
         return await self._runner.read(lanes.lane_info, self.key)
 
+    async def jobs(self, **page: Unpack[PageOptions]) -> Page[Job]:
+        """List the jobs that stand in it: the one whose turn it is, then the others in the order of their turns."""
+        return await insight.list_lane_jobs(self._runner, self._decoder, self.key, page)
+
 
 class BlockingLaneHandle:
     """A lane, by its key; made by `hf.sync.lane(key)`, which reads and changes nothing."""
 
-    def __init__(self, key: str, runner: Runner) -> None:
+    def __init__(self, key: str, runner: Runner, decoder: Decoder) -> None:
         self.key = key
         self._runner = runner
+        self._decoder = decoder
 
     def pause(self, *, by: str | None = None, why: str | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
@@ -91,6 +99,10 @@ class BlockingLaneHandle:
     def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
         return drive(self._runner.read(lanes.lane_info, self.key))
+
+    def jobs(self, **page: Unpack[PageOptions]) -> Page[Job]:
+        """List the jobs that stand in it: the one whose turn it is, then the others in the order of their turns."""
+        return drive(insight.list_lane_jobs(self._runner, self._decoder, self.key, page))
 
 
 class QueueHandle:

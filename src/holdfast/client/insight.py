@@ -10,12 +10,54 @@ from holdfast.client.verbs import is_callers
 from holdfast.database.tx import Runner
 from holdfast.errors import InvalidInput, got
 from holdfast.ids import Target, target_id
-from holdfast.models import Page
+from holdfast.models import Job, LaneInfo, Page
 from holdfast.tasks.decoder import Decoder
+from holdfast.texts import words_of
 
 if TYPE_CHECKING:
     from holdfast.explanations import Explanation, QueueExplanation
+    from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import InboxEntry, InboxKind
+
+
+async def list_tasks(runner: Runner) -> list[TaskInfo]:
+    """List tasks."""
+    from holdfast.store.insight import inventory  # few programs ask
+
+    return await runner.read(inventory.list_tasks)
+
+
+async def list_queues(runner: Runner) -> list[QueueInfo]:
+    """List queues."""
+    from holdfast.store.insight import inventory
+
+    return await runner.read(inventory.list_queues)
+
+
+async def list_workers(runner: Runner) -> list[WorkerInfo]:
+    """List workers."""
+    from holdfast.store.insight import inventory
+
+    return await runner.read(inventory.list_workers)
+
+
+async def list_lanes(runner: Runner, state: LaneState | None, prefix: str, options: PageOptions) -> Page[LaneInfo]:
+    """List lanes."""
+    from holdfast.inventory import LANE_STATES
+    from holdfast.store.insight import lane_lists
+
+    if state is not None and state not in LANE_STATES:
+        raise InvalidInput(f"state must be {', '.join(map(repr, LANE_STATES))} or None, {got(state)}", "state")
+    (beginning,) = words_of([prefix], "prefix")
+    return await runner.read(lane_lists.list_lanes, state, beginning, page_of(options, "list_lanes()"))
+
+
+async def list_lane_jobs(runner: Runner, decoder: Decoder, key: str, options: PageOptions) -> Page[Job]:
+    """List the jobs that stand in a lane."""
+    from holdfast.store.insight import lane_lists
+
+    page = await runner.read(lane_lists.list_lane_jobs, key, page_of(options, "jobs()"))
+    return page.map(decoder.job)
 
 
 async def inbox(runner: Runner, decoder: Decoder, kind: InboxKind | None, options: PageOptions) -> Page[InboxEntry]:

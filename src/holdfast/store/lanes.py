@@ -14,8 +14,10 @@ Pausing whole lanes and queues, and setting a halting job aside, are short trans
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -25,7 +27,7 @@ from holdfast.outcomes import why_it_halts
 from holdfast.states import Gate, Status
 from holdfast.store.log import events
 from holdfast.store.rows import AGAIN_MS, PRIORITY_MS, leave_to_admission, maybe_instant
-from holdfast.unreadable import object_of
+from holdfast.unreadable import object_of, reading
 
 
 @dataclass(slots=True)
@@ -256,28 +258,51 @@ async def skip(tx: Tx, key: str, asked: Asked) -> UUID | None:
 
 
 MOST_COUNTED = 10_000
-HEAD = """SELECT id, status, reason, error FROM holdfast_job WHERE lane = :key AND head = 1"""
+HEADS = """
+    SELECT lane, id, status, reason, error, finished_at FROM holdfast_job WHERE lane $any(keys: text) AND head = 1"""
 BEHIND = """
-    SELECT count(*) FROM (SELECT place FROM holdfast_job
-        WHERE lane = :key AND gate = 'lane' ORDER BY place LIMIT :most) AS behind"""
-PAUSED = """SELECT paused_at, paused_by, reason FROM holdfast_lane WHERE key = :key"""
+    SELECT given.key, (SELECT count(*) FROM (SELECT w.place FROM holdfast_job AS w
+        WHERE w.lane = given.key AND w.gate = 'lane' ORDER BY w.place LIMIT :most) AS behind)
+    FROM $list(given: key text)"""
+PAUSED = """SELECT key, paused_at, paused_by, reason FROM holdfast_lane WHERE key $any(keys: text)"""
 
 
 async def lane_info(tx: Tx, key: str) -> LaneInfo:
     """Tell how lane *key* stands."""
-    ((id_, status, because, error),) = await tx.fetch_all(HEAD, key=key) or [(None, None, None, None)]
-    ((behind,),) = await tx.fetch_all(BEHIND, key=key, most=MOST_COUNTED)
-    ((paused_at, paused_by, reason),) = await tx.fetch_all(PAUSED, key=key) or [(None, None, None)]
-    head = None if id_ is None else UUID(id_)
+    for told in await lane_infos(tx, [key], MOST_COUNTED):
+        return told()
+    raise AssertionError("a lane that is asked for is told about")
+
+
+async def lane_infos(tx: Tx, keys: Sequence[str], most: int) -> list[Callable[[], LaneInfo]]:
+    """Tell how the lanes *keys* stand, in their order; jobs behind the head are counted up to *most*.
+
+    What is given reads one of them, or raises `Unreadable`.
+    """
+    if not keys:
+        return []
+    heads = {key: head for key, *head in await tx.fetch_all(HEADS, keys=list(keys))}
+    behind: dict[str, int] = dict(await tx.fetch_all(BEHIND, given=[(key,) for key in keys], most=most))
+    pauses = {key: pause for key, *pause in await tx.fetch_all(PAUSED, keys=list(keys))}
+    nobody, never = [None] * 5, [None] * 3
+    return [partial(_lane_info, key, heads.get(key, nobody), behind[key], pauses.get(key, never)) for key in keys]
+
+
+def _lane_info(key: str, head: Sequence[Any], behind: int, pause: Sequence[Any]) -> LaneInfo:
+    id_, status, because, error, finished_at = head
+    paused_at, paused_by, reason = pause
     halts = status in (Status.FAILED, Status.PAUSED)
-    return LaneInfo(
-        key=key,
-        depth=behind + (head is not None),
-        head=head,
-        head_status=None if status is None else Status(status),
-        halted_by=head if halts else None,
-        halted_because=why_it_halts(because, object_of(error)) if halts else None,
-        paused_at=maybe_instant(paused_at),
-        paused_by=paused_by,
-        reason=reason,
-    )
+    with reading("holdfast_job", id_):
+        job_id = None if id_ is None else UUID(id_)
+        return LaneInfo(
+            key=key,
+            depth=behind + (id_ is not None),
+            head=job_id,
+            head_status=None if status is None else Status(status),
+            halted_by=job_id if halts else None,
+            halted_because=why_it_halts(because, object_of(error)) if halts else None,
+            halted_since=maybe_instant(finished_at) if status == Status.FAILED else None,
+            paused_at=maybe_instant(paused_at),
+            paused_by=paused_by,
+            reason=reason,
+        )

@@ -52,6 +52,10 @@ class Member(NamedTuple):
         machine = Machine.here()
         return cls(member_id, name, machine.host, os.getpid(), json.dumps(facts | {"boot": machine.boot}))
 
+    def saying(self, **more: object) -> Member:
+        """Give the same with *more* facts."""
+        return self._replace(facts=json.dumps(json.loads(self.facts) | more))
+
     def values(self) -> dict[str, object]:
         """Give it as the parameters of a statement."""
         return {"id": self.id, "name": self.name, "host": self.host, "pid": self.pid, "facts": self.facts}
@@ -64,7 +68,8 @@ BEAT = """
 ASLEEP = """
     INSERT INTO holdfast_worker (id, name, host, pid, facts, started_at, seen_at, asleep_at)
     VALUES (:id, :name, :host, :pid, :facts, $now, $now, $now)
-    ON CONFLICT (id) DO UPDATE SET seen_at = $now, asleep_at = coalesce(holdfast_worker.asleep_at, $now)"""
+    ON CONFLICT (id) DO UPDATE SET seen_at = $now, facts = :facts,
+        asleep_at = coalesce(holdfast_worker.asleep_at, $now)"""
 AWAKE = """UPDATE holdfast_worker SET asleep_at = NULL, seen_at = $now WHERE id = :id"""
 # a row with a lock file is the proof of its worker's death: it goes when that has been used, or given up
 FORGET = """DELETE FROM holdfast_worker WHERE id $any(ids: text) AND lock_path IS NULL"""
@@ -160,10 +165,13 @@ async def living(tx: Tx) -> list[LivingWorker]:
     """Read which workers live and what they serve; at most 1,000, the last ones that gave a sign first."""
     rows = await tx.fetch_all(LIVING, alive_ms=ALIVE_MS)
     known = [(id_, name, object_of(facts)) for id_, name, facts in rows]
-    return [_living(id_, name, facts) for id_, name, facts in known if _names(facts.get("queues")) or "slots" in facts]
+    return [
+        read_worker(id_, name, facts) for id_, name, facts in known if _names(facts.get("queues")) or "slots" in facts
+    ]
 
 
-def _living(id_: str, name: str | None, facts: dict[str, object]) -> LivingWorker:
+def read_worker(id_: str, name: str | None, facts: dict[str, object]) -> LivingWorker:
+    """Read what a worker says of itself, as far as this release knows what it means."""
     told = facts.get("slots")
     slots = told if isinstance(told, dict) else {"handlers": facts.get("concurrency")}
     return LivingWorker(

@@ -143,7 +143,7 @@ class Worker:
         core.unsettled = Unsettled(core.store, self.id, core.leases, core.progress, core.lost_leases)
         queues = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
         tasks = sorted({each.task for each in (*self._wants, *self._child_slots.wants)})
-        member = Member.here(self.id, options.name, queues=queues, tasks=tasks, **self._slot_facts)
+        member = Member.here(self.id, options.name, queues=queues, tasks=tasks, version=VERSION, **self._slot_facts)
         self._wakeups = Wakeups(core, member, self._all_wants, self._on_hint)
         if self._launch is not None and self._child_slots.wants:
             self._children = self._make_children(self._launch, options, self._has_free_child)
@@ -452,9 +452,9 @@ class Worker:
 
     @property
     def _hints(self) -> HintMode:
-        if self._core.store.database == "sqlite":
-            return "watching"
-        return "listening" if self._claimer is not None and self._wakeups.is_listening else "polling"
+        if self._claimer is None:
+            return "watching" if self._core.store.database == "sqlite" else "polling"
+        return self._wakeups.hint_mode
 
     def _on_claim_states(self, states: dict[Token, ClaimState]) -> None:
         """Stop handlers whose claims are lost or asked to end; called in the leases' thread."""

@@ -223,7 +223,7 @@ AHEAD = """
 async def _lane(tx: Tx, found: Standing, key: str) -> list[Reason]:
     """Say what of its lane keeps a job: its place behind others, a head that halts it, a pause."""
     reasons: list[Reason] = []
-    ((id_, status, because, error),) = await tx.fetch_all(lanes.HEAD, key=key) or [(None, None, None, None)]
+    ((_, id_, status, because, error, _),) = await tx.fetch_all(lanes.HEADS, keys=[key]) or [(None,) * 6]
     head = None if id_ is None else UUID(id_)
     if found.gate == Gate.LANE:
         ((ahead,),) = await tx.fetch_all(AHEAD, key=key, place=found.place, most=MOST_COUNTED)
@@ -231,7 +231,7 @@ async def _lane(tx: Tx, found: Standing, key: str) -> list[Reason]:
         reasons.append(LaneBehind(key, place, head, None if status is None else Status(status)))
     if head is not None and head != found.job.id and status in (Status.FAILED, Status.PAUSED):
         reasons.append(LaneHalted(key, head, Status(status), why_it_halts(because, object_of(error))))
-    for paused_at, paused_by, reason in await tx.fetch_all(lanes.PAUSED, key=key):
+    for _, paused_at, paused_by, reason in await tx.fetch_all(lanes.PAUSED, keys=[key]):
         if paused_at is not None:
             reasons.append(LanePaused(key, paused_by, reason, instant(paused_at)))
     return reasons

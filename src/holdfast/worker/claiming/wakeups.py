@@ -13,6 +13,7 @@ from holdfast.store import polls, workers
 from holdfast.store.jobs.claiming import Want
 from holdfast.store.workers import Member
 from holdfast.worker.claiming.core import WorkerCore
+from holdfast.worker.health import HintMode
 
 AGAIN_SECONDS = 0.025  # for an arrival that is due and was passed over, because somebody has locked it
 BEAT_SECONDS = 60.0
@@ -34,9 +35,15 @@ class Wakeups:
         self._look_at = self._monotonic() + core.options.poll
 
     @property
-    def is_listening(self) -> bool:
-        """Tell whether hints arrive by a line that is known to work."""
-        return self._watch.is_listening
+    def hint_mode(self) -> HintMode:
+        """How the worker hears of new work at this moment."""
+        if self._core.store.database == "sqlite":
+            return "watching"
+        return "listening" if self._watch.is_listening else "polling"
+
+    @property
+    def _member_now(self) -> Member:
+        return self._member.saying(hint_mode=self.hint_mode)
 
     @property
     def is_due(self) -> bool:
@@ -81,7 +88,7 @@ class Wakeups:
         self._is_hinted = False
         self.plan(None)  # so that the worker's other loop does not look as well
         if self._rest.wants_to_sleep:
-            await self._core.store.run(workers.mark_asleep, self._member)
+            await self._core.store.run(workers.mark_asleep, self._member_now)
             self._rest.has_marked()
         elif self._rest.wants_to_wake:
             await self._core.store.run(workers.mark_awake, self._member.id)
@@ -98,7 +105,7 @@ class Wakeups:
         """Say every now and then that we live, and forget those that are silent; until cancelled."""
         while True:
             with suppress(Exception):  # the worker itself says that the store is in trouble
-                await self._core.store.run(_beat, self._member, is_asleep=self._rest.is_marked)
+                await self._core.store.run(_beat, self._member_now, is_asleep=self._rest.is_marked)
             await self._core.runtime.sleep(BEAT_SECONDS * (0.9 + 0.2 * self._core.runtime.chance.random()))
 
     async def stop(self) -> None:

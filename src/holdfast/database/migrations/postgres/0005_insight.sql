@@ -6,6 +6,9 @@
 CREATE INDEX holdfast_job_stuck ON holdfast_job (head, seq)
     WHERE status IN ('failed', 'paused') AND stale_at IS NULL;
 
+-- the lanes that somebody has paused, which are few, for lists of lanes
+CREATE INDEX holdfast_lane_paused ON holdfast_lane (key) WHERE paused_at IS NOT NULL;
+
 -- what a handler writes down under its token, in order; it outlives attempts, and goes with its job or by its own age.
 -- total, logs: the bytes of all bodies up to this one but log lines, and how many log lines there were, so that the
 -- limits of a job need neither a sum nor a count
