@@ -851,9 +851,9 @@ async def _(hf: Holdfast) -> Any:
 
 
 # the tags get their filter with the other filters; until then the text names those that there are
-@STEERING(113, "list_jobs(tag=…)", "'tag'", "status")
+@STEERING(113, "list_jobs(tags=…)", "'tags'", "did you mean tag")
 async def _(hf: Holdfast) -> Any:
-    await hf.list_jobs(tag="nightly")  # type: ignore[call-arg]
+    await hf.list_jobs(tags="nightly")  # type: ignore[call-arg]
 
 
 @STEERING(112, "unknown filter of chains", "'taks'", "did you mean task", "roots_only")

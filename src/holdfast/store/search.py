@@ -230,15 +230,14 @@ class AlongIndex:
         self._sql = sql
         self._left = rows
         self._values = values
-        self._is_first = True
+        self._batches = Batches()
 
     async def stretch(self, tx: Tx, span: Span, most: int) -> Stretch | None:
-        """Give as many rows as are wanted, which fill most pages; and then all up to the bound."""
+        """Give as many rows as are wanted, which fill most pages, and then more and more up to the bound."""
         if not self._left:
             return None
-        wanted = min(most, self._left) if self._is_first else self._left
+        wanted = min(self._batches.next_size(most), self._left)
         rows = await tx.fetch_all(self._sql[span.order], low=span.low, high=span.high, wanted=wanted, **self._values)
-        self._is_first = False
         self._left -= len(rows)
         return _among([seq for (seq,) in rows], is_end=len(rows) < wanted)
 
@@ -248,11 +247,31 @@ class Among:
 
     def __init__(self, seqs: Sequence[int]) -> None:
         self._seqs = sorted(seqs)
+        self._batches = Batches()
 
     async def stretch(self, tx: Tx, span: Span, most: int) -> Stretch | None:
-        """Give all of them."""
+        """Give as many as are wanted, and then more and more."""
         inside = [seq for seq in self._seqs if span.low < seq < span.high]
-        return _among(inside[::-1] if span.order == "newest" else inside, is_end=True)
+        size = self._batches.next_size(most)
+        return _among((inside[::-1] if span.order == "newest" else inside)[:size], is_end=len(inside) <= size)
+
+
+class Batches:
+    """How many rows are tested at once: as many as are wanted, then eight times as many each time.
+
+    Half of what is stuck may be paused; to test 10,000 rows because the first 51 left a page of failed jobs half empty
+    took 75 ms instead of 7 on PostgreSQL.
+    """
+
+    GROWTH = 8
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next_size(self, most: int) -> int:
+        """Say how many are next, if *most* are wanted."""
+        self._last = self._last * self.GROWTH or most
+        return self._last
 
 
 def _among(seqs: list[int], *, is_end: bool) -> Stretch:
