@@ -91,7 +91,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "worker": (
         ("attempts", "health", "leases", "shutdown", "upkeep"),
-        ("options", "webhook_task"),
+        ("builtin", "options"),
         ("children",),
         ("claiming",),
         ("worker",),

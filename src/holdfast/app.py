@@ -180,11 +180,11 @@ class Holdfast:
         processes, each replaced after `child_jobs` jobs or above `child_megabytes`; they import this object, from `app`
         if it is no name of a module. With `app`, other jobs that have crashed twice run in child processes as well.
         """
+        from holdfast.worker.builtin.webhook import has_extra, make_delivery
         from holdfast.worker.children.bootstrap import Launch
         from holdfast.worker.leases import MARGIN_SECONDS, margin
         from holdfast.worker.options import WorkerOptions
         from holdfast.worker.upkeep.liveness_lock import make_liveness_locks
-        from holdfast.worker.webhook_task import has_extra, make_delivery
         from holdfast.worker.worker import Worker
 
         chosen = WorkerOptions.of(options)

@@ -22,9 +22,9 @@ from holdfast.ids import IdMaker
 from holdfast.models import DELIVER, Asked, RunningJob
 from holdfast.store import lanes
 from holdfast.store.jobs import exchanging, reaping, settling, steering
-from holdfast.worker import webhook_task
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.context import Context
+from holdfast.worker.builtin import webhook
 from holdfast.worker.upkeep import reaper, retention
 from tests.law.changes import BY_HAND, Change
 from tests.simulation import post
@@ -40,7 +40,7 @@ from tests.simulation.violations import Violation
 from tests.simulation.virtual import Machine
 
 SAFETY_SECONDS = 240.0
-LIVENESS_SECONDS = 3 * max(LONGEST_LEASE, webhook_task.LEASE_SECONDS) + 10
+LIVENESS_SECONDS = 3 * max(LONGEST_LEASE, webhook.LEASE_SECONDS) + 10
 READING_SECONDS = 20.0
 EPOCH_MS = 1_700_000_000_000
 POLL_SECONDS = 4.0

@@ -19,8 +19,8 @@ from holdfast.store.jobs.claiming import Want
 from holdfast.webhooks.addresses import AddressRules
 from holdfast.webhooks.answers import Answer, NotPosted
 from holdfast.webhooks.posting import Poster
+from holdfast.worker.builtin.webhook import NotDelivered, Refused, _Sender, make_delivery
 from holdfast.worker.upkeep.reaper import Upkeep
-from holdfast.worker.webhook_task import NotDelivered, Refused, _Sender, make_delivery
 from tests.support.conditions import until
 from tests.support.log_lines import lines, named
 from tests.webhooks.post_office import SECRET, PostOffice, said
@@ -352,7 +352,7 @@ async def test_a_worker_without_the_extra_says_at_its_start_that_the_setting_nee
     new_holdfast: Callable[..., Holdfast], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("holdfast.worker.webhook_task.has_extra", lambda: False)
+    monkeypatch.setattr("holdfast.worker.builtin.webhook.has_extra", lambda: False)
     async with new_holdfast("sqlite") as hf, hf.worker():
         await until(lambda: lines(caplog).count("worker_started") == 1, "it has started")
     async with new_holdfast("sqlite", webhook="https://example.com/") as hf, hf.worker(), hf.worker(webhooks=False):
@@ -365,7 +365,7 @@ async def test_a_worker_without_the_extra_says_at_its_start_that_the_setting_nee
 async def test_a_worker_without_the_extra_says_so_once_if_webhooks_wait(
     office: Office, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, are_made: bool
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.webhook_task.has_extra", lambda: False)
+    monkeypatch.setattr("holdfast.worker.builtin.webhook.has_extra", lambda: False)
     post = await office()
     upkeep = Upkeep(post.hf.store, Runtime(), [], lacks_extra=True)
     async with receiver(answers()) as server:

@@ -17,8 +17,7 @@ from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims
 from holdfast.tasks.task import Task
 from holdfast.webhooks.answers import Answer
 from holdfast.webhooks.receivers import NoTurn
-from holdfast.worker.claiming.slot_group import LOOK_SECONDS, SlotGroup, webhook_slots
-from holdfast.worker.webhook_task import (
+from holdfast.worker.builtin.webhook import (
     Delivered,
     DeliveryTask,
     NotDelivered,
@@ -28,6 +27,7 @@ from holdfast.worker.webhook_task import (
     put_off,
     retry_after,
 )
+from holdfast.worker.claiming.slot_group import LOOK_SECONDS, SlotGroup, webhook_slots
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

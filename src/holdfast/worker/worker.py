@@ -39,6 +39,7 @@ from holdfast.worker.attempts.late_entries import LateEntries
 from holdfast.worker.attempts.loop_lag import LoopWatch
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.attempts.services import Keepers, make_services
+from holdfast.worker.builtin.webhook import DeliveryTask
 from holdfast.worker.children.bootstrap import Launch
 from holdfast.worker.children.pool import Children, usable_cores
 from holdfast.worker.children.remote_attempt import ParentServices
@@ -59,7 +60,6 @@ from holdfast.worker.upkeep.outbox import OutboxMaker
 from holdfast.worker.upkeep.reaper import EXTRA_ADVICE, LostLeases, Upkeep
 from holdfast.worker.upkeep.retention import RetentionPass, make_passes
 from holdfast.worker.upkeep.unserved import UnservedJobs
-from holdfast.worker.webhook_task import DeliveryTask
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from holdfast.store import polls
 from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, Want
 from holdfast.webhooks.receivers import Receivers, ReceiverTrouble
 from holdfast.worker.attempts.active import Slot
+from holdfast.worker.builtin.webhook import DeliveryTask
 from holdfast.worker.claiming.claim_ahead import MOST_CLAIMED, ClaimAhead
-from holdfast.worker.webhook_task import DeliveryTask
 
 LOOK_SECONDS = 0.5
 WEBHOOK_SHARE, LEAST_WEBHOOKS = 4, 128

@@ -1,0 +1,1 @@
+"""The tasks that Holdfast brings itself."""
