@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
         *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
         *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters", "explanations"),
-        *("journals", "inventory"),
+        *("journals", "inventory", "bulks"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),
@@ -78,7 +78,13 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("phases", "polls"),
         ("insight",),
     ),
-    "tasks": (("calls", "phases", "signatures"), ("task",), ("pipelines",), ("registry",), ("decoder", "patches")),
+    "tasks": (
+        ("calls", "phases", "signatures"),
+        ("task",),
+        ("bulk_task", "pipelines"),
+        ("registry",),
+        ("decoder", "patches"),
+    ),
     "events": (("filters", "follower", "page_cache", "poller"), ("feed",), ("job_watch", "listeners", "sse_stream")),
     "client": (
         ("chain_handle", "list_options", "providers", "waiter", "wrong_calls"),
@@ -87,7 +93,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("completion",),
         ("outside_completion",),
         ("verbs",),
-        ("handles", "insight"),
+        ("bulk", "handles", "insight"),
     ),
     "worker": (
         ("attempts", "health", "leases", "shutdown", "upkeep"),

@@ -9,6 +9,7 @@ from holdfast.client.transactions import Transaction
 from holdfast.database.records import Record
 from holdfast.errors import (
     BlockerCycle,
+    BulkInterrupted,
     Busy,
     ChainCancelled,
     ChainFailed,
@@ -17,6 +18,7 @@ from holdfast.errors import (
     CursorExpired,
     DeliveryNotFound,
     DuplicateTask,
+    FilterRequired,
     HoldfastError,
     IdTaken,
     InvalidAddress,
@@ -82,6 +84,7 @@ from holdfast.tasks.task import Task
 from holdfast.version import VERSION
 
 if TYPE_CHECKING:
+    from holdfast.bulks import BulkResult
     from holdfast.client.outside_completion import Completing
     from holdfast.explanations import Explanation, QueueExplanation, Reason, Remedy
     from holdfast.inventory import QueueInfo, TaskInfo, WorkerInfo
@@ -98,6 +101,8 @@ __all__ = [
     "Ask",
     "Blocker",
     "BlockerCycle",
+    "BulkInterrupted",
+    "BulkResult",
     "Busy",
     "Call",
     "CancelAnswer",
@@ -118,6 +123,7 @@ __all__ = [
     "Explanation",
     "Fail",
     "Failure",
+    "FilterRequired",
     "Halt",
     "Health",
     "Holdfast",
@@ -198,6 +204,7 @@ __all__ = [
 LATER = {
     "Ask": "holdfast.questions",
     "Blocker": "holdfast.worker.attempts.context",
+    "BulkResult": "holdfast.bulks",
     "Completing": "holdfast.client.outside_completion",
     "CompletingTransaction": "holdfast.worker.attempts.blocks",
     "Context": "holdfast.worker.attempts.context",

@@ -42,6 +42,8 @@ from holdfast.tasks.task import Task
 
 # the worker, event streams and the settings (pydantic) would triple the time that `import holdfast` takes
 if TYPE_CHECKING:
+    from holdfast.bulks import BulkResult, BulkVerb
+    from holdfast.client.bulk import BulkOptions
     from holdfast.client.completion import AsyncBlock
     from holdfast.client.outside_completion import Completing
     from holdfast.events.sse_stream import EventStream
@@ -510,6 +512,31 @@ class Holdfast:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
         again = await self._verbs.start_again(await self._runner(connection), jobs, asked_by(by, why))
         return list(map(self._handle, again))
+
+    async def bulk(self, verb: BulkVerb, **options: Unpack[BulkOptions]) -> BulkResult:
+        """Act on all jobs that fit a filter: `cancel`, `pause`, `resume`, `retry`, `reschedule` or `delete` them.
+
+        The filters are those of `list_jobs`, and one is needed, unless `everything=True`. It looks at the current job
+        of each chain, oldest first, up to the newest at its start, or up to `upto`, that of a dry run. It acts on 500
+        at a time, each in a transaction of its own, and rests between them. Jobs that are locked, have changed or do
+        not allow the verb are passed over and counted. `dry_run=True` only counts. `reschedule` needs `at` or `after`,
+        and `cascade` is for `delete`; the history of each job keeps `by` and `why`. Raises `FilterRequired`, and
+        `BulkInterrupted` if the database fails: then `cursor` goes on.
+        """
+        from holdfast.client import bulk
+
+        return await bulk.bulk(self.store, bulk.Clock.of(self._runtime, is_async=True), verb, options)
+
+    async def start_bulk(self, verb: BulkVerb, **options: Unpack[BulkOptions]) -> Chain[BulkResult]:
+        """Act on all jobs that fit a filter, as `bulk` does, by a job of its own, which any worker runs.
+
+        Each page is one commit with the step that acts on it, so that after a crash no page is lost or done twice. The
+        chain is listed, paused and cancelled like any other, and its result is what `bulk` returns.
+        """
+        from holdfast.client import bulk
+
+        call = await bulk.first_call(self.store, verb, options)
+        return (await self._starter.start(self.store, [call], self._handle))[0]
 
     @overload
     async def complete(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 if TYPE_CHECKING:
+    from holdfast.bulks import BulkResult
     from holdfast.explanations import Explanation
     from holdfast.models import Job
 
@@ -165,6 +166,19 @@ class TooMany(UsageError):
         )
         self.count = count
         self.most = most
+
+
+class FilterRequired(UsageError):
+    """A verb for many jobs was given no filter, so that it would act on every job."""
+
+    code = "filter_required"
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(
+            f"hf.{verb}() has no filter and would act on every job; add one (task=, status=, queue=, …), or "
+            "everything=True if you mean all of them"
+        )
+        self.verb = verb
 
 
 class InvalidSettings(UsageError):
@@ -599,6 +613,20 @@ class Busy(StoreError):
     """Another transaction holds a lock that the operation needs; a retry may help."""
 
     code = "busy"
+
+
+class BulkInterrupted(StoreError):
+    """`hf.bulk()` ended half-way, because the database could not go on; *result* is what it has come to until then."""
+
+    code = "bulk_interrupted"
+
+    def __init__(self, result: BulkResult, reason: object) -> None:
+        go_on = "" if result.cursor is None else f", cursor={result.cursor!r}"
+        super().__init__(
+            f"after {result.matched:,} jobs the database could not go on ({reason}); repeat the call with "
+            f"upto={result.upto}{go_on} to do the rest"
+        )
+        self.result = result
 
 
 class NotMigrated(StoreError):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
-from holdfast.models import Job, JobError
+from holdfast.models import INTERNAL_QUEUE, Job, JobError
 from holdfast.states import Status
 
 MOST_COUNTED = 10_000
@@ -330,10 +330,9 @@ class NoWorker(Reason):
 
     def _sentence(self) -> str:
         if self.is_internal:
-            return (
-                f"no worker runs the engine's own jobs in queue {self.queue!r}; start one with `holdfast worker APP`, "
-                "with the extra holdfast[webhooks] installed"
-            )
+            extra = ", with the extra holdfast[webhooks] installed" if self.queue == INTERNAL_QUEUE else ""
+            start = f"start one with `holdfast worker APP`{extra}"
+            return f"no worker runs the engine's own jobs in queue {self.queue!r}; {start}"
         start = f"start a worker with `holdfast worker APP --queues {self.queue}`"
         if self.nearest is not None:
             return f"no worker serves queue {self.queue!r}; did you mean {self.nearest!r}? Or {start}"

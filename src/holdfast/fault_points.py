@@ -44,6 +44,7 @@ OUTSIDE = (
     "child.after_outcome",
     "renew.before", "renew.after",
     "deliver.after_post",
+    "bulk.after_find",
     "retain.after_hook",
     "reap.after_proof",
     "shutdown.after_stop_claim", "shutdown.after_giveback",

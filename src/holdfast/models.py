@@ -85,6 +85,12 @@ INTERNAL_QUEUE = "holdfast.internal"
 DELIVER = "holdfast.deliver"
 """The task that posts a webhook."""
 
+BULK = BULK_QUEUE = "holdfast.bulk"
+"""The task that acts on many jobs, a page at a time, and its queue; its jobs are shown and steered like a user's."""
+
+BUILT_IN = (DELIVER, BULK)
+"""The tasks that every worker brings itself."""
+
 GONE = "gone"
 """The reason of a delivery that failed because its receiver is gone for good (410): its subscription is disabled."""
 

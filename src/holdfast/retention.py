@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from holdfast.errors import InvalidInput
-from holdfast.models import RESERVED, Job
+from holdfast.models import DELIVER, Job
 from holdfast.states import TERMINAL, Status
 
 Stage: TypeAlias = Literal["stale", "delete"]
@@ -153,8 +153,8 @@ class Retained:
 
 
 def is_internal(task: str) -> bool:
-    """Tell whether *task* is one of the engine's own."""
-    return task.startswith(RESERVED)
+    """Tell whether the jobs of *task* are the engine's own affair, and not shown with the user's."""
+    return task == DELIVER
 
 
 def _seconds(name: str, value: object) -> float | Usual | None:

@@ -41,6 +41,8 @@ from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.task import Task
 
 if TYPE_CHECKING:
+    from holdfast.bulks import BulkResult, BulkVerb
+    from holdfast.client.bulk import BulkOptions
     from holdfast.client.completion import BlockingBlock
     from holdfast.client.outside_completion import BlockingCompleting as Completing
     from holdfast.explanations import Explanation, QueueExplanation
@@ -449,6 +451,31 @@ class BlockingHoldfast:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
         again = drive(self._verbs.start_again(self._runner(connection), jobs, asked_by(by, why)))
         return list(map(self._handle, again))
+
+    def bulk(self, verb: BulkVerb, **options: Unpack[BulkOptions]) -> BulkResult:
+        """Act on all jobs that fit a filter: `cancel`, `pause`, `resume`, `retry`, `reschedule` or `delete` them.
+
+        The filters are those of `list_jobs`, and one is needed, unless `everything=True`. It looks at the current job
+        of each chain, oldest first, up to the newest at its start, or up to `upto`, that of a dry run. It acts on 500
+        at a time, each in a transaction of its own, and rests between them. Jobs that are locked, have changed or do
+        not allow the verb are passed over and counted. `dry_run=True` only counts. `reschedule` needs `at` or `after`,
+        and `cascade` is for `delete`; the history of each job keeps `by` and `why`. Raises `FilterRequired`, and
+        `BulkInterrupted` if the database fails: then `cursor` goes on.
+        """
+        from holdfast.client import bulk
+
+        return drive(bulk.bulk(self._blocking, bulk.Clock.of(self._runtime, is_async=False), verb, options))
+
+    def start_bulk(self, verb: BulkVerb, **options: Unpack[BulkOptions]) -> Chain[BulkResult]:
+        """Act on all jobs that fit a filter, as `bulk` does, by a job of its own, which any worker runs.
+
+        Each page is one commit with the step that acts on it, so that after a crash no page is lost or done twice. The
+        chain is listed, paused and cancelled like any other, and its result is what `bulk` returns.
+        """
+        from holdfast.client import bulk
+
+        call = drive(bulk.first_call(self._blocking, verb, options))
+        return drive(self._starter.start(self._blocking, [call], self._handle))[0]
 
     @overload
     def complete(

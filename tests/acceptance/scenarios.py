@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -24,15 +25,18 @@ from holdfast.database.tx import Tx
 from holdfast.errors import StatusConflict
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Pause, Reschedule, Retry
-from holdfast.store.jobs import claiming
+from holdfast.store.jobs import bulk_pages, claiming
 from holdfast.webhooks.answers import Answer
 from holdfast.worker.attempts import journal as attempt_journal
 from holdfast.worker.attempts.context import BlockingContext
+from holdfast.worker.builtin import bulk
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.jobs_of_tests import TASKS as JOBS
 from tests.acceptance.paying.runtime import CREATE
+from tests.acceptance.processes import until
 from tests.acceptance.produce import early, job_id, late
 from tests.acceptance.steer import FIRST, SECOND, VERBS
+from tests.support.log_rows import as_events
 from tests.support.outbox import empty_outbox
 
 LEASE = 1.0
@@ -156,6 +160,12 @@ def make_telling(settings: Mapping[str, Any]) -> Holdfast:
     return make_with(TASKS)(settings)
 
 
+def make_with_small_pages(settings: Mapping[str, Any]) -> Holdfast:
+    """Have programs of the walk act on two jobs at a time, where they act on many, and by a short lease."""
+    bulk_pages.PAGE, bulk.LEASE_SECONDS = 2, LEASE
+    return USUAL(settings)
+
+
 USUAL = make_with(TASKS)
 
 
@@ -203,7 +213,7 @@ async def _execute(tx: Tx, sql: str) -> None:
 
 LEFT = """
     SELECT count(*) FROM holdfast_job
-    WHERE status NOT IN ('completed', 'cancelled') OR gate IS NOT NULL OR head = 1"""
+    WHERE (status NOT IN ('completed', 'cancelled') OR gate IS NOT NULL OR head = 1)"""
 
 
 def all_ended(hf: Holdfast) -> bool:
@@ -394,6 +404,32 @@ def are_completed(*ids: Any) -> Callable[[Holdfast], bool]:
     return lambda hf: rows(hf, sql) == [(len(ids),)]
 
 
+def many(hf: Holdfast) -> None:
+    """Have five jobs that nobody runs, and a job that cancels them; and one that comes later."""
+    hf.sync.start_many([ends(how="done").options(queue="nobody") for _ in range(5)])
+    hf.sync.start_bulk("cancel", task="ends", by="ada", why="too many")
+    hf.sync.start(ends(how="done"), id=FIRST)
+
+
+def work_on_many(hf: Holdfast) -> None:
+    """Run a worker until the five were acted on; and then act on those that somebody who stood still had locked."""
+    asyncio.run(_work(hf, is_walked))
+    until(lambda: hf.sync.bulk("cancel", queue="nobody", status="pending").matched == 0, "nobody has them locked", 30)
+
+
+def is_walked(hf: Holdfast) -> bool:
+    """Tell whether only those are left that were passed over."""
+    return rows(hf, LEFT + " AND queue <> 'nobody'") == [(0,)]
+
+
+def acts_once(hf: Holdfast) -> None:
+    """See that no job was acted on twice, and none that came later (I-87)."""
+    cancelled = as_events(rows(hf, "SELECT name, facts, job FROM holdfast_event"), "name, facts, job")
+    counts = Counter(job for name, _, job in cancelled if name == "job:cancelled")
+    assert max(counts.values(), default=0) <= 1
+    assert rows(hf, f"SELECT 1 FROM holdfast_job WHERE id = '{FIRST}' AND status = 'cancelled'") == []
+
+
 def is_migrated(hf: Holdfast) -> bool:
     """Tell whether the tables are there."""
     return hf.store.standing_sync().schema > 0 and not hf.sync.migrate()
@@ -559,6 +595,12 @@ SCENARIOS: dict[str, Scenario] = {
     "journal": replace(
         AT_ITS_END, about=("journaling.", "block_ends.", "blocks."), prepare=started(job("journals")),
         holds=each_turn_once, each_pass=True, make=make_telling,
+    ),
+    "bulk": Scenario(
+        ("bulk_pages.act", "bulk.after_find"), many, work_on_many, all_ended, make_with_small_pages, holds=acts_once,
+    ),
+    "bulk, page by page": Scenario(
+        IN_BLOCKS, many, work_on_many, all_ended, make_with_small_pages, holds=acts_once, each_pass=True,
     ),
     "reap": Scenario(("reaping.reap",), held_by_nobody, work, all_ended),
     "reap the dead": Scenario(

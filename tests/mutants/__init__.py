@@ -35,6 +35,7 @@ FILES = (
     "tests.mutants.rule_machine_chains",
     "tests.mutants.rule_machine_retention",
     "tests.mutants.core",
+    "tests.mutants.bulk",
 )
 """Where they are written; a new file is named here, and the tests and the table find it."""
 

@@ -29,7 +29,7 @@ from holdfast.store import (
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
 from holdfast.store.insight import explain, inbox, inventory, lane_lists
-from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling, steering
+from holdfast.store.jobs import block_ends, bulk_pages, claiming, completing, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
 from tests.store.crowd import CYCLE, IN_FRONT, MIXED, job_id
@@ -110,6 +110,9 @@ def delete_probes() -> Iterator[Probe]:
     yield on_borrowed("deletes.CHAINS", deletes.CHAINS, {"ids": IDS}, JOB_ID)
     yield on_borrowed("deletes.JOBS", deletes.JOBS, {"chains": CHAINS}, JOB_ID, JOB_CHAIN)
     yield on_borrowed("deletes.WAITED_FOR", deletes.WAITED_FOR, {"jobs": SEQS}, BLOCKER)
+    yield on_borrowed("deletes.EDGES", deletes.EDGES, {"jobs": SEQS}, BLOCKER)
+    yield on_borrowed("deletes.CHAIN_OF", deletes.CHAIN_OF, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("deletes.LOCK_FREE", deletes.LOCK_FREE, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("deletes.REFERENCES", deletes.REFERENCES, {"chains": CHAINS}, "holdfast_blocker_chain", JOB_PKEY)
     yield on_borrowed("deletes.LOCK", deletes.LOCK, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("deletes.DELETE", deletes.DELETE, {"seqs": SEQS}, JOB_PKEY)
@@ -396,6 +399,8 @@ def steering_probes() -> Iterator[Probe]:
     """Give what people's verbs run, also in their own transactions."""
     yield on_borrowed("steering.CURRENT", steering.CURRENT, {"ids": IDS}, JOB_ID, JOB_CHAIN, JOB_PKEY)
     yield on_borrowed("steering.LOCK", steering.LOCK, {"seqs": SEQS}, JOB_PKEY)
+    yield on_borrowed("steering.LOCK_FREE", steering.LOCK_FREE, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("bulk_pages.HIGHEST", bulk_pages.HIGHEST, {}, JOB_PKEY)
     yield on_borrowed("steering.CANCEL", steering.CANCEL, {"seqs": SEQS, "reason": None}, JOB_PKEY)
     yield on_borrowed("phase_rows.CANCEL", phase_rows.CANCEL, {"jobs": SEQS}, PHASE)
     yield on_borrowed("steering.REQUEST_CANCEL", steering.REQUEST_CANCEL, {"seqs": SEQS, "reason": None}, JOB_PKEY)

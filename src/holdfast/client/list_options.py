@@ -32,8 +32,8 @@ class PageOptions(TypedDict, total=False):
     cursor: str | None
 
 
-class JobListOptions(PageOptions, total=False):
-    """What a list of jobs is narrowed to; *status* also takes the derived words that are shown.
+class JobFilterOptions(TypedDict, total=False):
+    """Which jobs are wanted; *status* also takes the derived words that are shown.
 
     *parent* is the job that started them. *internal* adds the engine's own jobs, such as deliveries of webhooks.
     """
@@ -52,8 +52,13 @@ class JobListOptions(PageOptions, total=False):
     parent: Target | None
     created_from: datetime | None
     created_to: datetime | None
-    order: Order
     internal: bool
+
+
+class JobListOptions(PageOptions, JobFilterOptions, total=False):
+    """What a list of jobs is narrowed to, and which page of it is wanted."""
+
+    order: Order
 
 
 class ChainListOptions(PageOptions, total=False):

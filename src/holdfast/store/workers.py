@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from holdfast.database.tx import Row, Tx, repeatable
-from holdfast.models import DELIVER, INTERNAL_QUEUE
+from holdfast.models import BUILT_IN, BULK, BULK_QUEUE, INTERNAL_QUEUE
 from holdfast.unreadable import object_of
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -132,6 +132,7 @@ class Slots(NamedTuple):
     handlers: int | None = None
     children: int | None = None
     webhooks: int | None = None
+    bulk: int | None = None
 
 
 class LivingWorker(NamedTuple):
@@ -148,16 +149,18 @@ class LivingWorker(NamedTuple):
 
     def serves(self, queue: str) -> bool:
         """Tell whether it claims from *queue*."""
+        if queue == BULK_QUEUE:
+            return self.slots.bulk != 0
         return queue in self.queues or (queue == INTERNAL_QUEUE and self.slots.webhooks != 0)
 
     def runs(self, queue: str, task: str) -> bool:
         """Tell whether it runs jobs of *task* in *queue*."""
-        return self.serves(queue) and (self.tasks is None or task in self.tasks or task == DELIVER)
+        return self.serves(queue) and (self.tasks is None or task in self.tasks or task in BUILT_IN)
 
-    def kind_of(self, task: str) -> Literal["handlers", "children", "webhooks"]:
+    def kind_of(self, task: str) -> Literal["handlers", "children", "webhooks", "bulk"]:
         """Say in which of its slots jobs of *task* run."""
-        if task == DELIVER:
-            return "webhooks"
+        if task in BUILT_IN:
+            return "bulk" if task == BULK else "webhooks"
         return "children" if task in self.in_children else "handlers"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from holdfast.models import Event, Job, StoredChain
+from holdfast.models import BULK, Event, Job, StoredChain
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Task
 from holdfast.unreadable import json_or_text
@@ -44,6 +44,10 @@ class Decoder:
         return _read(text, known and known.decode_output)
 
     def _known(self, name: str) -> Task[..., Any] | None:
+        if name == BULK:
+            from holdfast.tasks.bulk_task import bulk_task  # few programs act on many jobs
+
+            return bulk_task()
         return self._tasks.get(name) if name in self._tasks else None
 
 

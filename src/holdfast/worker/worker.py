@@ -3,7 +3,7 @@
 `claiming` settles what has ended and claims for the free slots, in two loops of the `claimer`: `unknown_claims` for
 lost answers, `wakeups` for when to look. `dispatcher` begins what was claimed, or gives it back; suspects run apart.
 `executor` runs each attempt, and `unsettled` keeps what has ended until it is written down. A `slot_group` beside the
-slots of handlers has those of webhooks, or of child processes.
+slots of handlers has those of webhooks, of acting on many jobs, or of child processes.
 
 `attempts` has one attempt: its `context`, its blocks, its phases, what it reports; `active` knows all that run.
 `leases` are kept by a thread of their own, which also learns what is asked of running jobs. `upkeep` takes over what
@@ -39,6 +39,7 @@ from holdfast.worker.attempts.late_entries import LateEntries
 from holdfast.worker.attempts.loop_lag import LoopWatch
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.attempts.services import Keepers, make_services
+from holdfast.worker.builtin.bulk import make_bulk
 from holdfast.worker.builtin.webhook import DeliveryTask
 from holdfast.worker.children.bootstrap import Launch
 from holdfast.worker.children.pool import Children, usable_cores
@@ -48,7 +49,7 @@ from holdfast.worker.claiming.claimer import LOOPS, Claimer
 from holdfast.worker.claiming.core import WorkerCore
 from holdfast.worker.claiming.dispatcher import Dispatcher
 from holdfast.worker.claiming.executor import Executor
-from holdfast.worker.claiming.slot_group import SlotGroup, webhook_slots
+from holdfast.worker.claiming.slot_group import SlotGroup, bulk_slot, webhook_slots
 from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.claiming.wakeups import Wakeups
 from holdfast.worker.health import Health, HintMode, wall_time
@@ -77,8 +78,10 @@ class Worker:
         delivery: DeliveryTask | None = None,
         launch: Launch | None = None,
     ) -> None:
+        bulk = make_bulk(engine.store, engine.runtime)
         runtime, tasks = engine.runtime, Tasks()
         tasks.merge(engine.starter.tasks)
+        tasks.add(bulk)
         if delivery is not None:
             tasks.add(delivery.task)
         # random per start, never host name or pid, for a restarted process is another worker
@@ -102,6 +105,7 @@ class Worker:
             runtime.monotonic,
         )
         self._deliveries = webhook_slots(delivery, options.concurrency, runtime.monotonic)
+        self._bulk = bulk_slot(bulk, runtime.monotonic)
         self._lacks_extra = options.webhooks and delivery is None
         self._retention = retention
         self._liveness_locks = make_liveness_locks(self.id)
@@ -163,7 +167,7 @@ class Worker:
         options = self._core.options
         in_children = sorted({each.task for each in self._child_slots.wants})
         children = (options.children or usable_cores()) if in_children else 0
-        slots = Slots(options.concurrency, children, self._deliveries.size)
+        slots = Slots(options.concurrency, children, self._deliveries.size, self._bulk.size)
         return {"concurrency": options.concurrency, "slots": slots._asdict(), "in_children": in_children}
 
     def _say_started(self, queues: Sequence[str]) -> None:
@@ -195,7 +199,8 @@ class Worker:
     async def _work(self, group: asyncio.TaskGroup) -> None:
         core = self._core
         executor = self._executor = self._make_executor(group)
-        groups = [self._deliveries] if self._children is None else [self._deliveries, self._child_slots]
+        groups = [self._deliveries, self._bulk, *([] if self._children is None else [self._child_slots])]
+        executor.on_end_of[Slot.BULK] = self._bulk.has_room
         dispatcher = Dispatcher(core, executor, group)
         if self._deliveries.wants:
             core.outbox = OutboxMaker(core.store, core.runtime, self._has_deliveries)
@@ -238,8 +243,8 @@ class Worker:
 
     @property
     def _all_wants(self) -> list[Want]:
-        """What it serves: the jobs of its handlers, here and in children, and deliveries."""
-        return [*self._wants, *self._child_slots.wants, *self._deliveries.wants]
+        """What it serves: the jobs of its handlers, here and in children, and those of built-in tasks."""
+        return [*self._wants, *self._child_slots.wants, *self._deliveries.wants, *self._bulk.wants]
 
     def _has_free_child(self) -> None:
         self._child_slots.has_room()

@@ -9,18 +9,19 @@ promoted its lane.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from holdfast.database.tx import Tx
 from holdfast.errors import Busy, StillReferenced
-from holdfast.models import INTERNAL_QUEUE
+from holdfast.models import INTERNAL_QUEUE, Asked
 from holdfast.states import OPEN, Change, Status, guard
 from holdfast.store import lanes, unique
 from holdfast.store.chains import dependents
 from holdfast.store.log import events
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
 
+NOBODY = Asked()
 TOMBSTONE = "deleted"
 """What `closed_as` holds on a tombstone; reads pass over it."""
 
@@ -37,7 +38,7 @@ LOCK = f"""
     ORDER BY seq $locked"""
 
 
-async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUID]:
+async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False, asked: Asked = NOBODY) -> list[UUID]:
     """Delete the chains of *ids*, with *cascade* also all they wait for; answer those that were there.
 
     Unknown ids are passed over. Raises `StillReferenced`, having changed nothing, while a job of another chain needs
@@ -45,7 +46,7 @@ async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUI
     """
     locked = await _lock(tx, ids, cascade)
     if locked:
-        await remove(tx, locked)
+        await remove(tx, locked, asked)
     return [UUID(each.id) for each in locked if each.chain_index == 0]
 
 
@@ -89,6 +90,46 @@ async def _chains(tx: Tx, ids: Sequence[UUID], cascade: bool) -> list[str]:
 
 async def _jobs(tx: Tx, chains: Sequence[str]) -> list[int]:
     return [seq for (seq,) in await tx.fetch_all(JOBS, chains=chains)]
+
+
+EDGES = """SELECT DISTINCT job, chain_id FROM holdfast_blocker WHERE job $any(jobs: bigint)"""
+CHAIN_OF = """SELECT seq, chain_id FROM holdfast_job WHERE seq $any(seqs: bigint)"""
+
+
+async def closures(tx: Tx, chains: Sequence[str], cascade: bool) -> dict[str, set[str]]:
+    """Say which chains go with each of *chains*: itself and, with *cascade*, all that it waits for, and so on."""
+    waits_for: dict[str, set[str]] = {}
+    newest = list(chains) if cascade else []
+    while newest:
+        jobs: dict[int, str] = dict(await tx.fetch_all(CHAIN_OF, seqs=await _jobs(tx, newest)))
+        waits_for |= {chain_id: set() for chain_id in newest}
+        for job, chain_id in await tx.fetch_all(EDGES, jobs=sorted(jobs)) if jobs else ():
+            waits_for[jobs[job]].add(chain_id)
+        newest = sorted(set().union(*waits_for.values()) - waits_for.keys())
+    return {chain_id: _closure(chain_id, waits_for) for chain_id in chains}
+
+
+def _closure(chain_id: str, waits_for: Mapping[str, set[str]]) -> set[str]:
+    seen, newest = {chain_id}, {chain_id}
+    while newest:
+        newest = set().union(*(waits_for.get(each, set()) for each in newest)) - seen
+        seen |= newest
+    return seen
+
+
+LOCK_FREE = """
+    SELECT seq, chain_id, task, unique_key FROM holdfast_job WHERE seq $any(seqs: bigint)
+    ORDER BY seq $skip_locked"""
+
+
+async def held_elsewhere(tx: Tx, chains: Sequence[str]) -> set[str]:
+    """Lock all jobs of *chains* and their unique keys; name those chains of which somebody else has one locked."""
+    seqs = await _jobs(tx, chains) if chains else []
+    locked = {row[0]: row[1:] for row in await tx.fetch_all(LOCK_FREE, seqs=seqs)} if seqs else {}
+    missed = [seq for seq in seqs if seq not in locked]
+    busy = {chain_id for _, chain_id in await tx.fetch_all(CHAIN_OF, seqs=missed)} if missed else set()
+    keys = [(task, key, UUID(chain_id)) for chain_id, task, key in locked.values() if key is not None]
+    return busy | await unique.held_elsewhere(tx, keys)
 
 
 WAITS = "coalesce(waiting.status, '') IN ({})".format(", ".join(f"'{status}'" for status in OPEN))
@@ -136,7 +177,7 @@ FORGET_DELIVERED = """DELETE FROM holdfast_delivery WHERE job $any(seqs: bigint)
 FORGET = (FORGET_PHASES, FORGET_JOURNAL, FORGET_BLOCKERS, FORGET_EVENTS, FORGET_DELIVERIES, FORGET_DELIVERED)
 
 
-async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
+async def remove(tx: Tx, locked: Sequence[LockedJob], asked: Asked = NOBODY) -> None:
     """Delete all jobs of whole chains, which we have locked, with everything of theirs."""
     seqs = [each.seq for each in locked]
     await unique.free(tx, [key for each in locked if (key := key_of(each)) is not None])
@@ -148,13 +189,15 @@ async def remove(tx: Tx, locked: Sequence[LockedJob]) -> None:
     await tx.execute(BURY, seqs=seqs)
     # what keeps no history, or is the engine's own, goes in silence
     logged = [each for each in locked if each.history and each.queue != INTERNAL_QUEUE]
-    freed = [lanes.resumed(each.halts, each.id, {}) for each in locked if each.halts is not None]
+    freed = [lanes.resumed(each.halts, each.id, asked.said()) for each in locked if each.halts is not None]
     is_running = any(each.status == Status.RUNNING for each in locked)
-    await events.append(tx, [_deleted(each) for each in logged] + freed, hint=events.TO_ALL if is_running else None)
+    await events.append(
+        tx, [_deleted(each, asked) for each in logged] + freed, hint=events.TO_ALL if is_running else None
+    )
 
 
-def _deleted(job: LockedJob) -> events.NewEvent:
+def _deleted(job: LockedJob, asked: Asked) -> events.NewEvent:
     """Say that a job is gone, and what the filters of readers must know of it: its row can no longer be asked."""
     facts: dict[str, object] = {"id": job.id, "seq": job.seq, "chain_id": job.chain_id, "task": job.task}
     facts |= {name: value for name, value in (("lane", job.lane), ("parent", job.parent)) if value is not None}
-    return events.NewEvent(events.NO_JOB, "job:deleted", facts=json.dumps(facts))
+    return events.NewEvent(events.NO_JOB, "job:deleted", facts=json.dumps(facts | asked.said()))

@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from holdfast.database.tx import Row, Tx
-from holdfast.models import RESERVED
+from holdfast.models import BUILT_IN
 from holdfast.outcomes import LOST, Facts, Kind, Outcome, lost
 from holdfast.store import task_rows
 from holdfast.store.jobs.claiming import IN_CHILD, Token, token_of
@@ -236,7 +236,7 @@ async def _take_back(
         )
         if job.started_at is None:  # it only waited to run
             outcome = Outcome(Kind.GIVE_BACK, reason="lost before it began")
-        elif job.task.startswith(RESERVED):  # ours: it posts a webhook, which is no worker's death and lost by none
+        elif job.task in BUILT_IN:  # ours: it is no worker's death, and loses nothing
             outcome = Outcome(Kind.GIVE_BACK, reason="lost")
         settlement = Settlement(token_of(job), outcome, policy.get("halts_lane", True))
         ending.append((job, decide(job, settlement)))

@@ -67,20 +67,26 @@ CURRENT = """
     WHERE asked.id $any(ids: text)"""
 
 
+async def find_current(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, CurrentJob]:
+    """Find the current jobs of those of *ids* that are there."""
+    rows = await tx.fetch_all(CURRENT, ids=[str(each) for each in ids])
+    return {UUID(asked): CurrentJob(UUID(id_), seq, first) for asked, id_, seq, first in rows}
+
+
 async def current_jobs(tx: Tx, ids: Sequence[UUID]) -> list[CurrentJob]:
     """Find the current jobs of *ids*, in their order; raise `JobNotFound` for one that is not there."""
-    rows = await tx.fetch_all(CURRENT, ids=[str(each) for each in ids])
-    found = {UUID(asked): CurrentJob(UUID(id_), seq, first) for asked, id_, seq, first in rows}
+    found = await find_current(tx, ids)
     missing = next((each for each in ids if each not in found), None)
     if missing is not None:
         raise JobNotFound(missing)
     return [found[each] for each in ids]
 
 
-LOCK = f"""
+_LOCK = f"""
     SELECT {LOCKED} FROM holdfast_job
     WHERE seq $any(seqs: bigint) AND coalesce(closed_as, '') <> '{TOMBSTONE}'  -- deleted while we waited for it
-    ORDER BY seq $locked"""
+    ORDER BY seq"""
+LOCK, LOCK_FREE = f"{_LOCK} $locked", f"{_LOCK} $skip_locked"
 
 
 async def lock(tx: Tx, ids: Sequence[UUID]) -> list[LockedJob]:

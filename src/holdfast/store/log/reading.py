@@ -391,7 +391,7 @@ def _is_of_no_job(line: LogRow) -> bool:
     if line.job != NO_JOB:
         return False
     facts = object_of(line.facts)
-    return not any(str(facts.get(key, "")).startswith(RESERVED) for key in ("lane", "queue"))
+    return facts.get("queue") != INTERNAL_QUEUE and not str(facts.get("lane", "")).startswith(RESERVED)
 
 
 def _known(line: LogRow) -> LogRow:

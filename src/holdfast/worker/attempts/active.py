@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum, auto
 from typing import ClassVar
 
-from holdfast.models import INTERNAL_QUEUE
+from holdfast.models import BULK_QUEUE, INTERNAL_QUEUE
 from holdfast.outcomes import Outcome
 from holdfast.store.jobs.claiming import Claimed, Token
 from holdfast.worker.attempts.aborts import AbortReason
@@ -21,9 +21,14 @@ class Slot(IntEnum):
 
     HANDLER = auto()
     DELIVERY = auto()
+    BULK = auto()
     CHILD = auto()
     SUSPECT = auto()
     """None of those that jobs are claimed for: a suspect in a child of its own takes no slot from the others."""
+
+
+OWN_SLOTS = {INTERNAL_QUEUE: Slot.DELIVERY, BULK_QUEUE: Slot.BULK}
+"""The queues of built-in tasks, which take no slot of handlers."""
 
 
 class Run(ABC):
@@ -67,7 +72,7 @@ def slot_of(run: Run) -> Slot:
     """Say whose slot *run* takes."""
     if run.is_remote:
         return Slot.SUSPECT if run.job.is_suspect else Slot.CHILD
-    return Slot.DELIVERY if run.job.queue == INTERNAL_QUEUE else Slot.HANDLER
+    return OWN_SLOTS.get(run.job.queue, Slot.HANDLER)
 
 
 class Active:

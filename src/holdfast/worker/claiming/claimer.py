@@ -196,8 +196,8 @@ class Claimer:
         return group.free(running) if group.is_wanted or group.is_unseen else 0  # who is idle, and listens, looks first
 
     def _beside_seconds(self) -> float | None:
-        """Say how long until child processes that are idle are looked for work for; None if none is."""
-        idle = [each for each in self._groups if each.shares_queues and each.idle(self._core.active.taken(each.slot))]
+        """Say how long until slots beside those of handlers that are idle are looked for work for; None if none is."""
+        idle = [each for each in self._groups if each.is_looked_for and each.idle(self._core.active.taken(each.slot))]
         return min((each.look_seconds for each in idle), default=None)
 
     # what it does

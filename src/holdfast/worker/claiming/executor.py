@@ -28,7 +28,7 @@ from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.logging import reason_of, say
-from holdfast.models import INTERNAL_QUEUE
+from holdfast.models import BUILT_IN
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Claimed, Token
@@ -86,6 +86,8 @@ class Executor:
         """How many attempts have ended here so far, by the slots that they took."""
         self.on_end: Callable[[], None] = lambda: None
         """Is called when something has ended, and slots may have come free."""
+        self.on_end_of: dict[Slot, Callable[[], None]] = {}
+        """Is called when an attempt has ended that took one of these slots."""
         if children is not None:
             children.on_begun = self._note_begun
 
@@ -175,7 +177,7 @@ class Executor:
     def _is_for_runner(self, task: Task[..., Any], job: Claimed) -> bool:
         """Tell whether the first step of *job* may be made by a runner: nothing comes before the handler itself."""
         policy = task.policy
-        has_own_task = policy.is_in_child or job.is_suspect or job.queue == INTERNAL_QUEUE
+        has_own_task = policy.is_in_child or job.is_suspect or job.task in BUILT_IN
         has_steps_before = policy.phases or policy.keep_logs or task.middleware or self._core.options.middleware
         return task.signature.is_async and not (has_own_task or has_steps_before)
 
@@ -183,7 +185,7 @@ class Executor:
         task = self._core.tasks.get(job.task)
         if (children := self.children_for(job, task)) is not None:
             return children.attempt(job, task)
-        middleware = () if job.queue == INTERNAL_QUEUE else self._core.options.middleware
+        middleware = () if job.task in BUILT_IN else self._core.options.middleware
         return Attempt(job, task, self._services[task.signature.is_async], middleware)
 
     def _start(self, attempt: Run) -> None:
@@ -313,7 +315,10 @@ class Executor:
         self._core.woken.set()
 
     def _note_end(self, attempt: Run, outcome: Outcome | None) -> None:
-        self.ended[slot_of(attempt)] += 1
+        slot = slot_of(attempt)
+        self.ended[slot] += 1
+        if (tell := self.on_end_of.get(slot)) is not None:
+            tell()
         if outcome is not None and (outcome.error is not None or outcome.kind is Kind.PAUSE):
             log_failure(attempt.job, outcome, attempt.error)
         attempt.error = None  # its traceback holds the attempt, and all that its handler had

@@ -1,23 +1,28 @@
-"""Slots beside those of the handlers in this process, for jobs that take none of these: webhooks, and child processes.
+"""Slots beside those of the handlers in this process, for jobs that take none of these.
+
+There are three kinds: webhooks, acting on many jobs, and child processes.
 
 To claim for them is a transaction more, which must cost nothing to speak of where there is nothing for them to do: a
-busy worker reads twice a second whether there is something, for an idle one the look that it takes anyway tells. Only
-where some was found it claims, and then as soon as there is room; also ahead, where its jobs are short.
+busy worker reads twice a second whether there is something (for acting on many jobs every two seconds), for an idle
+one the look that it takes anyway tells. Only where some was found it claims, and then as soon as there is room; also
+ahead, where its jobs are short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from holdfast.models import DELIVER, INTERNAL_QUEUE
+from holdfast.models import BULK, BULK_QUEUE, DELIVER, INTERNAL_QUEUE
 from holdfast.store import polls
 from holdfast.store.jobs.claiming import LOWEST, Claimed, Claims, Place, Want
+from holdfast.tasks.task import Task
 from holdfast.webhooks.receivers import Receivers, ReceiverTrouble
-from holdfast.worker.attempts.active import Slot
+from holdfast.worker.attempts.active import OWN_SLOTS, Slot
 from holdfast.worker.builtin.webhook import DeliveryTask
 from holdfast.worker.claiming.claim_ahead import MOST_CLAIMED, ClaimAhead
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS, BULK_LOOK_SECONDS = 0.5, 2.0
 WEBHOOK_SHARE, LEAST_WEBHOOKS = 4, 128
 """There is one slot for webhooks beside so many for handlers, and at least so many: a delivery only waits for a
 stranger's server, with a body of 64 KiB at most. Three quarters of the least are what those have together that do not
@@ -39,11 +44,15 @@ class SlotGroup:
         most: Callable[[], int],
         monotonic: Callable[[], float],
         receivers: Receivers | None = None,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.slot = slot
         self.receivers = receivers
-        self.shares_queues = slot is not Slot.DELIVERY
+        self._every_seconds = look_seconds
+        self.shares_queues = slot not in OWN_SLOTS.values()
         """Whether the worker's own handlers have jobs in the same queues: then a claim for either takes up for both."""
+        self.is_looked_for = slot is not Slot.DELIVERY
+        """Whether it is looked for while all handlers are at work and none ends; deliveries come by the outbox."""
         self.wants = wants
         self._most = most
         self._monotonic = monotonic
@@ -85,7 +94,8 @@ class SlotGroup:
     @property
     def look_seconds(self) -> float:
         """How long until it is time to look, while others are busy."""
-        return max(0.0, self._look_at - self._monotonic())
+        next_at = self._next_at if self.slot is Slot.BULK and self._next_at is not None else self._look_at
+        return max(0.0, min(self._look_at, next_at) - self._monotonic())
 
     def leave_out(self) -> None:
         """Take note that a look was not for these slots, all of which are taken."""
@@ -109,7 +119,7 @@ class SlotGroup:
     def note_seen(self) -> None:
         """Take note that somebody looks for what has come for these slots."""
         self.is_unseen = False
-        self._look_at = self._monotonic() + LOOK_SECONDS
+        self._look_at = self._monotonic() + self._every_seconds
 
     def note_look(self, found: polls.WaitingWork) -> None:
         self._is_active = False
@@ -152,6 +162,14 @@ def webhook_slots(delivery: DeliveryTask | None, concurrency: int, monotonic: Ca
     wants = [Want(INTERNAL_QUEUE, DELIVER, round(delivery.task.policy.lease * 1000))]
     most = max(LEAST_WEBHOOKS, concurrency // WEBHOOK_SHARE)
     return SlotGroup(Slot.DELIVERY, wants, lambda: most, monotonic, delivery.receivers)
+
+
+def bulk_slot(task: Task[..., Any], monotonic: Callable[[], float]) -> SlotGroup:
+    """Make the one slot for *task*, which acts on many jobs: of each chain one step is there at a time."""
+    wants = [Want(BULK_QUEUE, BULK, round(task.policy.lease * 1000))]
+    group = SlotGroup(Slot.BULK, wants, lambda: 1, monotonic, look_seconds=BULK_LOOK_SECONDS)
+    group.note_seen()  # the first look of a worker is for all of its slots, if it has nothing else to do
+    return group
 
 
 class ScanPosition:
