@@ -79,6 +79,10 @@ FILL_UNIQUE = f"""
 FILL_PHASES = f"""
     INSERT INTO holdfast_phase (job, position, name, status)
     {SERIES}{KINDS} SELECT n, 0, 'only', 'completed' FROM kinds"""
+FILL_JOURNALS = f"""
+    INSERT INTO holdfast_journal (job, number, attempt, kind, at, body, total, logs)
+    {SERIES} SELECT n - n % 10, n % 10 + 1, 1, CASE n % 2 WHEN 0 THEN 'log' ELSE 'said' END, n, '1', n % 10, n % 10
+    FROM series"""
 FILL_EVENTS = f"""
     INSERT INTO holdfast_event (job, name, at, status, version, attempt)
     {SERIES} SELECT n, 'job:enqueued', n, 'pending', 1, 0 FROM series"""
@@ -106,7 +110,10 @@ FILL_SUBSCRIPTIONS = f"""
 FILL_LANES = f"""
     INSERT INTO holdfast_lane (key, places, paused_at)
     {SERIES} SELECT 'row-' || n, 1, CASE WHEN n % 1000 = 0 THEN n END FROM series"""
-PER_JOB = (FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES, FILL_OUTBOX)
+PER_JOB = (
+    FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_JOURNALS, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES,
+    FILL_OUTBOX,
+)  # fmt: skip
 
 
 def fill(tx: Tx, first: int, last: int, *, cycle: int = CYCLE) -> None:

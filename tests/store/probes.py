@@ -13,6 +13,7 @@ from holdfast.states import State, Status
 from holdfast.store import (
     admission,
     delivery_backlog,
+    journal,
     lanes,
     lists,
     outbox,
@@ -29,7 +30,7 @@ from holdfast.store import (
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
 from holdfast.store.insight import explain, inbox, inventory, lane_lists
-from holdfast.store.jobs import block_ends, bulk_pages, claiming, completing, reaping, settling, steering
+from holdfast.store.jobs import block_ends, bulk_pages, claiming, completing, journaling, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
 from tests.store.crowd import CYCLE, IN_FRONT, MIXED, job_id
@@ -118,6 +119,7 @@ def delete_probes() -> Iterator[Probe]:
     yield on_borrowed("deletes.DELETE", deletes.DELETE, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("deletes.BURY", deletes.BURY, {"seqs": SEQS}, JOB_PKEY)
     yield on_borrowed("deletes.FORGET_PHASES", deletes.FORGET_PHASES, {"seqs": SEQS}, "holdfast_phase_pkey")
+    yield on_borrowed("deletes.FORGET_JOURNAL", deletes.FORGET_JOURNAL, {"seqs": SEQS}, JOURNAL)
     yield on_borrowed("deletes.FORGET_BLOCKERS", deletes.FORGET_BLOCKERS, {"seqs": SEQS}, BLOCKER)
     for database, index in EVENTS_OF.items():
         yield on_borrowed("deletes.FORGET_EVENTS", deletes.FORGET_EVENTS, {"seqs": SEQS}, index, only=database)
@@ -563,6 +565,33 @@ def retention_probes() -> Iterator[Probe]:
     yield on_ours("unique.SWEEP", unique.SWEEP, {"given": turns}, UNIQUE)
 
 
+JOURNAL = "holdfast_journal_pkey"
+
+
+def journal_probes() -> Iterator[Probe]:
+    """Give what journals run: a few rows of one job, and the oldest of all in their order."""
+    job = SEQS[0] - SEQS[0] % 10
+    given = [(99, 1, 1, "said", "1")]
+    some = {"job": job, "after": 3, "most": 5}
+    yield on_borrowed("journal.LAST", journal.LAST, {"job": job}, JOURNAL, is_ordered=True)
+    yield on_borrowed(
+        "journal.WRITE", journal.WRITE, {"job": job, "attempt": 1, "given": given}, JOURNAL, conflict=JOURNAL
+    )
+    yield on_ours("journal.TRIM", journal.TRIM, {"job": job, "most": 2}, JOURNAL)
+    for kind in (None, "said"):
+        yield on_ours(f"journal.READ {kind}", journal.READ, {**some, "kind": kind}, JOURNAL, is_ordered=True)
+    old = {"age": 0, "at": MIXED // 2, "job": 0, "most": 50}
+    yield on_ours("journal.OLD", journal.OLD, old, "holdfast_journal_at", is_ordered=True)
+    yield on_ours("journal.ENDED", journal.ENDED, {"jobs": SEQS}, JOB_PKEY, JOB_ID)
+    yield on_ours("journal.LOCK_ENDED", journal.LOCK_ENDED, {"seqs": SEQS}, JOB_PKEY)
+    yield on_ours("journal.AGED", journal.AGED, {"given": [(each,) for each in SEQS], "age": 0}, JOURNAL)
+    yield on_ours("journal.DELETE", journal.DELETE, {"jobs": SEQS}, JOURNAL)
+    yield on_ours("journaling.LOCK", journaling.LOCK, {"seq": job}, JOB_PKEY)
+    yield on_ours("journaling.JOB", journaling.JOB, {"id": IDS[0]}, JOB_ID)
+    yield on_borrowed("steering.INPUT", steering.INPUT, {"seq": job}, JOB_PKEY)
+    yield on_borrowed("steering.CHANGE_INPUT", steering.CHANGE_INPUT, {"seq": job, "input": "{}"}, JOB_PKEY)
+
+
 def trimming_probes() -> Iterator[Probe]:
     """Give what trimming the log runs."""
     for database, index in EVENTS_OF.items():
@@ -612,6 +641,7 @@ def probes(database: str) -> list[Probe]:
         *log_probes(),
         *retention_probes(),
         *trimming_probes(),
+        *journal_probes(),
         *explain_probes(),
     ]
     several = [each for each in every if each.only in ("", database)]

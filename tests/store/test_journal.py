@@ -128,6 +128,8 @@ async def test_a_job_that_is_to_be_cancelled_takes_no_entry_and_one_to_be_paused
     await way.face.cancel(cancelled)
     assert await way.call(journaling.append, token, entries("a")) is ClaimState.CANCEL
     assert await said(way, cancelled) == []
+    await way.call(journaling.append, token, entries("why it stops", kind=LOG))
+    assert await said(way, cancelled) == ["why it stops"]
 
     paused, token = await running(way)
     await way.face.pause(paused)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, LeaseLost, Retry, UnknownOutcome
+from holdfast import Holdfast, InvalidInput, JournalFull, LeaseLost, Retry, UnknownOutcome, journals
 from holdfast.errors import Unavailable
 from holdfast.logging import KEPT_LOGS
 from holdfast.store.jobs import reaping
+from holdfast.tasks.task import Policy
 from holdfast.worker.attempts import journal as attempt_journal
 from holdfast.worker.attempts.attempt import Attempt
 from holdfast.worker.attempts.journal import AttemptJournal
@@ -336,3 +337,138 @@ async def test_a_line_that_cannot_be_said_is_left_out_and_harms_nobody(colour: C
         await chain.result(timeout=30)
 
     assert [each["message"] for each in await bodies(colour.hf, chain)] == ["said plain"]
+
+
+@pytest.mark.usefixtures("logs_all")
+@pytest.mark.parametrize("kind", ["complete", "atomic"])
+async def test_a_block_and_what_is_written_later_do_not_wait_for_each_other(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """On SQLite nobody else writes while a block is open: it must not wait for the turn of one who waits for it."""
+    monkeypatch.setattr(attempt_journal, "LOG_SECONDS", 0.01)
+    monkeypatch.setattr(attempt_journal, "EVENT_SECONDS", 0.01)
+    tries, write_late = count(), AttemptJournal.write_late
+    seen: list[int] = []
+
+    async def counted(self: AttemptJournal, runner: Any) -> None:
+        seen.append(next(tries))
+        await write_late(self, runner)
+
+    monkeypatch.setattr(AttemptJournal, "write_late", counted)
+
+    async def speaks(ctx: Any, n: int) -> int:
+        await ctx.journal.append("said", "before")
+        async with getattr(ctx, kind)() as tx:
+            before = len(seen)
+            logger.info("inside")
+            while len(seen) < before + 3:
+                await (asyncio.sleep(0.001) if colour.is_async else pause())
+            await tx.journal.append("said", "inside")
+            return tx.finish(n)  # type: ignore[no-any-return]
+
+    task = colour.task(speaks, int, retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=7))
+        assert await chain.result(timeout=30) == 7
+
+        async def is_kept() -> bool:
+            return len(await bodies(colour.hf, chain, kind="log")) == 1
+
+        await until(is_kept, "the line is kept", 30)
+
+    assert await bodies(colour.hf, chain, kind="said") == ["before", "inside"]
+
+
+async def pause() -> None:
+    """Let other threads run."""
+    threading.Event().wait(0.001)
+
+
+@pytest.mark.usefixtures("logs_all")
+async def test_the_log_lines_of_a_job_that_was_cancelled_are_kept(colour: Colour) -> None:
+    is_waiting = threading.Event()
+
+    async def speaks(ctx: Any, n: int) -> None:
+        logger.info("begun")
+        is_waiting.set()
+        if colour.is_async:
+            await ctx.aborted
+        else:
+            ctx.aborted.wait(30)
+        logger.info("asked to stop")
+        ctx.raise_if_aborted()
+
+    task = colour.task(speaks, type(None), retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await until(is_waiting.is_set, "the handler runs", 30)
+        await colour.hf.cancel(chain)
+        await colour.until_status(chain, "cancelled")
+
+    said = [each["message"] for each in await bodies(colour.hf, chain)]
+    assert said == (["begun"] if colour.is_async else ["begun", "asked to stop"])
+
+
+async def test_a_full_journal_says_so_and_keeps_the_lines_that_wait(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "MOST_ENTRIES", 2)
+    limits: list[str] = []
+
+    async def speaks(ctx: Any, n: int) -> None:
+        for number in range(3):
+            kept = KEPT_LOGS.get()
+            assert kept is not None
+            kept.keep(logging.LogRecord("shop", logging.INFO, "shop.py", 1, "line", (), None))
+            try:
+                await ctx.journal.append("said", number)
+            except JournalFull as error:
+                limits.append(error.limit)
+
+    task = colour.task(speaks, type(None), retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    assert limits == ["entries"]
+    assert [each.kind for each in await colour.hf.journal(chain)] == ["log", "said", "log", "said", "log"]
+
+
+@pytest.mark.parametrize("colour", ASYNC, indirect=True)
+async def test_a_pass_of_retention_deletes_journals_of_their_own_age(colour: Colour) -> None:
+    async def speaks(ctx: Any, n: int) -> None:
+        await ctx.journal.append("said", n)
+
+    task = colour.task(speaks, type(None), retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+    assert (await colour.hf.retain()).journals == 0
+
+    ageing = Holdfast(store=colour.hf.store, settings=colour.hf.settings.model_copy(update=AT_ONCE))
+    assert (await ageing.retain(dry_run=True)).journals == 0
+    assert (await ageing.retain()).journals == 1
+
+    assert await bodies(colour.hf, chain) == []
+    assert (await colour.hf.get_job(chain)).status == "completed"
+
+
+AT_ONCE = {"delete_journal_after_seconds": 0.0}
+
+
+async def test_a_job_without_history_has_a_journal_and_no_events(colour: Colour) -> None:
+    async def speaks(ctx: Any, n: int) -> None:
+        await ctx.journal.append("said", n)
+
+    task = colour.task(speaks, type(None), retry=ONCE, history=False)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    assert (await bodies(colour.hf, chain), await colour.events(chain)) == ([1], [])
+
+
+@pytest.mark.parametrize("level", ["info", 20, "", "LOUD"])
+def test_a_level_of_log_lines_is_one_of_the_names(level: object) -> None:
+    with pytest.raises(InvalidInput, match="keep_logs"):
+        Policy(keep_logs=level)  # type: ignore[arg-type]

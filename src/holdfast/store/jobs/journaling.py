@@ -14,7 +14,7 @@ from uuid import UUID
 
 from holdfast.database.tx import Row, Tx, repeatable
 from holdfast.errors import JobNotFound
-from holdfast.journals import JournalEntry, JournalMark, NewEntry
+from holdfast.journals import LOG, JournalEntry, JournalMark, NewEntry
 from holdfast.models import Page
 from holdfast.states import Status
 from holdfast.store import journal
@@ -23,6 +23,8 @@ from holdfast.store.log import events
 
 HELD = (ClaimState.HELD, ClaimState.PAUSE)
 """How the claim of a job stands whose attempt may append: one that is to be paused may write down how far it is."""
+HELD_FOR_LOGS = (*HELD, ClaimState.CANCEL)
+"""The same for log lines alone, which say why a handler has stopped, or has not."""
 
 
 class Told(NamedTuple):
@@ -43,7 +45,7 @@ async def append(tx: Tx, token: Token, entries: Sequence[NewEntry], told: Told |
     """
     rows = await tx.fetch_all(LOCK, seq=token.seq)
     state = claim_state_of(token, rows[0][:-1] if rows else None)
-    if state not in HELD:
+    if state not in (HELD if any(each.kind != LOG for each in entries) else HELD_FOR_LOGS):
         return state
     if entries and not await _follows(tx, token, entries[0].mark.number):
         return ClaimState.TAKEN
@@ -74,14 +76,12 @@ async def find_mark(tx: Tx, token: Token) -> JournalMark:
     return (await journal.last(tx, token.seq)).mark
 
 
-async def append_in_block(tx: Tx, token: Token, unsure: Sequence[NewEntry], kind: str, body: str) -> Told | None:
+async def append_in_block(tx: Tx, token: Token, kind: str, body: str) -> Told | None:
     """Append an entry in the transaction of a block; None if somebody else has taken its number.
 
-    The job's row is not locked here: the block may stay open, and its end decides by the token. *Unsure* are entries
-    of which nobody knows whether they are written. The number is the database's: nobody commits a block twice.
+    The job's row is not locked here: the block may stay open, and its end decides by the token. The number is the
+    database's, for nobody commits a block twice.
     """
-    if unsure:
-        await journal.write(tx, token.seq, token.attempt, unsure)
     mark = (await journal.last(tx, token.seq)).mark.after_entry(body)
     written = await journal.write(tx, token.seq, token.attempt, [NewEntry(mark, kind, body)])
     return Told(kind, mark.number) if written else None

@@ -90,6 +90,16 @@ class LocalRun(Run):
             self.journal = self.journal or AttemptJournal(self)
         return self.journal
 
+    def find_journal(self) -> AttemptJournal | None:
+        """Give the journal, if anybody has asked for it; whoever first asks from now on sees the block that asks."""
+        with _MAKING:
+            return self.journal
+
+    @property
+    def has_open_block(self) -> bool:
+        """Tell whether a block is open, or is about to be."""
+        return self.block is not None and self.block.state in (BlockState.OPEN, BlockState.COMMITTING)
+
     def stop_reason(self) -> AbortReason | None:
         return self.abort_reason or self.found
 
@@ -203,7 +213,14 @@ class TokenFence(Fence):
     async def open(self) -> OpenTx:
         if self._completes:
             self._refuse_fenced()
-        return await self._services.begin(self._attempt.task.policy.lease, self._look, self._using)
+        if (journal := self._attempt.find_journal()) is not None:
+            await journal.begin_block()
+        try:
+            return await self._services.begin(self._attempt.task.policy.lease, self._look, self._using)
+        except BaseException:
+            if journal is not None:
+                journal.end_block(is_committed=False)
+            raise
 
     async def _look(self, tx: Tx) -> None:
         """Open nothing for a job that is not ours any more."""

@@ -2,8 +2,9 @@
 
 The last number is read once, under a token that nobody else can write with; from then on the attempt counts by itself.
 So a commit whose answer was lost is repeated with the same numbers, as often as it takes, as long as the lease is ours.
-An entry whose writer was cancelled meanwhile keeps its number, too, and goes with the next commit. Entries of a block
-commit with it: it has the turn from its first entry to its end, and then the last number is read anew.
+Where nobody waits for the answer any more, the last number is read anew, under the lock of the job, which whatever is
+still under way has to give back first. Entries of a block commit with it. It has the turn from before it opens to its
+end: on SQLite whoever had it meanwhile would wait for the block, and the block for the turn.
 
 What can wait goes with the next commit, or is written a moment later by `LateEntries`: log lines (`keep_logs=`), and
 the event of entries that came too soon after the last one.
@@ -104,6 +105,8 @@ class Appends(Protocol):
 
     @property
     def block(self) -> Completes | None: ...
+    @property
+    def has_open_block(self) -> bool: ...
     def stop_reason(self) -> AbortReason | None: ...
     def lost(self, reason: AbortReason) -> Exception: ...
     async def committing(self, writing: Coroutine[Any, Any, R], on_cancel: Callable[[], None]) -> R: ...
@@ -128,8 +131,9 @@ class AttemptJournal:
         self._untold: Told | None = None
         """The last entry of which no event says anything yet."""
         self.told_in_block: Told | None = None
-        """The last entry of the block that is open, and has the turn."""
-        self._has_block_turn = False
+        """The last entry of the block that is open."""
+        self._has_block = attempt.has_open_block and self._turns.take_now()
+        """Whether a block is open, and has the turn; one may be already when the journal is first asked for."""
         self._is_cancelled = False
         """The handler was cancelled while a commit was under way, and has not been told yet."""
 
@@ -148,28 +152,28 @@ class AttemptJournal:
     async def _append(self, kind: str, text: str) -> None:
         if self._mark is None:
             self._mark = await self._steadily(lambda: self._services.runner.run(journaling.find_mark, self._token))
-        before = self._mark, self._unwritten
-        self._add_logs(self._mark)
+        self._mark.after_entry(text)  # raises if it is full, before log lines have numbers
+        untold, mark = self._untold, self._add_logs(self._mark).after_entry(text)
+        self._unwritten = [*self._unwritten, NewEntry(mark, kind, text)]
+        told = self._told_now(Told(kind, mark.number))
         try:
-            self._mark = self._mark.after_entry(text)
-            self._unwritten = [*self._unwritten, NewEntry(self._mark, kind, text)]
-            told = self._told_now(Told(kind, self._mark.number))
             state = await self._steadily(lambda: self._commit(told))
             if state is not ClaimState.HELD:
                 raise self._attempt.lost(ABORTS[state])
-        except Exception:  # it is not written, and never will be; whoever was only cancelled leaves it to the next one
-            self._mark, self._unwritten = before
+        except BaseException:  # also of a cancel: whoever comes next reads what has become of it
+            self._mark, self._unwritten, self._untold = None, [], untold
             raise
-        self._unwritten = []
+        self._mark, self._unwritten = mark, []
         self._give_way()
 
-    def _add_logs(self, mark: JournalMark) -> None:
-        """Give numbers to the log lines that wait."""
+    def _add_logs(self, mark: JournalMark) -> JournalMark:
+        """Give numbers behind *mark* to the log lines that wait; give the mark behind them."""
         lines = []
         while self._logs:
             mark = mark.after_log()
             lines.append(NewEntry(mark, LOG, self._logs.popleft()))
-        self._mark, self._unwritten = mark, [*self._unwritten, *lines]
+        self._unwritten = [*self._unwritten, *lines]
+        return mark
 
     def _told_now(self, told: Told) -> Told | None:
         """Say whether an event is due with this entry, or is to come later, of it or a later one."""
@@ -235,15 +239,17 @@ class AttemptJournal:
 
     # in a block
 
+    async def begin_block(self) -> None:
+        """Let nobody else append until the block ends that is about to open."""
+        await self._turns.take(self._services.wait)
+        self._has_block = True
+
     async def append_in_block(self, open_tx: OpenTx, kind: object, body: object) -> None:
-        """Append an entry that commits with the block, which has the turn from now on until it ends."""
+        """Append an entry that commits with the block."""
         word, text = check_kind(kind), encode_body(body)
         await self._turns_in_block.take(self._services.wait)
         try:
-            if not self._has_block_turn:
-                await self._turns.take(self._services.wait)
-                self._has_block_turn = True
-            told = await open_tx.run(journaling.append_in_block, self._token, self._unwritten, word, text)
+            told = await open_tx.run(journaling.append_in_block, self._token, word, text)
         finally:
             self._turns_in_block.give()
         if told is None:
@@ -252,12 +258,12 @@ class AttemptJournal:
 
     def end_block(self, *, is_committed: bool) -> None:
         """Let others append again, once the block is committed or rolled back."""
-        if not self._has_block_turn:
+        if not self._has_block:
             return
-        if is_committed:
-            self._unwritten, self._untold = [], None
-        self._mark = self.told_in_block = None
-        self._has_block_turn = False
+        if self.told_in_block is not None:
+            self._mark, self._unwritten = None, []
+            self._untold = None if is_committed else self._untold
+        self.told_in_block, self._has_block = None, False
         self._turns.give()
 
     # what is written later
@@ -309,11 +315,11 @@ class AttemptJournal:
             return
         if self._mark is None:
             self._mark = await runner.run(journaling.find_mark, self._token)
-        self._add_logs(self._mark)
-        block = self._attempt.block
+        self._mark = self._add_logs(self._mark)
+        block, untold = self._attempt.block, self._untold
         if block is None or not block.is_completed:
-            await runner.run(journaling.append, self._token, self._unwritten, self._untold)
-            self._told_at = self._services.late.monotonic() if self._untold else self._told_at
+            await runner.run(journaling.append, self._token, self._unwritten, untold)
+            self._told_at = self._services.late.monotonic() if untold else self._told_at
         elif self._unwritten:
             await runner.run(journaling.append_after_end, self._token, self._unwritten)
         self._unwritten, self._untold = [], None
