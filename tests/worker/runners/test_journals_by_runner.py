@@ -117,21 +117,20 @@ async def in_the_wrong_place(ctx: Any) -> None:
         try:
             await ctx.journal.append("beside", 1)
         except Misuse as error:
-            note(ctx, str(error))
+            note(ctx, "inside", str(error))
         tx.finish(None)
     try:
         await ctx.journal.append("late", 1)
     except Misuse as error:
-        note(ctx, str(error))
+        note(ctx, "after", str(error))
 
 
 async def test_an_entry_past_the_block_or_after_the_end_is_refused(runner: Runner) -> None:
     chain = await runner.start(in_the_wrong_place)
     await runner.output(chain)
 
-    (inside,), (after,) = runner.notes(chain)
-    assert "tx.journal.append" in inside
-    assert "completed the job" in after
+    assert "tx.journal.append" in (await runner.until_noted(chain, "inside"))[1]
+    assert "completed the job" in (await runner.until_noted(chain, "after"))[1]
     assert await entries(runner, chain) == []
 
 
