@@ -7,6 +7,7 @@
     events      what the log costs, and how fast it is read
     idle        what a worker costs that has nothing to do
     backlog     what rows cost that are in the way
+    figures     what it costs to look: lists, the inbox, explanations, overview
     everything  all of them, as the page of benchmarks shows them: `all`
     limits/     the bare drivers doing the same statements by hand: what no engine can be faster than
     peers/      other engines, each in an environment of its own

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import backlog, cpu, events, idle, imports, lanes, latency, soak, start, throughput, transactions
+from bench import backlog, cpu, events, figures, idle, imports, lanes, latency, soak, start, throughput, transactions
 from bench.everything import Command, Everything, run_one
 
 MEASURES: dict[str, Command] = {
@@ -21,7 +21,7 @@ MEASURES: dict[str, Command] = {
     "import": imports,
     "backlog": backlog,
 }
-COMMANDS: dict[str, Command] = MEASURES | {"soak": soak, "all": Everything(MEASURES)}
+COMMANDS: dict[str, Command] = MEASURES | {"figures": figures, "soak": soak, "all": Everything(MEASURES)}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench import backlog, drain, events, lanes, latency, stack_starts, start, throughput, transactions
+from bench import backlog, drain, events, figures, lanes, latency, stack_starts, start, throughput, transactions
 from bench.__main__ import COMMANDS, main
 from bench.everything import Everything
 from bench.limits.sqlite import SqliteByHand
@@ -248,6 +248,42 @@ def test_a_backlog_has_the_rows_that_it_names(kind: str, is_stale: bool, tmp_pat
         jobs = runner.run(hf.list_jobs(limit=200))
 
     assert Counter(str(job.status) for job in jobs) == BACKLOGS[kind]
+
+
+def test_a_crowd_has_the_same_share_of_every_kind_of_job(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    with closing(Holdfast(path, tasks=[figures.TASKS]).sync.open()) as face:
+        figures.write_crowd("SQLite", path, 300)
+        jobs = face.list_jobs(limit=500, internal=True)
+        waiting = Counter(each.kind for each in face.inbox())
+        counted = {kind: face.get_job(figures.job_of(kind, 300)).state for kind in (*figures.KINDS, "completed")}
+
+    assert Counter(str(job.status) for job in jobs) == {
+        "completed": 270,
+        "pending": 12,
+        "failed": 9,
+        "paused": 3,
+        "blocked": 3,
+        "running": 3,
+    }
+    assert waiting == {"asked": 3, "failed": 2, "paused": 3, "halted": 3, "dead_letter": 1}
+    assert list(map(str, counted.values())) == [
+        *("failed", "paused", "pending", "scheduled", "blocked", "failed", "waiting", "pending", "running", "failed"),
+        "completed",
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_figures_asks_every_question_at_both_sizes(
+    store: str, benchmarked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["figures", "--quick", "--only", store]) == 0
+
+    lines = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    asked = [line[1].strip() for line in lines]
+    assert {each.partition(":")[0] for each in asked} >= {"list_jobs", "inbox", "explain", "explain_queue"}
+    assert all(1 <= int(cell) <= 10 for line in lines for cell in line[2:4])
 
 
 @pytest.mark.long

@@ -278,6 +278,7 @@ async def test_a_paused_job_says_since_when(way: Way) -> None:
     chain = await way.face.start(greet(name="Ada"))
     await way.face.pause(chain, why="look at it")
     at_once = await way.face.start(greet(name="Bob"), paused=True)
+    await way.call(_execute, TOLD_LATER, job=await seq_of(way, chain.id))
 
     found = await way.face.inbox()
 
@@ -286,6 +287,9 @@ async def test_a_paused_job_says_since_when(way: Way) -> None:
     assert found[0].since == next(each.at for each in timeline if each.name == "job:paused")
     assert found[0].job.reason == "look at it"
     assert found[1].since == found[1].job.created_at
+
+
+TOLD_LATER = """INSERT INTO holdfast_event (job, name, at) VALUES (:job, 'job:webhook:delivered', 1)"""
 
 
 async def test_a_halted_lane_says_by_which_job_and_how_many_wait(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:

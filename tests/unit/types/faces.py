@@ -5,7 +5,21 @@ from datetime import timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
-from holdfast import CancelAnswer, Chain, Holdfast, Job, Page, PauseAnswer, Unique
+from holdfast import (
+    Ask,
+    CancelAnswer,
+    Chain,
+    DeadLetter,
+    Failure,
+    Halt,
+    Holdfast,
+    Job,
+    Page,
+    PauseAnswer,
+    PausedJob,
+    Question,
+    Unique,
+)
 from holdfast.sync import Chain as BlockingChain
 
 hf = Holdfast("jobs.db")
@@ -33,6 +47,12 @@ class Receipt:
 
 charge = hf.declare("billing.charge", ChargeInput, Receipt)
 void = hf.declare("billing.void", ChargeInput, None)
+approve = hf.declare("billing.approve", ChargeInput, Receipt, asks=Question("Approve it?"))
+
+
+@hf.task(asks=Question("Shall it be refunded?"))
+async def refund(order_id: int) -> bool:
+    raise NotImplementedError
 
 
 def use(chain: Chain[int]) -> None: ...
@@ -63,6 +83,11 @@ async def awaited(job_id: UUID) -> None:
     assert_type(await hf.get_job(chain), Job)
     assert_type(await hf.list_jobs(status=["failed", "scheduled"], order="oldest", limit=5), Page[Job])
     assert_type(await hf.list_chains(is_open=True, roots_only=True), Page[Chain[Any]])
+    (ask,) = await hf.inbox("asked")
+    assert_type(ask, Ask)
+    assert_type(await hf.complete(approve, ask, Receipt(1)), Job)
+    assert_type(await hf.start(refund(order_id=1)), Chain[bool])
+    assert_type(await hf.inbox(limit=5), Page[Ask | Failure | PausedJob | Halt | DeadLetter])
     assert_type(await hf.list_chain_jobs(chain, cursor=None), Page[Job])
     assert_type(await chain.result(), str)
     assert_type(await (await hf.start(charge(order_id=1))).result(timeout=5), Receipt)
@@ -89,6 +114,8 @@ async def awaited(job_id: UUID) -> None:
     await hf.start_many(greet(name="x"))  # refused
     await hf.list_jobs(state="failed")  # refused
     await hf.list_jobs(order="sideways")  # refused
+    await hf.inbox("lost")  # refused
+    await hf.complete(approve, ask, True)  # refused
     await hf.list_chains(queue="mail")  # refused
     await hf.get_job(7)  # refused
     await hf.get_chain(job_id, task="greet")  # refused
@@ -118,6 +145,7 @@ def blocking(job_id: UUID) -> None:
     assert_type(hf.sync.list_jobs(task="greet"), Page[Job])
     assert_type(hf.sync.list_chains(status="failed"), Page[BlockingChain[Any]])
     assert_type(hf.sync.list_chain_jobs(chain), Page[Job])
+    assert_type(hf.sync.inbox(kind="failed", limit=5), Page[Failure])
     assert_type(hf.sync.delete(chain), list[UUID])
     assert_type(hf.sync.cancel(chain), CancelAnswer)
     assert_type(hf.sync.resume_many([chain, job_id]), list[Job])
