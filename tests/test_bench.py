@@ -123,7 +123,7 @@ def test_a_row_by_hand_in_a_stack_is_the_row_that_ours_leaves_there(
                 each.run(1)
         jobs = runner.run(hf.list_jobs(limit=100)).items
 
-    own = {"id", "seq", "chain_id", "task", "created_at", "run_at", "input"}
+    own = {"id", "seq", "chain_id", "task", "created_at", "run_at", "input", "state_tag"}
     facts = [{field: getattr(job, field) for field in job.__slots__ if field not in own} for job in jobs]
     assert Counter(job.task for job in jobs) == {"by hand": 2 * len(stacks), start.TASK: 2 * len(stacks)}
     assert all(each == facts[0] for each in facts)
@@ -341,7 +341,7 @@ def test_a_start_by_hand_leaves_the_row_that_ours_leaves(tmp_path: Path) -> None
 
         ours, *others = hf.sync.list_jobs(order="oldest")
 
-    own = {"id", "seq", "chain_id", "task", "created_at", "run_at", "input"}
+    own = {"id", "seq", "chain_id", "task", "created_at", "run_at", "input", "state_tag"}
     facts = [{name: getattr(job, name) for name in job.__slots__ if name not in own} for job in (ours, *others)]
     assert len(others) == 3
     assert all(each == facts[0] for each in facts)
