@@ -685,7 +685,10 @@ def fields_text(kind: Any) -> str:
 
 
 def values_text() -> str:
-    kinds = (holdfast.Chain, holdfast.Job, holdfast.Phase, holdfast.Blocker, holdfast.Page, holdfast.Unique)
+    kinds: tuple[Any, ...] = (
+        *(holdfast.Chain, holdfast.Job, holdfast.Phase, holdfast.Blocker, holdfast.Page, holdfast.Unique),
+        *(holdfast.LaneInfo, holdfast.TaskInfo, holdfast.QueueInfo, holdfast.WorkerInfo),
+    )
     return "\n\n".join(fields_text(each) for each in kinds)
 
 

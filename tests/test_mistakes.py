@@ -850,7 +850,6 @@ async def _(hf: Holdfast) -> Any:
     await hf.list_jobs(taks="greet")  # type: ignore[call-arg]
 
 
-# the tags get their filter with the other filters; until then the text names those that there are
 @STEERING(113, "list_jobs(tags=…)", "'tags'", "did you mean tag")
 async def _(hf: Holdfast) -> Any:
     await hf.list_jobs(tags="nightly")  # type: ignore[call-arg]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,9 +13,10 @@ import pytest
 
 from holdfast import InvalidInput, Misuse
 from holdfast.codec import Codec
-from holdfast.models import ChainQuery, Job, JobQuery, Order, Page, Searched
+from holdfast.models import ChainQuery, EventFilter, Job, JobQuery, Order, Page, Searched
 from holdfast.states import State, Status
 from holdfast.store import lists
+from holdfast.store.log import snapshot
 from holdfast.store.reads import Paging
 from holdfast.store.search import Reach
 from tests.store.engine import FAIL, run
@@ -483,3 +485,15 @@ async def test_a_page_that_the_first_rows_leave_half_empty_is_filled_from_some_m
 
     assert len(statements) == 4
     assert len(page) == 4
+
+
+async def test_a_stream_begins_with_old_jobs_too_if_they_are_the_newest_of_their_task(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ids(await way.face.start_many([add(a=1, b=n) for n in range(3)]))
+    await way.face.start_many([greet(name=str(number)) for number in range(20)])
+    monkeypatch.setattr(lists, "list_jobs", partial(lists.list_jobs, reach=TINY))
+
+    jobs, _ = await way.read(snapshot.read, EventFilter(tasks=frozenset({"add"})), 2)
+
+    assert [job.id for job in jobs] == wanted[:0:-1]
