@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from holdfast.bulks import BulkResult
     from holdfast.client.outside_completion import Completing
     from holdfast.explanations import Explanation, QueueExplanation, Reason, Remedy
+    from holdfast.figures import Overview, Series
     from holdfast.inventory import QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, PausedJob, Question
     from holdfast.retention import Retained, Retention, RetentionCount
@@ -151,6 +152,7 @@ __all__ = [
     "NoResult",
     "NotFound",
     "NotMigrated",
+    "Overview",
     "Page",
     "Pause",
     "PauseAnswer",
@@ -170,6 +172,7 @@ __all__ = [
     "Retry",
     "RunningJob",
     "Searched",
+    "Series",
     "Settings",
     "State",
     "StateConflict",
@@ -215,10 +218,12 @@ LATER = {
     "Health": "holdfast.worker.health",
     "PausedJob": "holdfast.questions",
     "Question": "holdfast.questions",
+    "Overview": "holdfast.figures",
     "Retained": "holdfast.retention",
     "Retention": "holdfast.retention",
     "RetentionCount": "holdfast.retention",
     "QueueInfo": "holdfast.inventory",
+    "Series": "holdfast.figures",
     "Settings": "holdfast.settings",
     "TaskInfo": "holdfast.inventory",
     "WorkerInfo": "holdfast.inventory",

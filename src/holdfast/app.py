@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.client.outside_completion import Completing
     from holdfast.events.sse_stream import EventStream
     from holdfast.explanations import Explanation, QueueExplanation
+    from holdfast.figures import Overview, Series
     from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
@@ -724,6 +725,30 @@ class Holdfast:
         *after* is the number of the last entry that you have, or the `next_cursor` of the page before.
         """
         return await self._verbs.journal(self.store, job, kind, after, limit)
+
+    async def overview(self) -> Overview:
+        """Say how everything stands now: what waits, runs and is stuck, by queue and in all; see `Overview`.
+
+        Processes share one sample, which is at most 10 s old, or older where counting takes long. No count reads more
+        than 100,000 rows.
+        """
+        return await insight.overview(self.store)
+
+    async def stats(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        width: int | None = None,
+    ) -> Series:
+        """Count the attempts of workers over time, and say how long jobs waited and attempts ran; see `Series`.
+
+        *since* and *until* are timezone-aware; the last hour by default. *width* is that of an interval in seconds: 10
+        (kept for 2 hours), 60 (48 hours) or 3600 (400 days); None chooses. Raises `TooMany` above 2,000 intervals.
+        """
+        return await insight.stats(self.store, queue, task, since, until, width)
 
     def lane(self, key: str) -> LaneHandle:
         """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""

@@ -155,14 +155,15 @@ class InvalidId(UsageError):
 
 
 class TooMany(UsageError):
-    """A list is longer than one call takes: *count* were given, and *most* are taken."""
+    """One call takes or gives at most *most* items, and *count* were asked for."""
 
     code = "too_many"
 
-    def __init__(self, count: int, most: int) -> None:
+    def __init__(self, count: int, most: int, message: str | None = None) -> None:
         super().__init__(
-            f"the list has {count:,} items, and one call takes at most {most:,}; call it for {most:,} at a time, with "
-            "the same connection= if all must happen together"
+            message
+            or f"the list has {count:,} items, and one call takes at most {most:,}; call it for {most:,} at a time, "
+            "with the same connection= if all must happen together"
         )
         self.count = count
         self.most = most

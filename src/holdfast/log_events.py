@@ -126,6 +126,9 @@ EVENTS: dict[str, LogEvent] = {
     "progress_not_written": LogEvent(DEBUG, "Progress of %(jobs)s jobs could not be written: %(reason)s"),
     "journal_not_written": LogEvent(DEBUG, "Log lines of a job could not be written to its journal: %(reason)s"),
     # what a worker does beside its jobs
+    "figures_not_written": LogEvent(
+        ERROR, "Figures could not be written or folded: %(reason)s; Holdfast tries again in seconds", otherwise=(DEBUG,)
+    ),
     "upkeep_failed": LogEvent(
         ERROR,
         "Taking back jobs of dead workers failed: %(reason)s; Holdfast tries again in seconds",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.client.completion import BlockingBlock
     from holdfast.client.outside_completion import BlockingCompleting as Completing
     from holdfast.explanations import Explanation, QueueExplanation
+    from holdfast.figures import Overview, Series
     from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
@@ -661,6 +662,30 @@ class BlockingHoldfast:
         *after* is the number of the last entry that you have, or the `next_cursor` of the page before.
         """
         return drive(self._verbs.journal(self._blocking, job, kind, after, limit))
+
+    def overview(self) -> Overview:
+        """Say how everything stands now: what waits, runs and is stuck, by queue and in all; see `Overview`.
+
+        Processes share one sample, which is at most 10 s old, or older where counting takes long. No count reads more
+        than 100,000 rows.
+        """
+        return drive(insight.overview(self._blocking))
+
+    def stats(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        width: int | None = None,
+    ) -> Series:
+        """Count the attempts of workers over time, and say how long jobs waited and attempts ran; see `Series`.
+
+        *since* and *until* are timezone-aware; the last hour by default. *width* is that of an interval in seconds: 10
+        (kept for 2 hours), 60 (48 hours) or 3600 (400 days); None chooses. Raises `TooMany` above 2,000 intervals.
+        """
+        return drive(insight.stats(self._blocking, queue, task, since, until, width))
 
     def lane(self, key: str) -> BlockingLaneHandle:
         """Get a handle to pause, resume, skip or inspect a lane; the call itself reads and changes nothing."""

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from holdfast import current_block
 from holdfast.client.list_options import PageOptions, page_of
 from holdfast.client.verbs import is_callers
 from holdfast.database.tx import Runner
-from holdfast.errors import InvalidInput, got
+from holdfast.errors import InvalidInput, StoreError, got
 from holdfast.ids import Target, target_id
 from holdfast.models import Job, LaneInfo, Page
 from holdfast.tasks.decoder import Decoder
 from holdfast.texts import words_of
+from holdfast.times import milliseconds_of
 
 if TYPE_CHECKING:
     from holdfast.explanations import Explanation, QueueExplanation
+    from holdfast.figures import Overview, Series
     from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import InboxEntry, InboxKind
+    from holdfast.store.insight.gauges import Sample
+
+LOOKED_MS = 10_000
+"""How old a sample may be for who looks."""
 
 
 async def list_tasks(runner: Runner) -> list[TaskInfo]:
@@ -106,3 +114,55 @@ async def explain_queue(runner: Runner, name: str) -> QueueExplanation:
     from holdfast.store.insight import explain as reasons
 
     return await runner.read(reasons.explain_queue, name)
+
+
+async def overview(runner: Runner) -> Overview:
+    """Say how everything stands, by a sample that others share."""
+    from holdfast.store.insight import gauges  # few programs ask
+
+    taken = await sampled(runner, LOOKED_MS)
+    if taken is None:  # who may not write, and finds none that others have taken, takes one for himself
+        taken = await runner.read(gauges.sample)
+    return gauges.overview_of(taken, await runner.read(gauges.staff))
+
+
+async def sampled(runner: Runner, after_ms: int) -> Sample | None:
+    """Give the last sample; take a new one if that is *after_ms* old, and nobody else does.
+
+    Whoever may not write gets the last one, also a handler in its block: on SQLite nobody can write beside that.
+    """
+    from holdfast.store.insight import gauges
+
+    last, is_due = await runner.read(gauges.latest, after_ms)
+    if current_block.is_inside() or not is_due:
+        return last
+    try:
+        at = await runner.run(gauges.own)
+        if at is None:
+            return last
+        taken = await runner.read(gauges.sample)
+        await runner.run(gauges.keep, at, taken)
+    except StoreError:
+        return last
+    return taken
+
+
+async def stats(
+    runner: Runner,
+    queue: str | None,
+    task: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    width: int | None,
+) -> Series:
+    """Say what happened over time."""
+    from holdfast.figures import KEPT_SECONDS
+    from holdfast.store.insight import tallies
+
+    if width is not None and width not in KEPT_SECONDS:
+        raise InvalidInput(
+            f"width must be 10, 60 or 3600 seconds, {got(width)}; leave it out to have it chosen", "width"
+        )
+    since_ms = None if since is None else milliseconds_of(since, "since")
+    until_ms = None if until is None else milliseconds_of(until, "until")
+    return await runner.read(tallies.series, tallies.Wanted(queue, task, since_ms, until_ms, width))

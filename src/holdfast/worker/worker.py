@@ -56,6 +56,8 @@ from holdfast.worker.health import Health, HintMode, wall_time
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions, wants_of
 from holdfast.worker.shutdown import CLEANUP_SECONDS, LAST_SECONDS, SPARED_SECONDS, Shutdown
+from holdfast.worker.tally import Tally
+from holdfast.worker.upkeep.folding import keep_figures
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 from holdfast.worker.upkeep.outbox import OutboxMaker
 from holdfast.worker.upkeep.reaper import EXTRA_ADVICE, LostLeases, Upkeep
@@ -144,7 +146,8 @@ class Worker:
             on_step=self._loop_watch.look,
             on_extended=None if self._launch is None else self._send_leases,
         )
-        core.unsettled = Unsettled(core.store, self.id, core.leases, core.progress, core.lost_leases)
+        core.tally = Tally(core.store, core.runtime, self.id)
+        core.unsettled = Unsettled(core.store, self.id, core.leases, core.progress, core.lost_leases, core.tally)
         queues = sorted({each.queue for each in (*self._wants, *self._child_slots.wants)})
         tasks = sorted({each.task for each in (*self._wants, *self._child_slots.wants)})
         member = Member.here(self.id, options.name, queues=queues, tasks=tasks, version=VERSION, **self._slot_facts)
@@ -193,7 +196,7 @@ class Worker:
             say(logger, "worker_stopped", worker=self.id, left=left)
 
     def _make_children(self, launch: Launch, options: WorkerOptions, on_free: Callable[[], None]) -> Children:
-        services = ParentServices(self._core.store, self._core.leases, self._core.progress)
+        services = ParentServices(self._core.store, self._core.leases, self._core.progress, self._core.tally)
         return Children(launch, self._core.runtime, options, self.id, services, on_free)
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
@@ -214,8 +217,10 @@ class Worker:
             self._lacks_extra,
             core.lost_leases,
             UnservedJobs(core.store, self.id, self._all_wants, self._engine.starter.tasks),
+            core.tally,
         )
         loops = [upkeep.run(), core.progress.run(), self._late_entries.run(), self._wakeups.run()]
+        loops += [core.tally.run(), keep_figures(core.store, core.runtime)]
         loops += [] if self._retention is None else [make_passes(self._retention, core.runtime)]
         loops += [] if core.outbox is None else [core.outbox.run()]
         background = [group.create_task(each) for each in loops]
@@ -226,6 +231,7 @@ class Worker:
         self._all_written.set()
         for each in background:
             each.cancel()
+        await core.tally.end()
 
     def _make_executor(self, group: asyncio.TaskGroup) -> Executor:
         core, engine, suspects = self._core, self._engine, None
@@ -395,7 +401,7 @@ class Worker:
             attempt.kill()
             say(logger, "handler_left_behind", job=attempt.job.id, task=attempt.job.task)
             if self._executor is not None:
-                self._executor.end(attempt.job, outcome, attempt.judge)
+                self._executor.end_of(attempt, outcome)
             self._core.active.remove(attempt)
         self._core.woken.set()
         try:

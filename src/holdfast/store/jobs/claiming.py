@@ -23,7 +23,7 @@ from holdfast.store import admission, delivery_backlog, phase_rows, reads
 from holdfast.store.chains import blockers
 from holdfast.store.chains.deletes import TOMBSTONE
 from holdfast.store.log import events
-from holdfast.store.rows import LockedJob
+from holdfast.store.rows import PRIORITY_MS, LockedJob
 from holdfast.unreadable import readable
 from holdfast.webhooks.receivers import ReceiverTrouble
 
@@ -84,6 +84,8 @@ class Claimed(NamedTuple):
     """The last error of an earlier attempt, a JSON text."""
     last_attempt_at: int | None = None
     """When the attempt before this one began."""
+    waited_ms: int = 0
+    """How long it had been ready when it was claimed, in a lane since it joined that."""
     is_begun: bool = True
     """Whether its row says that its handler has begun; else a worker that dies has not died of it."""
     blockers: tuple[BlockerEnd, ...] = ()
@@ -128,11 +130,15 @@ TAKEN = {
                 AND (ready.sort_key, ready.seq) >= (:floor_key, :floor_seq) AND {IS_PAUSED} IS NULL
             ORDER BY ready.sort_key, ready.seq LIMIT :most)""",
 }
-CLAIMED_COLUMNS = """holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt,
+# the lease has begun with the claim: what is read back later, when it was not renewed yet, tells the same
+CLAIMED_COLUMNS = f"""holdfast_job.seq, holdfast_job.status, holdfast_job.version, holdfast_job.attempt,
         holdfast_job.history, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
         holdfast_job.queue, holdfast_job.lane, holdfast_job.input, holdfast_job.used, holdfast_job.crashes,
         holdfast_job.sort_key, holdfast_job.current_phase, holdfast_job.attempts, holdfast_job.error,
-        holdfast_job.last_attempt_at, holdfast_job.started_at IS NOT NULL AS is_begun"""
+        holdfast_job.last_attempt_at,
+        holdfast_job.lease_until - holdfast_job.lease_ms - holdfast_job.sort_key
+            - {PRIORITY_MS} * holdfast_job.priority AS waited_ms,
+        holdfast_job.started_at IS NOT NULL AS is_begun"""
 CLAIM = {
     database: f"""
     UPDATE holdfast_job

@@ -46,6 +46,7 @@ class TakenBack(NamedTuple):
     chain_id: str
     attempt: int
     outcome: Outcome
+    queue: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,4 +242,6 @@ async def _take_back(
         settlement = Settlement(token_of(job), outcome, policy.get("halts_lane", True))
         ending.append((job, decide(job, settlement)))
     await write_ends(tx, ending)
-    return [TakenBack(job.seq, job.id, job.task, job.chain_id, job.attempt, each.outcome) for job, each in ending]
+    return [
+        TakenBack(job.seq, job.id, job.task, job.chain_id, job.attempt, each.outcome, job.queue) for job, each in ending
+    ]

@@ -35,7 +35,8 @@ class Settlement(NamedTuple):
     """What one attempt came to.
 
     *halts_lane* is its task's policy; *is_plain* says that the job is in no lane and the first of its chain,
-    *has_begun* that its handler has.
+    *has_begun* that its handler has. *queue*, *task* and *ran_ms*, how long the handler ran, are for the figures; none
+    counts an attempt without the last.
     """
 
     token: Token
@@ -43,6 +44,9 @@ class Settlement(NamedTuple):
     halts_lane: bool = True
     is_plain: bool = False
     has_begun: bool = True
+    queue: str = ""
+    task: str = ""
+    ran_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,14 @@ class Settled:
     """What became of a batch: written, lost to somebody else, or busy and to be settled again.
 
     What was *refused* still runs: it cannot continue as it was to, and is to be settled as if it had raised that error.
+    *as_asked* are those that somebody had asked to cancel or to pause, and what was written of them instead.
     """
 
     done: list[Token]
     lost: dict[Token, ClaimState]
     busy: list[Settlement]
     refused: dict[Token, HoldfastError] = field(default_factory=dict)
+    as_asked: dict[Token, Kind] = field(default_factory=dict)
 
 
 LOCK_RUNNING = f"""
@@ -86,7 +92,9 @@ async def settle(tx: Tx, settlements: Sequence[Settlement]) -> Settled:
     ]
     lost = {token: state for token, state in states.items() if missed[token] not in busy}
     done_now = [each.token for each in settlements if each.token not in missed and each.token not in refused]
-    return Settled(done_now, lost, busy, refused)
+    asked = {each.token: each.outcome for each in others}
+    as_asked = {each.token: each.outcome.kind for _, each in mine if each.outcome is not asked[each.token]}
+    return Settled(done_now, lost, busy, refused, as_asked)
 
 
 # a block waits for who has its row, and the UPDATE itself does: when it has the row it looks at it again; the last one

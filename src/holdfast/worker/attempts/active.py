@@ -47,6 +47,13 @@ class Run(ABC):
     """The task that it runs in, once it waits for something."""
     warning: str | None = None
     """What was raised after a block had completed the job, as JSON text for the history."""
+    began: float | None = None
+    """When the handler began, by the loop's clock; None for jobs that are not counted, as of the engine itself."""
+
+    @property
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """Tell whether a block has completed the job, so that nothing is left to write."""
 
     @abstractmethod
     async def run(self) -> Outcome | None:

@@ -284,7 +284,7 @@ class Attempt(LocalRun):
         return Outcome(Kind.COMPLETE, successor=successor)
 
     def _raised(self, error: BaseException) -> Outcome | None:
-        if self.block is not None and self.block.is_completed:
+        if self.is_completed:
             self._warn(error)
             return None
         reason = self.stop_reason()

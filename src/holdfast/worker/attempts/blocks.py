@@ -100,6 +100,10 @@ class LocalRun(Run):
         """Tell whether a block is open, or is about to be."""
         return self.block is not None and self.block.state in (BlockState.OPEN, BlockState.COMMITTING)
 
+    @property
+    def is_completed(self) -> bool:
+        return self.block is not None and self.block.is_completed
+
     def stop_reason(self) -> AbortReason | None:
         return self.abort_reason or self.found
 

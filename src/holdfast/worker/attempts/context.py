@@ -180,7 +180,7 @@ class _Base:
     def _is_over(self) -> bool:
         """Tell whether nothing more of the attempt is written: it has ended, or a block has completed its job."""
         attempt = self._attempt
-        return attempt.has_ended or (attempt.block is not None and attempt.block.is_completed)
+        return attempt.has_ended or attempt.is_completed
 
     async def _flush(self, written: Future[bool]) -> None:
         """Wait until a report is written, or raise why nobody will write it."""

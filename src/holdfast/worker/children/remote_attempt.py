@@ -27,6 +27,7 @@ from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.children.messages import JOB, OUTCOME, REPORT, Message
 from holdfast.worker.children.process import ChildProcess, how_it_died
 from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.tally import Tally
 
 KILL_SECONDS = {AbortReason.TIMEOUT: 2.0, AbortReason.SHUTDOWN: 2.0}
 """How long a handler may take to stop before its child is killed, where it is not the usual `STUBBORN_SECONDS`."""
@@ -51,6 +52,7 @@ class ParentServices:
     store: Store
     leases: LeaseKeeper
     progress: Progress
+    tally: Tally
 
 
 class RemoteAttempt(Run):
@@ -225,6 +227,8 @@ class RemoteAttempt(Run):
 
     def begin(self) -> None:
         self.is_taken = True
+        self.began = self._loop.time()
+        self._services.tally.started(self.job)
         if (seconds := self.task.policy.timeout) is not None:  # the child tells its handler; this ends one that is deaf
             self._timer = self._loop.call_later(seconds, self.abort, AbortReason.TIMEOUT)
 

@@ -15,6 +15,7 @@ from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.tally import Tally
 from holdfast.worker.upkeep.outbox import OutboxMaker
 from holdfast.worker.upkeep.reaper import LostLeases
 
@@ -36,6 +37,7 @@ class WorkerCore:
     # these are made when the worker begins, in its loop
     leases: LeaseKeeper = field(init=False)
     progress: Progress = field(init=False)
+    tally: Tally = field(init=False)
     unsettled: Unsettled = field(init=False)
     outbox: OutboxMaker | None = None
     """Only if this worker posts webhooks."""

@@ -130,7 +130,7 @@ class Executor:
         self._core.active.abort(reasons)
         for job in self._take_out(reasons):
             judge = Judge(job, self._core.tasks.get(job.task), self._core.id, self._core.runtime.chance)
-            self.end(job, judge.not_begun(reasons[job.token]), judge.raised, has_begun=False)
+            self._end(job, judge.not_begun(reasons[job.token]), judge.raised, has_begun=False)
             self._core.woken.set()
 
     def _take_out(self, tokens: Collection[Token]) -> list[Claimed]:
@@ -229,6 +229,7 @@ class Executor:
         me = asyncio.current_task()
         as_made, until = _marks_of(me), self._time() + SLICE_SECONDS
         while (attempt := self._next()) is not None:
+            self._note_started(attempt)
             outcome = attempt.begin()
             if outcome is None:
                 self._count_in(attempt)
@@ -283,6 +284,12 @@ class Executor:
         if not job.is_begun and not job.is_suspect:
             self.unmarked[job.token] = self._core.runtime.monotonic()
 
+    def _note_started(self, attempt: Run) -> None:
+        """Count an attempt whose handler begins; deliveries of webhooks are nobody's jobs."""
+        if attempt.job.queue != INTERNAL_QUEUE:
+            attempt.began = self._time()
+            self._core.tally.started(attempt.job)
+
     def note_marked(self, asked: Sequence[Token], marked: Collection[Token]) -> None:
         """Learn which rows say by now that they have begun; the others, which somebody had locked, are next time's."""
         now = self._core.runtime.monotonic()
@@ -295,6 +302,8 @@ class Executor:
     async def _run(self, attempt: Run) -> None:
         """Run *attempt* to its end in this task, which is its own, and take in what it came to."""
         attempt.runs_in = asyncio.current_task()
+        if attempt.began is None and not attempt.is_remote:
+            self._note_started(attempt)
         outcome = await attempt.run()
         if self._core.active.remove(attempt):  # else it was abandoned
             self._note_end(attempt, outcome)
@@ -322,10 +331,24 @@ class Executor:
         if outcome is not None and (outcome.error is not None or outcome.kind is Kind.PAUSE):
             log_failure(attempt.job, outcome, attempt.error)
         attempt.error = None  # its traceback holds the attempt, and all that its handler had
-        self.end(attempt.job, outcome, attempt.judge)
+        self.end_of(attempt, outcome)
 
-    def end(self, job: Claimed, outcome: Outcome | None, judge: JudgesError, *, has_begun: bool = True) -> None:
-        """Take in what an attempt of *job* came to; None leaves nothing to write."""
+    def end_of(self, attempt: Run, outcome: Outcome | None) -> None:
+        """Take in what *attempt* came to; None leaves nothing to write."""
+        job, ran_ms = attempt.job, None if attempt.began is None else 1000 * (self._time() - attempt.began)
+        if outcome is None and ran_ms is not None and attempt.is_completed:
+            self._core.tally.ended(job.queue, job.task, Kind.COMPLETE, ran_ms)
+        self._end(job, outcome, attempt.judge, ran_ms)
+
+    def _end(
+        self,
+        job: Claimed,
+        outcome: Outcome | None,
+        judge: JudgesError,
+        ran_ms: float | None = None,
+        *,
+        has_begun: bool = True,
+    ) -> None:
         core = self._core
         core.shutdown.note_end()
         if self.unmarked:
@@ -338,7 +361,8 @@ class Executor:
             core.unsettled.may_be_refused(job.token, partial(_judge_refused, job, judge))
         is_plain = job.lane is None and job.chain_index == 0
         halts_lane = core.tasks.get(job.task).policy.halts_lane
-        core.unsettled.add(Settlement(job.token, outcome, halts_lane, is_plain, has_begun))
+        settlement = Settlement(job.token, outcome, halts_lane, is_plain, has_begun, job.queue, job.task, ran_ms)
+        core.unsettled.add(settlement)
 
 
 def _judge_refused(job: Claimed, judge: JudgesError, error: BaseException) -> Outcome:

@@ -17,6 +17,7 @@ from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.claiming.batch_size import BatchSize
 from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.tally import Tally
 from holdfast.worker.upkeep.reaper import LostLeases
 
 PUT_OFF_SECONDS = 1.0
@@ -31,13 +32,20 @@ class Unsettled:
     """The ends that nobody has written down yet."""
 
     def __init__(
-        self, store: Store, worker: str, leases: LeaseKeeper, progress: Progress, lost_leases: LostLeases
+        self,
+        store: Store,
+        worker: str,
+        leases: LeaseKeeper,
+        progress: Progress,
+        lost_leases: LostLeases,
+        tally: Tally,
     ) -> None:
         self._store = store
         self._worker = worker
         self._leases = leases
         self._progress = progress
         self._lost_leases = lost_leases
+        self._tally = tally
         self._settlements: list[Settlement] = []
         self._judges: dict[Token, JudgesError] = {}
         self.batch_size = BatchSize()
@@ -83,6 +91,7 @@ class Unsettled:
 
     def note(self, batch: Sequence[Settlement], settled: Settled) -> None:
         """Forget what was written or is lost; keep what somebody has locked, and what cannot be as it was to be."""
+        self._tally.settled(batch, settled)
         over = [*settled.done, *settled.lost]
         self._leases.drop(*over)
         self._progress.forget(over)
@@ -125,4 +134,4 @@ class Unsettled:
             self._progress.forget([token])
             return
         failed = Outcome(Kind.FAIL, error=describe(error, Facts(token.attempt, 0, self._worker)), reason=UNWRITABLE)
-        self.add(Settlement(token, failed, settlement.halts_lane))
+        self.add(settlement._replace(outcome=failed, is_plain=False))

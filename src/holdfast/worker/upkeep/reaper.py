@@ -23,6 +23,7 @@ from holdfast.store.jobs.claiming import Token, Want
 from holdfast.store.jobs.reaping import Reaped, TakenBack
 from holdfast.store.workers import Machine
 from holdfast.worker.attempts.failures import log_losses
+from holdfast.worker.tally import Tally
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 from holdfast.worker.upkeep.unserved import UnservedJobs
 
@@ -99,6 +100,7 @@ class Upkeep:
         lacks_extra: bool = False,
         lost_leases: LostLeases | None = None,
         unserved: UnservedJobs | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -108,6 +110,7 @@ class Upkeep:
         self._looks_for_undelivered = lacks_extra
         self._lost_leases = lost_leases
         self._unserved = unserved
+        self._tally = tally
         self._last_success: tuple[float, int] | None = None
         self._failing_since: float | None = None
         self._quiet_since: float | None = None
@@ -168,6 +171,8 @@ class Upkeep:
             reaped = await self._store.run(
                 reaping.reap, quiet_ms, spared, expected_ms=expected_ms, machine=self._machine
             )
+        if self._tally is not None:
+            self._tally.note_clock(reaped.now_ms)
         self._log_clock_jump(now, reaped.now_ms)
         if reaped.is_late or was_out:  # the quiet begins with the first call that works, and it may have waited long
             self._quiet_since = self._runtime.monotonic()
@@ -213,6 +218,8 @@ class Upkeep:
         if taken:
             say(logger, "jobs_taken_back", jobs=len(taken))
             log_losses(taken)
+            if self._tally is not None:
+                self._tally.taken_back(taken)
             self._wake()
 
     def _log_clock_jump(self, sent: float, database_ms: int) -> None:

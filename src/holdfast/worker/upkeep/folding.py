@@ -1,0 +1,37 @@
+"""Keeps figures: folds what workers have counted, deletes what is old, takes samples. Every worker does; no leader."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.client.insight import sampled
+from holdfast.database.tx import Store
+from holdfast.errors import StoreError
+from holdfast.logging import reason_of, say
+from holdfast.runtime import Runtime
+from holdfast.store.insight import tallies
+
+PERIOD_SECONDS = 60.0
+SAMPLE_MS = 50_000  # a little less, or the next round would come a moment too soon for one
+
+logger = logging.getLogger(__name__)
+
+
+async def keep_figures(store: Store, runtime: Runtime) -> None:
+    """Go round until cancelled."""
+    while True:
+        await runtime.sleep(PERIOD_SECONDS)
+        try:
+            await keep_once(store)
+        except Exception as error:  # noqa: BLE001 - no job depends on it, and the next round comes
+            # the worker itself says that the store is in trouble
+            level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
+            say(logger, "figures_not_written", level=level, trace=error, reason=reason_of(error))
+
+
+async def keep_once(store: Store) -> None:
+    """Fold and delete what there is, a bounded part in each transaction, and take a sample if it is time for one."""
+    for width in await store.read(tallies.due):
+        while await (store.run(tallies.fold) if width == tallies.OPEN else store.run(tallies.expire, width)):
+            pass
+    await sampled(store, SAMPLE_MS)
