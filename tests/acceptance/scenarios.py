@@ -21,15 +21,18 @@ from typing import Any
 import psycopg
 
 from holdfast import Context, Holdfast, Tasks
-from holdfast.database.tx import Tx
+from holdfast.database.tx import Blocking, Tx, drive
 from holdfast.errors import StatusConflict
+from holdfast.figures import Counts, Histogram, Tallied, sum_of
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Pause, Reschedule, Retry
+from holdfast.store.insight import tallies
 from holdfast.store.jobs import bulk_pages, claiming
 from holdfast.webhooks.answers import Answer
 from holdfast.worker.attempts import journal as attempt_journal
 from holdfast.worker.attempts.context import BlockingContext
 from holdfast.worker.builtin import bulk
+from holdfast.worker.upkeep.folding import keep_once
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.jobs_of_tests import TASKS as JOBS
 from tests.acceptance.paying.runtime import CREATE
@@ -461,6 +464,52 @@ OF_VERBS = {
 }
 
 
+COUNTED = (("worker-1", 3), ("worker-2", 4), ("worker-3", 5))
+"""How many attempts each of three workers has counted."""
+
+
+def counted_long_ago(hf: Holdfast) -> None:
+    """Have what workers have counted of two tasks, in intervals that are over, and minutes that are kept no more."""
+    kinds = [tallies.JobKind("default", task) for task in ("mail", "bill")]
+    for source, number in COUNTED:
+        ((now,),) = rows(hf, "SELECT $now")
+        each = Tallied(Counts(number, number), Histogram.of([10] * number), Histogram.of([20] * number))
+        given = [tallies.OpenTally(now - now % 10_000, kind, each) for kind in kinds]
+        hf.store.run_sync(tallies.write, source, given)
+    hf.store.run_sync(_execute, "UPDATE holdfast_tally SET at = at - 120000")
+    hf.store.run_sync(
+        _execute, "INSERT INTO holdfast_tally (width, at, queue, task, source) VALUES (60, 0, '', '', '')"
+    )
+
+
+def keep_figures(hf: Holdfast) -> None:
+    """Do what a worker does for figures, once."""
+    runner: Any = Blocking(hf.store)
+    drive(keep_once(runner))
+
+
+def are_kept(hf: Holdfast) -> bool:
+    """Tell whether everything is folded, nothing is old, and somebody has begun to sample how things stand.
+
+    Who dies over a sample leaves none; the next one is that of the next 10 s.
+    """
+    widths = Counter(width for (width,) in rows(hf, "SELECT width FROM holdfast_tally"))
+    return widths.pop(-1, 0) > 0 and dict(widths) == dict.fromkeys((0, 10, 60, 3600), 2)
+
+
+def each_is_counted_once(hf: Holdfast) -> None:
+    """See that what was counted is there, in one place or the other."""
+    found = sum_of(hf.store.read_sync(tallies.totals).values())
+    number = 2 * sum(number for _, number in COUNTED)
+    assert (found.counts.completed, found.wait.total(), found.run.total()) == (number, number, number)
+
+
+def none_is_counted_twice(hf: Holdfast) -> None:
+    """See that no more attempts are counted than jobs have completed."""
+    found = sum_of(hf.store.read_sync(tallies.totals).values())
+    assert found.counts.completed <= 1
+
+
 def nothing(hf: Holdfast) -> None:
     """Leave it as it is."""
 
@@ -612,4 +661,11 @@ SCENARIOS: dict[str, Scenario] = {
     "pay with Django": paying("with_django", "postgres", "django.db.models"),
     "pay with Django on SQLite": paying("with_django", "sqlite", "django.db.models"),
     "admit for others": Scenario(("admission.admit",), elsewhere, work_elsewhere, arrived),
+    "write figures": Scenario(
+        ("tallies.write",), started(job("done")), work, all_ended, holds=none_is_counted_twice,
+    ),
+    "keep figures": replace(
+        BY_HAND, about=("tallies.fold", "tallies.expire", "gauges.own", "gauges.keep"), prepare=counted_long_ago,
+        act=keep_figures, is_done=are_kept, holds=each_is_counted_once, is_whole=False,
+    ),
 }  # fmt: skip

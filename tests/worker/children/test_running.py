@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.figures import Counts
 from tests.support.conditions import until
 from tests.support.log_lines import lines
 from tests.worker.children import application
@@ -22,6 +23,7 @@ async def test_a_child_runs_one_job_after_the_other_beside_those_of_the_worker(h
         own = await (await hf.start(application.here())).result(timeout=PATIENCE)
 
     assert first == second != os.getpid() == own
+    assert (await hf.stats()).total.counts == Counts(started=3, completed=3)
 
 
 @pytest.mark.long
@@ -60,6 +62,8 @@ async def test_a_handler_that_holds_the_lock_for_longer_than_its_lease_loses_not
         chain = await hf.start(application.hold_the_lock_then_complete())
 
         assert await chain.result(timeout=PATIENCE) == 1
+
+    assert (await hf.stats()).total.counts == Counts(started=1, completed=1)
 
 
 @pytest.mark.long
