@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
         *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
         *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters", "explanations"),
-        *("journals", "inventory", "bulks"),
+        *("journals", "inventory", "bulks", "figures"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),
@@ -96,7 +96,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("bulk", "handles", "insight"),
     ),
     "worker": (
-        ("attempts", "health", "leases", "shutdown", "upkeep"),
+        ("attempts", "health", "leases", "shutdown", "tally", "upkeep"),
         ("builtin", "options"),
         ("children",),
         ("claiming",),

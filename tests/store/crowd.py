@@ -94,6 +94,15 @@ FILL_DELIVERIES = f"""
 FILL_OUTBOX = f"""
     INSERT INTO holdfast_outbox (job, event, at, id, chain_id, chain_index, task, queue, created_at)
     {SERIES} SELECT n, 'job:completed', n, {sql_id("n")}, {sql_id("n")}, 0, 'task-1', 'default', n FROM series"""
+# most are folded; what is not, samples and what is of all time are few
+FILL_TALLIES = f"""
+    INSERT INTO holdfast_tally (width, at, queue, task, source, gauge)
+    {SERIES}, widths AS (SELECT n, CASE n / 5 % 100 WHEN 0 THEN -10 WHEN 1 THEN 0 WHEN 2 THEN -1
+            ELSE CASE n / 5 % 3 WHEN 0 THEN 10 WHEN 1 THEN 60 ELSE 3600 END END AS width
+        FROM series WHERE n % 5 = 0)
+    SELECT width, n, 'default', 'task-' || n, CASE width WHEN -10 THEN 'worker' ELSE '' END,
+        CASE width WHEN -1 THEN '{{{{}}}}' END
+    FROM widths"""
 FILL_FRONT = f"""
     INSERT INTO holdfast_job (seq, id, chain_id, task, queue, status, gate, sort_key, run_at, input, created_at)
     {SERIES} SELECT n, {sql_id("n")}, {sql_id("n")},
@@ -112,7 +121,7 @@ FILL_LANES = f"""
     {SERIES} SELECT 'row-' || n, 1, CASE WHEN n % 1000 = 0 THEN n END FROM series"""
 PER_JOB = (
     FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_JOURNALS, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES,
-    FILL_OUTBOX,
+    FILL_OUTBOX, FILL_TALLIES,
 )  # fmt: skip
 
 

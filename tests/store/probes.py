@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.database.tx import Database, Row, Tx, drive
+from holdfast.figures import Counts
 from holdfast.models import ChainQuery, JobQuery, Order, Start
 from holdfast.states import State, Status
 from holdfast.store import (
@@ -29,7 +30,7 @@ from holdfast.store import (
     webhooks,
 )
 from holdfast.store.chains import blockers, chain_ends, continuations, creation, deletes, dependents
-from holdfast.store.insight import explain, inbox, inventory, lane_lists
+from holdfast.store.insight import explain, gauges, inbox, inventory, lane_lists, tallies
 from holdfast.store.jobs import block_ends, bulk_pages, claiming, completing, journaling, reaping, settling, steering
 from holdfast.store.log import events, fan_out, pruning, reading, snapshot
 from holdfast.store.reads import Paging
@@ -621,6 +622,42 @@ def inbox_probes() -> Iterator[Probe]:
     yield on_ours("inbox.RECEIVERS", inbox.RECEIVERS, {"jobs": SEQS}, DELIVERY)
 
 
+TALLY = "holdfast_tally_pkey"
+
+
+def figure_probes() -> Iterator[Probe]:
+    """Give what figures run: probes along the primary key, and counts that stop at their bound."""
+    numbers = (1,) * len(Counts._fields)
+    now = 10**13  # later than any clock: an interval that is young
+    written = [(now + n, "default", "task-1", *numbers, None, None) for n in range(20)]
+    yield on_ours("tallies.WRITE", tallies.WRITE, {"source": "worker", "given": written}, TALLY, conflict=TALLY)
+    yield on_ours("tallies.DUE", tallies.DUE, {"given": list(tallies.KEPT_MS.items())}, TALLY, is_ordered=True)
+    oldest = {"width": tallies.OPEN, "kept_ms": 60_000, "most": 100}
+    yield on_ours("tallies.OLDEST", tallies.OLDEST, oldest, TALLY)
+    last = {"ats": list(range(0, 3000, 500)), "at": 3000, "queue": "default", "task": "task-3000", "source": "worker"}
+    yield on_ours("tallies.TAKE", tallies.TAKE, last, TALLY)
+    yield on_ours("tallies.EXPIRE", tallies.EXPIRE, {"width": 10, **last}, TALLY)
+    so_far = {"width": 60, "ats": list(range(60_000, 60_100)), "tasks": ["task-60005"]}
+    so_far |= {"first": 60_000, "last": 60_100}
+    places = [(width, n, "default", f"task-{n}") for width in (10, 3600, 0) for n in range(60_000, 60_100)]
+    yield on_ours("tallies.SO_FAR", tallies.SO_FAR, so_far, TALLY)
+    added = [(*place, *numbers, None, None) for place in places[:20]]
+    yield on_ours("tallies.ADD", tallies.ADD, {"given": added}, TALLY, conflict=TALLY)
+    between = {"width": 10, "since": 60_000, "until": 63_000, "queue": None, "task": None, "most": 1000}
+    yield on_ours("tallies.BETWEEN", tallies.BETWEEN, between, TALLY)
+    yield on_ours("tallies.TOTALS", tallies.TOTALS, {"for_ever": 0, "open": -10}, TALLY, reads=None)
+    yield on_ours("gauges.LATEST", gauges.LATEST, {"width": -1}, TALLY, is_ordered=True)
+    yield on_ours("gauges.OWN", gauges.OWN, {}, TALLY, conflict=TALLY)
+    yield on_ours("gauges.KEEP", gauges.KEEP, {"at": 5, "gauge": "{}"}, TALLY)
+    yield on_ours("gauges.FRONT", gauges.FRONT, {"most": 100}, READY, JOB_PKEY)
+    yield on_ours("gauges.SCHEDULED", gauges.SCHEDULED, {"most": 100}, ARRIVAL)
+    queues = [("default",), ("mails",), ("nobody's",)]
+    yield on_ours("gauges.WAITING", gauges.WAITING, {"given": queues, "most": 50}, READY, ARRIVAL)
+    yield on_ours("gauges.RUNNING", gauges.RUNNING, {"most": 100}, LEASED, is_list=True)
+    open_chains, or_by = "holdfast_job_open", frozenset((LANE, STUCK, JOB_PKEY))
+    yield on_ours("gauges.IN_ALL", gauges.IN_ALL, {"most": 50}, LANE, STUCK, open_chains, is_list=True, or_by=or_by)
+
+
 def probes(database: str) -> list[Probe]:
     """Give every probe for *database*."""
     every = [
@@ -643,6 +680,7 @@ def probes(database: str) -> list[Probe]:
         *trimming_probes(),
         *journal_probes(),
         *explain_probes(),
+        *figure_probes(),
     ]
     several = [each for each in every if each.only in ("", database)]
     return several + [one for each in several if (one := each.with_one_row()) is not None]

@@ -30,15 +30,20 @@ SHARE = 100
 """How many times as long as a sample took the next one has to wait, at least."""
 SOURCE = "gauge"
 
-# a loose scan: the first of the next kind behind the last one, so that it costs a probe for each kind, not for each row
+# a loose scan: the first of the next kind behind the last one, so that it costs a probe for each kind and not for each
+# row. Two subselects: `(queue, task) > (…)` has SQLite read all that is equal before it goes on
 FRONT = f"""
     WITH RECURSIVE front(queue, task, since, nr) AS (
         SELECT CAST('' AS text), CAST('' AS text), CAST(0 AS bigint), 0
         UNION ALL
         SELECT first.queue, first.task, first.sort_key + {PRIORITY_MS} * first.priority, front.nr + 1
-        FROM front JOIN holdfast_job AS first ON first.seq $is((SELECT next.seq FROM holdfast_job AS next
-            WHERE next.gate = 'ready' AND (next.queue, next.task) > (front.queue, front.task)
-            ORDER BY next.queue, next.task, next.sort_key, next.seq LIMIT 1))
+        FROM front JOIN holdfast_job AS first ON first.seq $is(coalesce(
+            (SELECT next.seq FROM holdfast_job AS next
+            WHERE next.gate = 'ready' AND next.queue = front.queue AND next.task > front.task
+            ORDER BY next.task, next.sort_key, next.seq LIMIT 1),
+            (SELECT next.seq FROM holdfast_job AS next
+            WHERE next.gate = 'ready' AND next.queue > front.queue
+            ORDER BY next.queue, next.task, next.sort_key, next.seq LIMIT 1)))
         WHERE front.nr < :most)
     SELECT queue, $now - min(since) FROM front WHERE nr > 0 GROUP BY queue"""
 SCHEDULED = """
@@ -49,12 +54,15 @@ SCHEDULED = """
             WHERE next.gate = 'arrival' AND next.queue > named.queue), named.nr + 1
         FROM named WHERE named.queue IS NOT NULL AND named.nr < :most)
     SELECT queue FROM named WHERE queue IS NOT NULL"""
+# in the order of their index, or they would go along the table
 WAITING = """
     SELECT given.queue,
         (SELECT count(*) FROM (SELECT 1 FROM holdfast_job AS ready
-            WHERE ready.queue = given.queue AND ready.gate = 'ready' LIMIT :most) AS counted),
+            WHERE ready.queue = given.queue AND ready.gate = 'ready'
+            ORDER BY ready.task, ready.sort_key, ready.seq LIMIT :most) AS counted),
         (SELECT count(*) FROM (SELECT 1 FROM holdfast_job AS later
-            WHERE later.queue = given.queue AND later.gate = 'arrival' LIMIT :most) AS counted)
+            WHERE later.queue = given.queue AND later.gate = 'arrival'
+            ORDER BY later.wake_at, later.seq LIMIT :most) AS counted)
     FROM $list(given: queue text)"""
 RUNNING = """
     SELECT queue, count(*) FROM (SELECT queue FROM holdfast_job
@@ -151,14 +159,15 @@ async def keep(tx: Tx, at: int, taken: Sample) -> None:
     await tx.execute(KEEP, at=at, gauge=taken.text())
 
 
-LATEST = f"""
+# a statement without parameters keeps the plan that it was prepared with, while the table was tiny
+LATEST = """
     SELECT $now, (SELECT kept.gauge FROM holdfast_tally AS kept
-        WHERE kept.width = {SAMPLE} AND kept.gauge IS NOT NULL ORDER BY kept.at DESC LIMIT 1)"""
+        WHERE kept.width = :width AND kept.gauge IS NOT NULL ORDER BY kept.at DESC LIMIT 1)"""
 
 
 async def latest(tx: Tx, after_ms: int) -> tuple[Sample | None, bool]:
     """Read the last sample; tell whether another may be taken, if none is wanted sooner than *after_ms* after it."""
-    ((now_ms, text),) = await tx.fetch_all(LATEST)
+    ((now_ms, text),) = await tx.fetch_all(LATEST, width=SAMPLE)
     last = None if text is None else Sample.read(text)
     return last, last is None or abs(now_ms - last.at_ms) >= max(after_ms, SHARE * last.took_ms)
 

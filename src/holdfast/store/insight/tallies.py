@@ -109,17 +109,19 @@ OLDEST = """
     SELECT at, queue, task, source FROM holdfast_tally
     WHERE width = :width AND at < $now - :kept_ms
     ORDER BY at, queue, task, source LIMIT :most"""
+# the second is what is meant; by the first it goes by the index, whatever statistics say
+UP_TO = "at $any(ats: bigint) AND (at, queue, task, source) <= (:at, :queue, :task, :source)"
 # what is deleted is what is added, whatever was written since it was found
 TAKE = f"""
     DELETE FROM holdfast_tally
-    WHERE width = {OPEN} AND (at, queue, task, source) <= (:at, :queue, :task, :source)
+    WHERE width = {OPEN} AND {UP_TO}
     RETURNING at, queue, task, {NUMBERS}, wait, run"""
+# one width at a time: a join with a list of whole keys reads the table for each where statistics say that it is empty;
+# and between two times, for the list of them may become a filter there
 SO_FAR = f"""
-    SELECT known.width, known.at, known.queue, known.task, {", ".join(f"known.{name}" for name in Counts._fields)},
-        known.wait, known.run
-    FROM $list(given: width bigint, at bigint, queue text, task text)
-    JOIN holdfast_tally AS known ON known.width $is(given.width) AND known.at $is(given.at)
-        AND known.queue $is(given.queue) AND known.task $is(given.task) AND known.source = '{FOLDED}'"""
+    SELECT width, at, queue, task, {NUMBERS}, wait, run FROM holdfast_tally
+    WHERE width = :width AND at >= :first AND at <= :last AND at $any(ats: bigint) AND source = '{FOLDED}'
+        AND coalesce(task, '') $any(tasks: text)"""
 ADD = f"""
     INSERT INTO holdfast_tally (width, at, queue, task, source, {NUMBERS}, wait, run)
     SELECT given.width, given.at, given.queue, given.task, '{FOLDED}', {GIVEN}, given.wait, given.run
@@ -136,15 +138,14 @@ async def fold(tx: Tx, most: int = MOST_FOLDED) -> bool:
     found = await _oldest(tx, OPEN, most)
     if not found:
         return False
-    at, queue, task, source = found[-1]
     added: defaultdict[Place, Tallied] = defaultdict(nothing_tallied)
-    for taken_at, *kind, tallied in map(_split, await tx.fetch_all(TAKE, at=at, queue=queue, task=task, source=source)):
+    for taken_at, *kind, tallied in map(_split, await tx.fetch_all(TAKE, **_up_to(found))):
         for place in _places(taken_at, *kind):
             added[place] = added[place].plus(tallied)
-    for width, *rest in await tx.fetch_all(SO_FAR, given=list(added)):
+    for width, *rest in await _so_far(tx, list(added)):
         known_at, known_queue, known_task, tallied = _split(rest)
-        place = (width, known_at, known_queue, known_task)
-        added[place] = added[place].plus(tallied)
+        if (place := (width, known_at, known_queue, known_task)) in added:
+            added[place] = added[place].plus(tallied)
     given = [(*place, *each.counts, each.wait.text(), each.run.text()) for place, each in added.items()]
     await tx.execute(ADD, given=given)
     return len(found) == most
@@ -156,6 +157,22 @@ async def _oldest(tx: Tx, width: int, most: int) -> list[Row]:
     if not await tx.fetch_all(LOCK):
         return []
     return await tx.fetch_all(OLDEST, width=width, kept_ms=KEPT_MS[width], most=most)
+
+
+async def _so_far(tx: Tx, places: Sequence[Place]) -> list[Row]:
+    """Read what is folded already at *places*, and some beside them."""
+    found: list[Row] = []
+    tasks = sorted({task for *_, task in places})
+    for width in (*KEPT_SECONDS, FOR_EVER):
+        ats = sorted({at for each, at, *_ in places if each == width})
+        found += await tx.fetch_all(SO_FAR, width=width, first=ats[0], last=ats[-1], ats=ats, tasks=tasks)
+    return found
+
+
+def _up_to(found: Sequence[Row]) -> dict[str, object]:
+    """Name, for a statement, the rows up to the last that was found."""
+    at, queue, task, source = found[-1]
+    return {"ats": sorted({row[0] for row in found}), "at": at, "queue": queue, "task": task, "source": source}
 
 
 def _split(row: Sequence[Any]) -> tuple[int, str, str, Tallied]:
@@ -170,17 +187,14 @@ def _places(at: int, queue: str, task: str) -> list[Place]:
     return [*kept, (FOR_EVER, 0, queue, task)]
 
 
-EXPIRE = """
-    DELETE FROM holdfast_tally
-    WHERE width = :width AND (at, queue, task, source) <= (:at, :queue, :task, :source)"""
+EXPIRE = f"""DELETE FROM holdfast_tally WHERE width = :width AND {UP_TO}"""
 
 
 async def expire(tx: Tx, width: int, most: int = MOST_EXPIRED) -> bool:
     """Delete up to *most* rows of *width* that are older than they are kept; tell whether there may be more."""
     found = await _oldest(tx, width, most)
     if found:
-        at, queue, task, source = found[-1]
-        await tx.execute(EXPIRE, width=width, at=at, queue=queue, task=task, source=source)
+        await tx.execute(EXPIRE, width=width, **_up_to(found))
     return len(found) == most
 
 
@@ -251,15 +265,15 @@ def _series(width: int, starts: range, rows: Sequence[Row], now_ms: int) -> Seri
 
 # of one view: a row that is folded meanwhile is in one of them, and never in both or in none
 TOTALS = f"""
-    SELECT at, queue, task, {NUMBERS}, wait, run FROM holdfast_tally WHERE width = {FOR_EVER}
+    SELECT at, queue, task, {NUMBERS}, wait, run FROM holdfast_tally WHERE width = :for_ever
     UNION ALL
-    SELECT at, queue, task, {NUMBERS}, wait, run FROM holdfast_tally WHERE width = {OPEN}"""
+    SELECT at, queue, task, {NUMBERS}, wait, run FROM holdfast_tally WHERE width = :open"""
 
 
 async def totals(tx: Tx) -> dict[JobKind, Tallied]:
     """Read what happened since the beginning, by kind of job: numbers that only grow, in one statement."""
     found: defaultdict[JobKind, Tallied] = defaultdict(nothing_tallied)
-    for _, queue, task, tallied in map(_split, await tx.fetch_all(TOTALS)):
+    for _, queue, task, tallied in map(_split, await tx.fetch_all(TOTALS, for_ever=FOR_EVER, open=OPEN)):
         kind = JobKind(queue, task)
         found[kind] = found[kind].plus(tallied)
     return dict(found)

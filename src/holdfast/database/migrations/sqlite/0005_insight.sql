@@ -25,8 +25,8 @@ CREATE TABLE holdfast_journal (
 );
 CREATE INDEX holdfast_journal_at ON "holdfast_journal" (at, job);
 
--- width: the seconds of an interval that begins at "at"; 0: since the beginning. source: who counts, '' once it is
--- folded, 'gauge' for a sample of how things stand, which only these rows have in "gauge"
+-- width: the seconds of an interval that begins at "at"; 0: since the beginning; -10: 10 seconds, not folded yet; -1: a
+-- sample of how things stand, which only these rows have in "gauge". source: who counts, '' once it is folded
 CREATE TABLE holdfast_tally (
     width bigint NOT NULL,
     at bigint NOT NULL,
