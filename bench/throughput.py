@@ -8,6 +8,8 @@ time ends when the last job is recorded, as far as they record it; that of pgque
 their start, that of the others with their first handler, so that polls and start-up are not held against them; their
 CPU is that of the whole drain.
 
+With `--figures` one worker more runs that counts nothing of its attempts: the difference is what `hf.stats()` costs.
+
 The first round warms up and does not count. Slower peers run fewer jobs.
 """
 
@@ -24,7 +26,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.drain import COMPLETED, INPUT, TASK, check, entrant, opened
+from bench.drain import COMPLETED, INPUT, TASK, check, entrant, opened, without_figures
 from bench.limits import postgres_drain
 from bench.limits.postgres import TASK as BY_HAND
 from bench.limits.postgres import AsyncPostgresByHand
@@ -53,13 +55,16 @@ QUICK = Sizes(rounds=1, jobs=200)
 
 BESIDE_POSTGRES = (*rivals.POSTGRES, *rivals.REDIS, *rivals.LESS_DURABLE)
 
+NOTHING_COUNTED = "that counts nothing"
 SQLITE = (
+    Comparison("SQLite: one worker", f"SQLite: one worker {NOTHING_COUNTED}"),
     Comparison("SQLite: one worker", "SQLite by hand", 0.6),
     Comparison("SQLite: one worker", "huey", 7),
     Comparison("SQLite: one worker", "dbos on SQLite"),
 )
 
 POSTGRES = (
+    Comparison("PostgreSQL: one worker", f"PostgreSQL: one worker {NOTHING_COUNTED}"),
     Comparison("PostgreSQL: one worker", "psycopg by hand, two loops", 0.65),
     Comparison("PostgreSQL: one worker", "pgqueuer", 1.5),
     *(Comparison("PostgreSQL: one worker", each.name) for each in BESIDE_POSTGRES if each.name != "pgqueuer"),
@@ -70,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument("--peers", action="store_true", help="also nine other engines, installed on first use")
     parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
+    parser.add_argument("--figures", action="store_true", help="also one worker that counts nothing for hf.stats()")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the stores")
 
 
@@ -78,13 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = QUICK if arguments.quick else Sizes()
     with both(is_quick=arguments.quick) as places:
         if arguments.only != "postgres":
-            print(measure_sqlite(places, sizes, arguments.peers), end="\n\n", flush=True)
+            print(measure_sqlite(places, sizes, arguments.peers, arguments.figures), end="\n\n", flush=True)
         if arguments.only != "sqlite":
-            print(measure_postgres(places, sizes, arguments.peers), flush=True)
+            print(measure_postgres(places, sizes, arguments.peers, arguments.figures), flush=True)
     return 0
 
 
-def measure_sqlite(places: Places, sizes: Sizes, with_peers: bool) -> str:
+def measure_sqlite(places: Places, sizes: Sizes, with_peers: bool, with_figures: bool = False) -> str:
     """Measure the SQLite store; answer its table."""
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
@@ -106,7 +112,8 @@ def measure_sqlite(places: Places, sizes: Sizes, with_peers: bool) -> str:
         peers = Peers(Rivals(stack, places, INPUT).start(wanted, "SQLite"), sizes, meter)
         entrants = [
             (BY_HAND, Entrant("SQLite by hand", sizes.jobs, drain_by_hand)),
-            (TASK, entrant("SQLite: one worker", sizes.jobs, hf, runner, meter)),
+            (TASK, ours := entrant("SQLite: one worker", sizes.jobs, hf, runner, meter)),
+            *([(TASK, counting_nothing(ours))] if with_figures else []),
             *peers.entrants(),
         ]
         costs = take_turns([each for _, each in entrants], sizes.rounds, meter)
@@ -116,7 +123,7 @@ def measure_sqlite(places: Places, sizes: Sizes, with_peers: bool) -> str:
         return f"{table(SQLITE, costs)}\n{check(done | peers.done(costs), finished, sizes.rounds)}"
 
 
-def measure_postgres(places: Places, sizes: Sizes, with_peers: bool) -> str:
+def measure_postgres(places: Places, sizes: Sizes, with_peers: bool, with_figures: bool = False) -> str:
     """Measure the PostgreSQL store; answer its table."""
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
@@ -136,7 +143,8 @@ def measure_postgres(places: Places, sizes: Sizes, with_peers: bool) -> str:
         peers = Peers(Rivals(stack, places, INPUT).start(wanted, "PostgreSQL"), sizes, meter)
         entrants = [
             (BY_HAND, Entrant("psycopg by hand, two loops", sizes.jobs, awaited(drain_by_hand, runner))),
-            (TASK, entrant("PostgreSQL: one worker", sizes.jobs, hf, runner, meter)),
+            (TASK, ours := entrant("PostgreSQL: one worker", sizes.jobs, hf, runner, meter)),
+            *([(TASK, counting_nothing(ours))] if with_figures else []),
             *peers.entrants(),
         ]
         costs = take_turns([each for _, each in entrants], sizes.rounds, meter)
@@ -144,6 +152,16 @@ def measure_postgres(places: Places, sizes: Sizes, with_peers: bool) -> str:
             done: dict[str, int] = dict(connection.execute(COMPLETED).fetchall())
         finished = [(name, each) for name, each in entrants if each.name in costs]
         return f"{table(POSTGRES, costs)}\n{check(done | peers.done(costs), finished, sizes.rounds)}"
+
+
+def counting_nothing(ours: Entrant) -> Entrant:
+    """Make an entrant that does the same, and counts nothing of its attempts."""
+
+    def run(count: int) -> None:
+        with without_figures():
+            ours.run(count)
+
+    return Entrant(f"{ours.name} {NOTHING_COUNTED}", ours.count, run)
 
 
 class Peers:

@@ -36,6 +36,7 @@ FILES = (
     "tests.mutants.rule_machine_retention",
     "tests.mutants.core",
     "tests.mutants.bulk",
+    "tests.mutants.figures",
 )
 """Where they are written; a new file is named here, and the tests and the table find it."""
 

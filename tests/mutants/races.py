@@ -19,6 +19,7 @@ from holdfast.states import Change, Status, guard
 from holdfast.store import admission, lanes, outbox, phases, retention, rows, task_rows, unique, webhooks
 from holdfast.store.chains import blockers, chain_ends, continuations, deletes
 from holdfast.store.chains.blockers import Moved
+from holdfast.store.insight import tallies
 from holdfast.store.jobs import block_ends, claiming, completing, reaping, settling
 from holdfast.store.log import fan_out, reading
 from holdfast.store.log.reading import LogRow, LogRows
@@ -43,6 +44,7 @@ from tests.store import (
     test_renew,
     test_retention,
     test_settle,
+    test_tallies,
     test_webhooks,
 )
 
@@ -860,3 +862,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
         """Read nothing."""
 
     patch.setattr(Phases, "load", forget)
+
+
+@race(
+    "two fold figures at once †",
+    "exact figures",
+    test_tallies.test_who_folds_beside_another_waits_for_nobody_and_doubles_nothing,
+    LATE,
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    change_sql(patch, tallies, "LOCK", "$skip_locked", "")

@@ -133,6 +133,23 @@ async def test_folding_is_done_a_part_at_a_time_and_doubles_nothing(way: Way) ->
     assert await completed(way, FOR_EVER) == 7
 
 
+async def test_who_folds_beside_another_waits_for_nobody_and_doubles_nothing(way_pg: Way) -> None:
+    at = await interval(way_pg)
+    await way_pg.call(tallies.write, "worker-1", [tally(at, 5)])
+    await age(way_pg, 70)
+
+    first = await way_pg.hf.store.begin(30)
+    try:
+        await first.run(tallies.fold)
+        assert not await way_pg.call(tallies.fold)
+        assert await total(way_pg) == 5
+    finally:
+        await first.commit()
+
+    assert await total(way_pg) == 5
+    assert await completed(way_pg, FOR_EVER) == 5
+
+
 async def test_folding_takes_the_same_statements_for_one_and_for_a_hundred_rows(way: Way) -> None:
     used = []
     for number in (1, 100):

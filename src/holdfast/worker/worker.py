@@ -401,7 +401,7 @@ class Worker:
             attempt.kill()
             say(logger, "handler_left_behind", job=attempt.job.id, task=attempt.job.task)
             if self._executor is not None:
-                self._executor.end_of(attempt, outcome)
+                self._executor.abandon(attempt, outcome)
             self._core.active.remove(attempt)
         self._core.woken.set()
         try:

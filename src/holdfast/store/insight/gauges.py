@@ -13,7 +13,7 @@ they count for the bound.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.database.tx import Tx, one_write, repeatable
@@ -22,6 +22,7 @@ from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import workers
 from holdfast.store.insight.tallies import SAMPLE
 from holdfast.store.rows import PRIORITY_MS, instant
+from holdfast.store.workers import LivingWorker
 from holdfast.unreadable import object_of
 
 MOST_COUNTED = 100_000
@@ -178,32 +179,29 @@ PAUSED = f"""
 
 
 class Staff(NamedTuple):
-    """What needs no counting: who serves which queues with how many slots, and which queues are paused."""
+    """What needs no counting: the workers that live, and the queues that are paused."""
 
     now_ms: int
-    workers: Sequence[tuple[Sequence[str], int]]
-    """The queues and the slots of each that lives."""
+    workers: Sequence[LivingWorker]
     paused: frozenset[str]
 
 
 async def staff(tx: Tx) -> Staff:
     """Read who is there to work, and what they are kept from."""
     ((now_ms,),) = await tx.fetch_all(NOW)
-    facts = [object_of(text) for (text,) in await tx.fetch_all(workers.SERVED, alive_ms=workers.ALIVE_MS)]
-    paused = frozenset(name for (name,) in await tx.fetch_all(PAUSED))
-    return Staff(now_ms, [_served(each) for each in facts if "queues" in each], paused)
+    living = await workers.living(tx)
+    return Staff(now_ms, living, frozenset(name for (name,) in await tx.fetch_all(PAUSED)))
 
 
-def _served(facts: Mapping[str, Any]) -> tuple[Sequence[str], int]:
-    """Read what a worker says of itself: its queues, its slots."""
-    queues, slots = facts["queues"], facts.get("concurrency")
-    return queues if isinstance(queues, list) else [], slots if isinstance(slots, int) else 0
+def _slots(living: Iterable[LivingWorker]) -> int:
+    """Say how many jobs they run at once, without webhooks."""
+    return sum((each.slots.handlers or 0) + (each.slots.children or 0) for each in living)
 
 
 def overview_of(taken: Sample, there: Staff) -> Overview:
     """Say how everything stands."""
     at, now = instant(taken.at_ms), instant(there.now_ms)
-    served = {name for queues, _ in there.workers for name in queues}
+    served = {name for each in there.workers for name in each.queues}
     names = sorted({*taken.queues, *there.paused, *served} - {INTERNAL_QUEUE})
 
     def figure(value: float, is_exact: bool) -> Figure:
@@ -218,7 +216,7 @@ def overview_of(taken: Sample, there: Staff) -> Overview:
             oldest_ready=None if oldest_ms is None else figure(max(oldest_ms, 0) / 1000, is_exact=True),
             scheduled=figure(*seen["scheduled"]),
             running=figure(*seen["running"]),
-            slots=Figure(sum(slots for queues, slots in there.workers if name in queues), now),
+            slots=Figure(_slots(each for each in there.workers if each.serves(name)), now),
             is_paused=name in there.paused,
         )
 
@@ -227,7 +225,7 @@ def overview_of(taken: Sample, there: Staff) -> Overview:
         queues=tuple(map(queue_figures, names)),
         **{name: figure(*seen) for name, seen in taken.in_all.items()},
         workers=Figure(len(there.workers), now),
-        slots=Figure(sum(slots for _, slots in there.workers), now),
+        slots=Figure(_slots(there.workers), now),
     )
 
 

@@ -13,7 +13,7 @@ what is not folded yet (`OPEN`) would else be looked for among all that is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.database.tx import Row, Tx, one_write, repeatable
@@ -85,7 +85,7 @@ async def write(tx: Tx, source: str, tallies: Sequence[OpenTally]) -> set[int]:
     return {at for (at,) in rows}
 
 
-KEPT_MS: Mapping[int, int] = {
+KEPT_MS = {
     OPEN: FOLDED_MS,
     SAMPLE: 1000 * KEPT_SECONDS[OPEN_SECONDS],
     **{width: 1000 * seconds for width, seconds in KEPT_SECONDS.items()},

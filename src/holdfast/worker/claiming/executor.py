@@ -28,7 +28,7 @@ from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.logging import reason_of, say
-from holdfast.models import BUILT_IN
+from holdfast.models import BUILT_IN, INTERNAL_QUEUE
 from holdfast.outcomes import Kind, Outcome
 from holdfast.store.jobs import settling
 from holdfast.store.jobs.claiming import Claimed, Token
@@ -226,23 +226,26 @@ class Executor:
         """Make first steps; be the task of the first handler that waits."""
         if self._is_starting:  # by an eager task factory: runners would be nested in each other
             await self._core.runtime.sleep(0)
-        me = asyncio.current_task()
-        as_made, until = _marks_of(me), self._time() + SLICE_SECONDS
+        me, started, now = asyncio.current_task(), self._core.tally.started, self._time()
+        as_made, until = _marks_of(me), now + SLICE_SECONDS
         while (attempt := self._next()) is not None:
-            self._note_started(attempt)
+            attempt.began = now  # the end of the one before it: to read the clock again would cost every job
+            started(attempt.job)
             outcome = attempt.begin()
             if outcome is None:
                 self._count_in(attempt)
                 self._leave_queues()
                 await self._run(attempt)
                 return
-            self._note_end(attempt, outcome)
+            now = self._time()
+            self._note_end(attempt, outcome, now)
             if _marks_of(me) != as_made or not _are_same(contextvars.copy_context(), self._variables):
                 break
-            if self._time() > until:
+            if now > until:
                 self._core.woken.set()
                 await self._core.runtime.sleep(0)
-                as_made, until = _marks_of(me), self._time() + SLICE_SECONDS
+                as_made, now = _marks_of(me), self._time()
+                until = now + SLICE_SECONDS
         self._leave_queues()
         self._after_end()
 
@@ -306,7 +309,7 @@ class Executor:
             self._note_started(attempt)
         outcome = await attempt.run()
         if self._core.active.remove(attempt):  # else it was abandoned
-            self._note_end(attempt, outcome)
+            self._note_end(attempt, outcome, self._time())
             self._run_on()
             self._after_end()
         if attempt.warning is None:
@@ -323,7 +326,7 @@ class Executor:
         self.on_end()
         self._core.woken.set()
 
-    def _note_end(self, attempt: Run, outcome: Outcome | None) -> None:
+    def _note_end(self, attempt: Run, outcome: Outcome | None, now: float) -> None:
         slot = slot_of(attempt)
         self.ended[slot] += 1
         if (tell := self.on_end_of.get(slot)) is not None:
@@ -331,11 +334,15 @@ class Executor:
         if outcome is not None and (outcome.error is not None or outcome.kind is Kind.PAUSE):
             log_failure(attempt.job, outcome, attempt.error)
         attempt.error = None  # its traceback holds the attempt, and all that its handler had
-        self.end_of(attempt, outcome)
+        self._end_of(attempt, outcome, now)
 
-    def end_of(self, attempt: Run, outcome: Outcome | None) -> None:
+    def abandon(self, attempt: Run, outcome: Outcome | None) -> None:
+        """Take in what an attempt is to come to for which nobody waits any longer."""
+        self._end_of(attempt, outcome, self._time())
+
+    def _end_of(self, attempt: Run, outcome: Outcome | None, now: float) -> None:
         """Take in what *attempt* came to; None leaves nothing to write."""
-        job, ran_ms = attempt.job, None if attempt.began is None else 1000 * (self._time() - attempt.began)
+        job, ran_ms = attempt.job, None if attempt.began is None else 1000 * (now - attempt.began)
         if outcome is None and ran_ms is not None and attempt.is_completed:
             self._core.tally.ended(job.queue, job.task, Kind.COMPLETE, ran_ms)
         self._end(job, outcome, attempt.judge, ran_ms)
