@@ -32,9 +32,10 @@ from bench.places import Places, both
 from bench.report import grid
 from holdfast import Holdfast, Question, Tasks
 from holdfast.database.sqlite.tx import SqliteTx
-from holdfast.database.tx import Operation
+from holdfast.database.tx import Operation, drive
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.store import workers
+from holdfast.store.insight import gauges
 from holdfast.store.workers import Member
 
 P = ParamSpec("P")
@@ -117,6 +118,12 @@ MORE = (
 )
 
 
+# two hours of 10 s, two days of minutes and 400 days of hours, as workers have folded them
+TALLIES = {10: 720, 60: 2_880, 3_600: 9_600}
+TALLY = """INSERT INTO holdfast_tally (width, at, queue, task, source, started, completed, wait, run)
+    SELECT {width}, ({now} / {ms} - n) * {ms}, 'default', 'charge', '', 20, 20, '{{"4":20}}', '{{"9":20}}'"""
+
+
 def write_crowd(store: str, url: str, rows: int) -> None:
     """Write *rows* jobs of all kinds, with what belongs to them."""
     shared = {"now": NOW[store], "hour": HOUR_MS, "id": IDS[store]}
@@ -127,6 +134,9 @@ def write_crowd(store: str, url: str, rows: int) -> None:
     with connected(store, url) as execute:
         for each in (numbered, *MORE[: -1 if store == "SQLite" else None]):
             execute(each)
+        for width, count in TALLIES.items():
+            insert = TALLY.format(width=width, ms=width * 1000, now=f"({NOW[store]})")
+            execute(NUMBERED[store].format(insert=insert, first=0, end=count))
 
 
 def job_of(kind: str, rows: int) -> str:
@@ -188,6 +198,11 @@ def questions(hf: Holdfast, rows: int) -> dict[str, Asking]:
         "list_lanes: halted": lambda: face.list_lanes(state="halted", limit=50),
         "list_lanes: prefix": lambda: face.list_lanes(prefix=lane, limit=50),
         "lane.jobs": lambda: face.lane(lane).jobs(limit=50),
+        "overview, shared sample": face.overview,
+        "overview, new sample": lambda: drive(face._blocking.read(gauges.sample)),
+        "stats: an hour": face.stats,
+        "stats: a task, a day": lambda: face.stats(task="charge", since=recent),
+        "stats: 1,999 minutes": lambda: face.stats(since=until - timedelta(minutes=1_999), until=until, width=60),
     }
     return asked
 

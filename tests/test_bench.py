@@ -282,7 +282,7 @@ def test_figures_asks_every_question_at_both_sizes(
 
     lines = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
     asked = [line[1].strip() for line in lines]
-    assert {each.partition(":")[0] for each in asked} >= {"list_jobs", "inbox", "explain", "explain_queue"}
+    assert {each.partition(":")[0] for each in asked} >= {"list_jobs", "inbox", "explain", "list_lanes", "stats"}
     assert all(1 <= int(cell) <= 10 for line in lines for cell in line[2:4])
 
 
