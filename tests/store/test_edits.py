@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -62,6 +63,16 @@ async def test_an_edit_that_changes_nothing_is_a_plain_retry(way: Way) -> None:
 
     assert await entries(way, job) == []
     assert await said(way, job) == [{}]
+
+
+@pytest.mark.parametrize(("before", "after"), [([1], [True]), ([0], [0.0]), ([{"a": [1, 0]}], [{"a": [1, False]}])])
+async def test_an_edit_of_what_python_calls_equal_and_json_does_not_is_one(way: Way, before: Any, after: Any) -> None:
+    job = await ended(way, task="elsewhere", input=json.dumps({"flags": before}))
+
+    await way.face.retry(job, arguments={"flags": after})
+
+    assert repr((await way.face.get_job(job)).input) == repr({"flags": after})
+    assert await said(way, job) == [{"changed": ["flags"]}]
 
 
 @pytest.mark.parametrize(

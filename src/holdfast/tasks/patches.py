@@ -89,5 +89,9 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
                 yield inner
             else:
                 yield from differences(before[name], after[name], inner)
-    elif type(before) is not type(after) or before != after:
+    elif _text(before) != _text(after):  # `[1] == [True]` and `[0.0] == [-0.0]` in Python, and not in JSON
         yield path
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
