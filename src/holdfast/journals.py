@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.errors import InvalidInput, JournalFull, shown
+from holdfast.errors import InvalidInput, JournalFull, got, shown
 from holdfast.models import RESERVED
 
 if TYPE_CHECKING:
@@ -92,6 +92,13 @@ def check_kind(kind: object) -> str:
             f"kind cannot be {shown(kind)}: Holdfast keeps {RESERVED!r} for itself; choose another", "kind"
         )
     return kind
+
+
+def check_wanted_kind(kind: object) -> str | None:
+    """Take the kind of entry that somebody wants to read, also one of the engine's own; None stands for all."""
+    if kind is None or (isinstance(kind, str) and KIND.fullmatch(kind)):
+        return kind
+    raise InvalidInput(f"kind must be that of an entry, or None for all, {got(kind)}", "kind")
 
 
 def encode_body(body: object) -> str:

@@ -14,9 +14,12 @@ import pytest
 from holdfast import Holdfast, InvalidInput, JournalFull, LeaseLost, Retry, UnknownOutcome, journals
 from holdfast.errors import Unavailable
 from holdfast.logging import KEPT_LOGS
-from holdfast.store.jobs import reaping
+from holdfast.runtime import Runtime
+from holdfast.store import journal
+from holdfast.store.jobs import journaling, reaping
 from holdfast.tasks.task import Policy
 from holdfast.worker.attempts import journal as attempt_journal
+from holdfast.worker.attempts import late_entries
 from holdfast.worker.attempts.attempt import Attempt
 from holdfast.worker.attempts.journal import AttemptJournal
 from holdfast.worker.leases import LeaseKeeper
@@ -472,3 +475,178 @@ async def test_a_job_without_history_has_a_journal_and_no_events(colour: Colour)
 def test_a_level_of_log_lines_is_one_of_the_names(level: object) -> None:
     with pytest.raises(InvalidInput, match="keep_logs"):
         Policy(keep_logs=level)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("logs_all")
+async def test_a_line_is_kept_that_is_said_while_earlier_ones_are_being_written(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_journal, "LOG_SECONDS", 0.01)
+    write, end = AttemptJournal._write_rest, AttemptJournal.end
+    is_written, has_ended = threading.Event(), threading.Event()
+
+    async def write_and_linger(self: AttemptJournal, runner: Any) -> None:
+        await write(self, runner)
+        if not is_written.is_set():
+            is_written.set()
+            await until(has_ended.is_set, "the handler has ended", 30)
+
+    async def note_and_end(self: AttemptJournal) -> None:
+        has_ended.set()
+        await end(self)
+
+    monkeypatch.setattr(AttemptJournal, "_write_rest", write_and_linger)
+    monkeypatch.setattr(AttemptJournal, "end", note_and_end)
+
+    async def speaks(ctx: Any, n: int) -> None:
+        logger.info("first")
+        await colour.wait(is_written)
+        logger.info("last")
+
+    task = colour.task(speaks, type(None), retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    assert [each["message"] for each in await bodies(colour.hf, chain)] == ["first", "last"]
+
+
+@pytest.mark.usefixtures("logs_all")
+async def test_lines_of_a_handler_that_goes_on_while_the_database_is_away_take_bounded_memory(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, value in (
+        (attempt_journal, "LOG_SECONDS", 0.001),
+        (attempt_journal, "MOST_LOGS", 10),
+        (late_entries, "TROUBLE_SECONDS", 0.001),
+    ):
+        monkeypatch.setattr(module, name, value)
+    append = journaling.append
+    sizes: list[int] = []
+    is_away = threading.Event()
+
+    async def append_if_there(tx: Any, token: Any, entries: Any, told_: Any = None) -> Any:
+        sizes.append(len(entries))
+        if is_away.is_set():
+            raise Unavailable("the database is away")
+        return await append(tx, token, entries, told_)
+
+    monkeypatch.setattr(journaling, "append", append_if_there)
+
+    async def speaks(ctx: Any, n: int) -> None:
+        await ctx.journal.append("said", "hello")
+        is_away.set()
+        for part in range(5):
+            seen, tried = len(sizes), threading.Event()
+            for line in range(10):
+                logger.info("line %s", 10 * part + line)
+            if colour.is_async:
+                await until(lambda: len(sizes) > seen, "a write was tried", 30)  # noqa: B023
+            else:
+                while len(sizes) == seen:
+                    tried.wait(0.001)
+        is_away.clear()
+
+    task = colour.task(speaks, type(None), retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    assert max(sizes) <= 10
+    lines = [each["message"] for each in await bodies(colour.hf, chain, kind="log")]
+    assert lines[-10:] == [f"line {number}" for number in range(40, 50)]
+
+
+@pytest.mark.parametrize("colour", ASYNC, indirect=True)
+async def test_a_cancel_is_of_the_append_that_it_came_to_and_of_nobody_who_reads(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_journal, "TROUBLE_SECONDS", 0.001)
+    read = journal.read
+    is_committing, may_commit, has_failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    met: list[str] = []
+
+    async def committing(self: Any, writing: Any, on_cancel: Any) -> Any:
+        async def slowly() -> Any:
+            is_committing.set()
+            await may_commit.wait()
+            return await writing
+
+        return await wait_for_answer(self, slowly(), on_cancel)
+
+    async def fail_once(*args: Any) -> Any:
+        if not has_failed.is_set():
+            has_failed.set()
+            raise Unavailable("the database is away")
+        return await read(*args)
+
+    wait_for_answer = Attempt.committing
+    monkeypatch.setattr(Attempt, "committing", committing)
+    monkeypatch.setattr(journal, "read", fail_once)
+
+    async def speaks(ctx: Any, n: int) -> None:
+        appending = asyncio.create_task(ctx.journal.append("said", "a"))
+        await is_committing.wait()
+        appending.cancel()
+        await asyncio.sleep(0)  # it has come to the append, which waits for its answer
+        try:
+            await ctx.journal.read()
+        except asyncio.CancelledError:
+            met.append("the reader is cancelled")
+        may_commit.set()
+        try:
+            await appending
+        except asyncio.CancelledError:
+            met.append("the append is cancelled")
+
+    task = colour.task(speaks, type(None), retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await chain.result(timeout=30)
+
+    assert met == ["the append is cancelled"]
+    assert await bodies(colour.hf, chain) == ["a"]
+
+
+async def test_a_kind_that_no_entry_can_have_is_refused_by_who_reads(colour: Colour) -> None:
+    kinds: list[Any] = ["", "Said", "a\0", "\ud800", 5, b"said", [], {}]
+    refused: list[Any] = []
+
+    async def speaks(ctx: Any, n: int) -> None:
+        for kind in kinds:
+            try:
+                await ctx.journal.read(kind=kind)
+            except InvalidInput:
+                refused.append(kind)
+
+    task = colour.task(speaks, type(None), retry=ONCE)
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=1))
+        await colour.hf.wait([chain], timeout=30)
+
+    assert refused == kinds
+    for kind in kinds:
+        with pytest.raises(InvalidInput, match="kind must be"):
+            await colour.hf.journal(chain, kind=kind)
+
+
+async def test_who_logs_inside_logging_does_not_wait_for_itself(colour: Colour) -> None:
+    """A finalizer or a signal handler may log at any line, also while an earlier line is being handed over."""
+
+    class Journal:
+        async def write_late(self, runner: Any) -> None:
+            """Write nothing."""
+
+        def __hash__(self) -> int:  # asked for while the list of journals is held
+            if not has_logged.is_set():
+                has_logged.set()
+                late.add(Journal(), 60)
+            return 1
+
+    has_logged = threading.Event()
+    late = late_entries.LateEntries(colour.hf.store, Runtime())
+    adding = threading.Thread(target=late.add, args=(Journal(), 60), daemon=True)
+    adding.start()
+    await asyncio.to_thread(adding.join, 10)
+    assert has_logged.is_set()
+    assert not adding.is_alive()

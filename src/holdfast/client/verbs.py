@@ -42,7 +42,7 @@ from holdfast.errors import (
     got,
 )
 from holdfast.ids import Target, refuse_too_many, target_id
-from holdfast.journals import JournalEntry
+from holdfast.journals import JournalEntry, check_wanted_kind
 from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
 from holdfast.states import Status
 from holdfast.store import lists, polls, reads
@@ -245,7 +245,8 @@ class Verbs:
         """List the entries of one job's journal."""
         from holdfast.store.jobs import journaling  # few programs read them
 
-        return await runner.read(journaling.list_entries, target_id(target), kind, _number(after), paging(limit).limit)
+        wanted, number = check_wanted_kind(kind), _number(after)
+        return await runner.read(journaling.list_entries, target_id(target), wanted, number, paging(limit).limit)
 
     async def start_again(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""

@@ -27,7 +27,16 @@ from typing import Any, Protocol, TypeVar
 from holdfast import current_block
 from holdfast.database.tx import OpenTx, Runner, drive
 from holdfast.errors import Busy, Misuse, StoreError, Unavailable, UnknownOutcome
-from holdfast.journals import LOG, MOST_LOGS, JournalEntry, JournalMark, NewEntry, check_kind, encode_body
+from holdfast.journals import (
+    LOG,
+    MOST_LOGS,
+    JournalEntry,
+    JournalMark,
+    NewEntry,
+    check_kind,
+    check_wanted_kind,
+    encode_body,
+)
 from holdfast.logging import reason_of, say
 from holdfast.store import journal
 from holdfast.store.jobs import journaling
@@ -136,6 +145,8 @@ class AttemptJournal:
         """Whether a block is open, and has the turn; one may be already when the journal is first asked for."""
         self._is_cancelled = False
         """The handler was cancelled while a commit was under way, and has not been told yet."""
+        self._late: Future[bool] | None = None
+        """Is done once `write_late` has left what it writes."""
 
     async def append(self, kind: object, body: object) -> None:
         """Append an entry, which is durable when this returns."""
@@ -161,15 +172,18 @@ class AttemptJournal:
             if state is not ClaimState.HELD:
                 raise self._attempt.lost(ABORTS[state])
         except BaseException:  # also of a cancel: whoever comes next reads what has become of it
-            self._mark, self._unwritten, self._untold = None, [], untold
+            self._mark, self._unwritten, self._untold, self._is_cancelled = None, [], untold, False
             raise
         self._mark, self._unwritten = mark, []
         self._give_way()
 
     def _add_logs(self, mark: JournalMark) -> JournalMark:
-        """Give numbers behind *mark* to the log lines that wait; give the mark behind them."""
-        lines = []
-        while self._logs:
+        """Give numbers behind *mark* to the log lines that wait; give the mark behind them.
+
+        A number cannot be left out: while the database is away no more of them are given, and newer lines wait.
+        """
+        lines: list[NewEntry] = []
+        while self._logs and len(self._unwritten) + len(lines) < MOST_LOGS:
             mark = mark.after_log()
             lines.append(NewEntry(mark, LOG, self._logs.popleft()))
         self._unwritten = [*self._unwritten, *lines]
@@ -187,7 +201,11 @@ class AttemptJournal:
 
     async def _commit(self, told: Told | None) -> ClaimState:
         writing = self._services.runner.run(journaling.append, self._token, self._unwritten, told)
-        return await self._attempt.committing(writing, self._note_cancel)
+        try:
+            return await self._attempt.committing(writing, self._note_cancel)
+        except BaseException:
+            self._give_way()
+            raise
 
     def _note_cancel(self) -> None:
         self._is_cancelled = True
@@ -206,7 +224,6 @@ class AttemptJournal:
             except (Unavailable, Busy, UnknownOutcome) as error:
                 if not self._services.leases.may_complete(self._token):
                     raise self._attempt.lost(AbortReason.ERROR) from error
-            self._give_way()
             self._refuse_stopped()
             await self._services.pause(TROUBLE_SECONDS)
 
@@ -228,10 +245,10 @@ class AttemptJournal:
 
     async def read(self, kind: str | None) -> list[JournalEntry]:
         """Read all entries, or those of one *kind*, also of earlier attempts, in order."""
-        found: list[JournalEntry] = []
+        wanted, found = check_wanted_kind(kind), list[JournalEntry]()
         while True:
             after = found[-1].number if found else 0
-            read = partial(self._services.runner.read, journal.read, self._token.seq, kind, after, PAGE)
+            read = partial(self._services.runner.read, journal.read, self._token.seq, wanted, after, PAGE)
             page = await self._steadily(read)
             found += page
             if len(page) < PAGE:
@@ -291,20 +308,33 @@ class AttemptJournal:
 
     async def write_late(self, runner: Runner) -> None:
         """Write what waits, unless somebody just writes, who takes it along; raise if that fails this time."""
-        if not self._turns.take_now():
-            self._come_back(EVENT_SECONDS)
-            return
+        self._late = late = Future[bool]()
+        late.set_running_or_notify_cancel()  # who waits for it may be cancelled, but not this
+        try:
+            if self._turns.take_now():
+                await self._write_late_in_turn(runner)
+            else:
+                self._come_back(EVENT_SECONDS)
+        finally:
+            late.set_result(True)
+
+    async def _write_late_in_turn(self, runner: Runner) -> None:
         try:
             if not self._attempt.has_ended:
                 await self._write_rest(runner)
+                self._come_back(LOG_SECONDS)
         finally:
             self._turns.give()
 
     async def end(self) -> None:
-        """Write what waits as the handler has ended; no job fails by that, and none waits for it."""
+        """Write what waits as the handler has ended; no job fails by that, and none waits for whoever still appends."""
+        if self._late is not None:
+            await self._services.wait(self._late)
         if self._turns.take_now():
             try:
                 await self._write_rest(self._services.runner)
+                if self._logs:  # more than one write takes, because the database was away
+                    await self._write_rest(self._services.runner)
             except StoreError as error:
                 say(logger, "journal_not_written", trace=error, reason=reason_of(error))
             finally:

@@ -34,7 +34,7 @@ class LateEntries:
         self.monotonic = runtime.monotonic
         self._loop = asyncio.get_running_loop()
         self._due: dict[WritesLate, float] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer or a signal handler that logs may come in at any line
         self._added = asyncio.Event()
 
     def add(self, journal: WritesLate, seconds: float) -> None:
@@ -53,7 +53,7 @@ class LateEntries:
             self._added.clear()
             now = self.monotonic()
             with self._lock:
-                due = [journal for journal, at in self._due.items() if at <= now]
+                due = [journal for journal, at in self._due.copy().items() if at <= now]
                 for journal in due:
                     del self._due[journal]
                 next_at = min(self._due.values(), default=None)
