@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias, cast
 
 from holdfast.errors import InvalidInput
 
@@ -25,9 +25,20 @@ def clean_text(text: str, limit: int) -> str:
 
 def words_of(value: Any, name: str) -> tuple[str, ...]:
     """Read one text or several, given as *name*."""
-    words = (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(word, str) and not UNSTORABLE.search(word) for word in words):
+    words = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    if not all(map(_is_storable, words)):
         raise InvalidInput(
             f"{name} must be a text or a list of texts, without NUL characters and lone surrogates", name
         )
     return words
+
+
+def word_of(value: Any, name: str) -> str:
+    """Read one text, given as *name*."""
+    if not _is_storable(value):
+        raise InvalidInput(f"{name} must be a text, without NUL characters and lone surrogates", name)
+    return cast("str", value)
+
+
+def _is_storable(value: object) -> bool:
+    return isinstance(value, str) and not UNSTORABLE.search(value)

@@ -262,7 +262,21 @@ async def test_a_series_of_too_many_rows_is_refused(way: Way, monkeypatch: pytes
 async def test_an_unknown_width_is_refused(way: Way) -> None:
     from holdfast import InvalidInput
 
-    with pytest.raises(InvalidInput, match="width must be 10, 60 or 3600 seconds"):
-        await way.face.stats(width=30)
+    widths: list[Any] = [30, 10.0, True, "60", []]
+    for width in widths:
+        with pytest.raises(InvalidInput, match="width must be 10, 60 or 3600 seconds"):
+            await way.face.stats(width=width)
     with pytest.raises(InvalidInput, match="since must be a timezone-aware datetime"):
         await way.face.stats(since=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+async def test_names_that_are_no_texts_are_refused_before_the_database_sees_them(way: Way) -> None:
+    from holdfast import InvalidInput
+
+    names: list[Any] = ["a\0", "\ud800", 5, [], {}]
+    for name in names:
+        for asked in (way.face.stats(queue=name), way.face.stats(task=name)):
+            with pytest.raises(InvalidInput, match="must be a text"):
+                await asked
+    with pytest.raises(InvalidInput, match="must be a text"):
+        await way.face.list_jobs(queue=5)

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidInput, StoreError, got
 from holdfast.ids import Target, target_id
 from holdfast.models import Job, LaneInfo, Page
 from holdfast.tasks.decoder import Decoder
-from holdfast.texts import words_of
+from holdfast.texts import word_of, words_of
 from holdfast.times import milliseconds_of
 
 if TYPE_CHECKING:
@@ -159,10 +159,12 @@ async def stats(
     from holdfast.figures import KEPT_SECONDS
     from holdfast.store.insight import tallies
 
-    if width is not None and width not in KEPT_SECONDS:
+    if width is not None and not (type(width) is int and width in KEPT_SECONDS):
         raise InvalidInput(
             f"width must be 10, 60 or 3600 seconds, {got(width)}; leave it out to have it chosen", "width"
         )
+    queue = None if queue is None else word_of(queue, "queue")
+    task = None if task is None else word_of(task, "task")
     since_ms = None if since is None else milliseconds_of(since, "since")
     until_ms = None if until is None else milliseconds_of(until, "until")
     return await runner.read(tallies.series, tallies.Wanted(queue, task, since_ms, until_ms, width))
