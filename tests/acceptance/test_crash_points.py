@@ -130,6 +130,8 @@ BESIDE = {
     "unique.sweep": "frees keys that nothing holds any more",
     "pruning.delete_events": "forgets events of jobs that are gone",
     "settling.append_warning": "one event, of a job that has ended",
+    "journaling.append_after_end": "the last log lines of an attempt that has ended; without it they are lost",
+    "journal.delete_old": "one statement that writes: it forgets journals that are older than they are kept",
     "workers.beat": "the sign of life of who follows the log; a worker's own is `wakeups._beat`",
     "workers.forget_astray": "forgets who has not been seen for days",
     "block_ends.is_completed_by": "looks whether a COMMIT in doubt has happened",

@@ -294,6 +294,7 @@ async def do_everything(way: Way, connection: Any) -> list[Any]:
     first, second, third = await face.start_many([greet(name=name).options(delay=60) for name in "abc"], **at)
     blocked = await face.start(greet(name="blocked"), blockers=[first, second], on_blocker_failure="wait", **at)
     assert [each.id for each in await face.get_blockers(blocked, **at)] == [first.id, second.id]
+    assert (await face.explain(blocked, **at)).reasons[0].code == "blocked"
     await face.pause_many([first.id, second.id], by="ada", why="lunch", **at)
     await face.resume(first, **at)
     await face.reschedule(first, after=120, **at)

@@ -300,6 +300,7 @@ async def test_a_queue_that_the_task_names_is_not_taken_for_a_typo(way: Way) -> 
 
 
 async def test_a_job_whose_task_no_worker_of_the_queue_has_names_near_ones(way: Way, helper: Helper) -> None:
+    """F-48."""
     await serve(way, tasks=["greets", "bill"])
     job = (await way.face.start(greet(name="Ada"))).id
 

@@ -81,7 +81,9 @@ def _looked_at(node: dict[str, Any]) -> int:
 def emptied(postgres_url: str) -> Iterator[ExplainingTx]:
     """Our tables, analysed when they had just been emptied."""
     dialect = PostgresDialect(f"lists_{uuid4().hex[:8]}")
-    with psycopg.connect(postgres_url) as connection, connection.transaction(force_rollback=True):
+    # with statements of its own prepared, psycopg throws all away at a rollback, and the one that is explained with them
+    own = psycopg.connect(postgres_url, prepare_threshold=None)
+    with own as connection, connection.transaction(force_rollback=True):
         tx = PostgresTx(connection, dialect)
         take_steps(tx)
         connection.execute("SET plan_cache_mode = force_custom_plan")

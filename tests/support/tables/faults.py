@@ -74,7 +74,6 @@ LEFT = {
     "F-28": "takes libfaketime; where it cannot be had the tests on PostgreSQL are skipped, and say so",
     "F-38": "cannot be noticed from inside a process: documented as unsupported, and the version is logged",
     "F-41": "cron on the nights of the change comes with schedules",
-    "F-48": "that no worker knows a task is told by `explain`, which is not built yet",
 }
 """What of a fault is not brought about by a test, and why."""
 

@@ -150,6 +150,7 @@ INVARIANTS = (
         "Insight",
         (
             Invariant("I-86", "What `explain` says is true of one snapshot, and takes ten statements at most."),
+            Invariant("I-87", "`bulk` acts on no job newer than `upto`, and a dry run counts what it would act on."),
         ),
     ),
 )  # fmt: skip
