@@ -50,8 +50,8 @@ async def test_workers_are_listed_with_what_they_say_and_what_they_run(way: Way)
     await beat(way, "w1", **said, slots=slots)
     await beat(way, "w2", queues=["mail"], tasks=[])
     await silence(way, "w2")
-    for _ in range(3):
-        await make_job(way, "running", worker="w1")
+    for where in ("", "", workers.IN_CHILD):
+        await make_job(way, "running", worker=f"w1{where}")
 
     alive, dead = await way.face.list_workers()
 

@@ -19,6 +19,7 @@ from holdfast.store import lists
 from holdfast.store.log import snapshot
 from holdfast.store.reads import Paging
 from holdfast.store.search import Reach
+from holdfast.store.workers import IN_CHILD
 from tests.store.engine import FAIL, run
 from tests.support.factories import add, change_job, continue_chain, counted, greet, make_job, now_ms
 from tests.support.ways import Way
@@ -100,6 +101,14 @@ async def test_jobs_are_found_by_the_worker_that_runs_them(way: Way) -> None:
 
     assert ids(await way.face.list_jobs(worker="worker-7")) == [mine]
     assert ids(await way.face.list_jobs(worker="worker-7", status="cancelling")) == []
+
+
+async def test_a_suspect_that_runs_in_a_child_is_found_by_its_worker_and_by_what_its_job_says(way: Way) -> None:
+    mine = await make_job(way, "running", worker="worker-7" + IN_CHILD)
+    shown = await way.face.get_job(mine)
+
+    assert ids(await way.face.list_jobs(worker="worker-7")) == [mine]
+    assert ids(await way.face.list_jobs(worker=shown.worker)) == [mine]
 
 
 async def test_jobs_are_found_by_the_type_of_their_last_error(way: Way) -> None:

@@ -14,8 +14,8 @@ import pytest
 from holdfast import Holdfast, Tasks
 from holdfast.store import workers
 from holdfast.store.jobs import claiming, reaping
-from holdfast.store.jobs.claiming import IN_CHILD, ClaimState, Token
-from holdfast.store.workers import Machine, Member
+from holdfast.store.jobs.claiming import ClaimState, Token
+from holdfast.store.workers import IN_CHILD, Machine, Member
 from tests.store.engine import (
     DONE,
     admit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from holdfast.models import INTERNAL_QUEUE
-from holdfast.store.jobs.claiming import IN_CHILD
+from holdfast.store.workers import IN_CHILD
 from tests.law.chains import ChainRules, Link
 from tests.law.changes import Change, is_death_of_child, is_end, is_reap
 from tests.law.events import EventRules, Told

@@ -25,6 +25,7 @@ from uuid import UUID
 from holdfast.database.tx import Tx
 from holdfast.models import INTERNAL_QUEUE, ChainQuery, Job, JobQuery, Order, Page, Scalar, StoredChain
 from holdfast.states import OPEN, TERMINAL, State
+from holdfast.store import workers
 from holdfast.store.reads import CHAIN, Paging, to_chain
 from holdfast.store.rows import COLUMNS, FACTS, SEQ_AT, to_job
 from holdfast.store.search import REACH, AlongIndex, AlongNumbers, Among, Conditions, Query, Reach, RowPath, search
@@ -165,7 +166,7 @@ def _job_conditions(wanted: JobQuery, chains: Sequence[str]) -> Conditions:
         ("tasks", "holdfast_job.task", wanted.tasks),
         ("queues", "holdfast_job.queue", wanted.queues),
         ("lanes", "holdfast_job.lane", wanted.lanes),
-        ("workers", "holdfast_job.worker", wanted.workers),
+        ("workers", "holdfast_job.worker", [name for each in wanted.workers for name in workers.names_on_rows(each)]),
         ("chain_tasks", CHAIN_TASK, wanted.chain_tasks),
     ):
         if words:

@@ -118,6 +118,15 @@ async def forget_astray(tx: Tx, member_ids: Sequence[str], milliseconds: int) ->
     await tx.execute(FORGET_ASTRAY, ids=list(member_ids), milliseconds=milliseconds)
 
 
+IN_CHILD = "/child"
+"""Ends the worker's name on the row of a suspect that runs in a child process: the worker cannot die of such a job."""
+
+
+def names_on_rows(worker: str) -> tuple[str, str]:
+    """Give the names that *worker* has on the rows of its jobs."""
+    return worker, worker + IN_CHILD
+
+
 ALIVE_MS = 150_000
 """How long after its last beat a worker counts as living: two beats, which come about once a minute, and a little."""
 

@@ -52,9 +52,8 @@ from holdfast.outcomes import MOST_CRASHES, why_it_halts
 from holdfast.questions import Question
 from holdfast.states import TERMINAL, Gate, Status
 from holdfast.store import lanes, polls, reads, task_rows, workers
-from holdfast.store.jobs.claiming import IN_CHILD
 from holdfast.store.rows import COLUMNS, FACTS_WITH_RESULTS, STORED_WIDTH, instant, maybe_instant, to_job
-from holdfast.store.workers import LivingWorker
+from holdfast.store.workers import IN_CHILD, LivingWorker
 from holdfast.unreadable import object_of, readable
 
 

@@ -5,6 +5,7 @@ The names of queues come from a loose index scan: a probe for each name, whateve
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from holdfast.database.tx import Row, Tx
@@ -32,9 +33,11 @@ RUNNING = """
 
 async def list_workers(tx: Tx) -> list[WorkerInfo]:
     """List the workers that are known, those seen last first."""
-    running: dict[str, int] = dict(await tx.fetch_all(RUNNING, most=MOST_RUNNING))
+    running: Counter[str] = Counter()
+    for worker, count in await tx.fetch_all(RUNNING, most=MOST_RUNNING):
+        running[worker.removesuffix(workers.IN_CHILD)] += count
     rows = await tx.fetch_all(WORKERS, alive_ms=workers.ALIVE_MS, most=MOST_LISTED)
-    return readable(rows, lambda row: _worker(row, running.get(row[0], 0)))
+    return readable(rows, lambda row: _worker(row, running[row[0]]))
 
 
 def _worker(row: Row, running: int) -> WorkerInfo:

@@ -13,7 +13,6 @@ from holdfast.store.jobs import claiming, journaling, settling
 from holdfast.store.jobs.claiming import (
     CLAIM_STATE,
     EXISTS,
-    IN_CHILD,
     Claimed,
     ClaimState,
     ProgressReport,
@@ -23,6 +22,7 @@ from holdfast.store.jobs.claiming import (
 from holdfast.store.jobs.journaling import Told
 from holdfast.store.jobs.settling import Settlement
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
+from holdfast.store.workers import names_on_rows
 
 CHECK = f"SELECT {CLAIM_STATE}, id FROM holdfast_job WHERE seq = :seq AND {EXISTS}"
 LOCK_OWN = f"{CHECK} $locked"
@@ -151,4 +151,4 @@ async def is_completed_by(tx: Tx, job: Claimed, worker: str) -> bool:
         found = await reads.get_job(tx, UUID(job.id))
     except JobNotFound:
         return False
-    return found.attempt == job.token.attempt and found.completed_by in (worker, worker + IN_CHILD)
+    return found.attempt == job.token.attempt and found.completed_by in names_on_rows(worker)

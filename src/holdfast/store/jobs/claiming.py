@@ -359,9 +359,6 @@ async def claimed_by(tx: Tx, worker: str, nonce: str) -> list[Claimed]:
     return await _with_blockers(tx, await tx.fetch_all(MINE, worker=worker, nonce=nonce), nonce)
 
 
-IN_CHILD = "/child"
-"""Ends the worker's name on the row of a suspect that runs in a child process: the worker cannot die of such a job."""
-
 BEGIN = """
     UPDATE holdfast_job SET started_at = $now, worker = coalesce(CAST(:worker AS text), worker)
     WHERE seq = :seq AND attempt = :attempt AND nonce = :nonce AND coalesce(status, '') = 'running'

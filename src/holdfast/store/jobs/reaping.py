@@ -27,10 +27,10 @@ from holdfast.database.tx import Row, Tx
 from holdfast.models import BUILT_IN
 from holdfast.outcomes import LOST, Facts, Kind, Outcome, lost
 from holdfast.store import task_rows
-from holdfast.store.jobs.claiming import IN_CHILD, Token, token_of
+from holdfast.store.jobs.claiming import Token, token_of
 from holdfast.store.jobs.settling import LOCK_RUNNING, Settlement, decide, lock_other_rows, write_ends
 from holdfast.store.rows import LOCKED, LockedJob, to_locked
-from holdfast.store.workers import Machine, ended_by_restart
+from holdfast.store.workers import IN_CHILD, Machine, ended_by_restart, names_on_rows
 from holdfast.times import EPOCH
 from holdfast.unreadable import object_of
 
@@ -155,7 +155,7 @@ async def reap_dead(
     tx: Tx, workers: Sequence[str], most: int = MOST_REAPED, machine: Machine | None = None
 ) -> list[TakenBack]:
     """Take back jobs of *workers* that are proved dead, lease or not; answer which."""
-    names = [name for each in workers for name in (each, each + IN_CHILD)]
+    names = [name for each in workers for name in names_on_rows(each)]
     rows = await tx.fetch_all(OF_DEAD, workers=names, most=most)
     return await _take_back(tx, rows, machine, lambda _: "the worker was gone; its process has ended")
 

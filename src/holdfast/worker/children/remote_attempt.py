@@ -19,7 +19,8 @@ from holdfast.database.tx import Store
 from holdfast.logging import say
 from holdfast.outcomes import Described, Kind, Outcome
 from holdfast.store.jobs import claiming
-from holdfast.store.jobs.claiming import IN_CHILD, ProgressReport
+from holdfast.store.jobs.claiming import ProgressReport
+from holdfast.store.workers import IN_CHILD
 from holdfast.worker.attempts.aborts import FROM_LEASES, NO_LONGER_OURS, AbortReason
 from holdfast.worker.attempts.active import STUBBORN_SECONDS, Run
 from holdfast.worker.attempts.judging import Judge
