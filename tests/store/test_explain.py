@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import Holdfast, Question, Task
 from holdfast.database.tx import Tx
-from holdfast.explanations import CODES, Explanation, OpenBlocker
+from holdfast.explanations import CODES, MOST_LISTED, Explanation, OpenBlocker
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Status
@@ -124,6 +124,19 @@ async def test_a_blocked_job_names_the_chains_that_it_waits_for(way: Way) -> Non
     assert f"waits for chains {first} (pending), {second} (pending)" in before.reasons[0].text
     assert before.reasons[0].remedy is None  # what the others wait for, they say themselves
     assert await row_of(way, job, "status") == ("completed",)
+
+
+async def test_of_many_blockers_those_that_have_ended_do_not_hide_the_others(way: Way) -> None:
+    await serve(way)
+    ended = [await make_job(way, "completed") for _ in range(MOST_LISTED + 1)]
+    still_open = [(await way.face.start(greet(name="Ada"))).id for _ in range(2)]
+    job = (await way.face.start(greet(name="Bob"), blockers=[*ended, *still_open])).id
+
+    (reason,) = (await why(way, job)).reasons
+
+    assert reason.code == "blocked"
+    assert [each.chain_id for each in reason.facts["blockers"]] == still_open
+    assert reason.facts["count"] == 2
 
 
 async def test_a_job_that_waits_for_a_failed_chain_is_helped_by_its_retry(way: Way, helper: Helper) -> None:

@@ -185,22 +185,22 @@ async def _last_event(tx: Tx, job: Job, name: str) -> Said:
     return Said()
 
 
+# with how the chain has ended: of those that were given first many may have, and the job was not told yet
 OPEN_LINKS = """
-    SELECT chain_id FROM holdfast_blocker
+    SELECT chain_id, (SELECT first.closed_as FROM holdfast_job AS first WHERE first.id = holdfast_blocker.chain_id)
+    FROM holdfast_blocker
     WHERE job = :job AND coalesce(state, 'armed') = 'armed' ORDER BY position LIMIT :most"""
 
 
 async def _blocked(tx: Tx, job: Job) -> Blocked:
     links = await tx.fetch_all(OPEN_LINKS, job=job.seq, most=MOST_COUNTED)
-    ids = [UUID(chain_id) for (chain_id,) in links]
-    listed = list(dict.fromkeys(ids))[:MOST_LISTED]
+    # what has ended is nobody that it waits for, unless it is to be tried again
+    ends = {Status.COMPLETED} if job.on_blocker_failure == "wait" else {*TERMINAL}
+    waiting = list(dict.fromkeys(UUID(chain_id) for chain_id, closed_as in links if closed_as not in ends))
+    listed = waiting[:MOST_LISTED]
     rows = await tx.fetch_all(reads.CHAINS_BY_ID, ids=[str(each) for each in listed]) if listed else []
     chains = {each.id: each for each in readable(rows, reads.to_chain)}
-    # what has ended, and the job was not told yet, is nobody that it waits for, unless it is to be tried again
-    ends = {Status.COMPLETED} if job.on_blocker_failure == "wait" else {*TERMINAL}
-    ended = {each.id for each in chains.values() if not each.is_open and each.status in ends}
-    waiting = [each for each in listed if each not in ended]
-    return Blocked(tuple(_open_blocker(each, chains.get(each)) for each in waiting), len(set(ids) - ended))
+    return Blocked(tuple(_open_blocker(each, chains.get(each)) for each in listed), len(waiting))
 
 
 def _open_blocker(chain_id: UUID, chain: StoredChain[Any] | None) -> OpenBlocker:
