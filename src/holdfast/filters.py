@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, get_args
 from uuid import UUID
 
@@ -45,8 +45,8 @@ TIMES = {"since": "created_from", "until": "created_to"}
 NAMES = (*TARGETS, *LISTED, "order", "internal", *TIMES, "input.<path>")
 INPUT = "input."
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-AGO = re.compile(r"(\d{1,9})([smhdw])")
-NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+AGO = re.compile(r"([0-9]{1,9})([smhdw])")
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 WORDS: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": None}
 PLAIN = re.compile(r'[^\s",:\\]+')
 """What needs no quotes."""
@@ -57,6 +57,7 @@ def parse(text: str, now: datetime) -> dict[str, Any]:
 
     Raises `InvalidFilter`, whose *column* says where.
 
+    >>> from datetime import UTC
     >>> parse('task:charge status:failed,paused input.user_id:42', datetime.now(UTC))
     {'task': ('charge',), 'status': ('failed', 'paused'), 'input': {'user_id': 42}}
     """
@@ -105,16 +106,16 @@ def input_path(path: object) -> tuple[str, ...]:
 
 
 def input_value(path: str, value: object) -> Scalar:
-    """Check what a value of the input is compared with; or raise `InvalidInput`."""
+    """Give what a value of the input is compared with, without what an enum adds to it; or raise `InvalidInput`."""
     match value:
         case None | bool():
             return value
         case str() if not UNSTORABLE.search(value):
-            return value
+            return str.__str__(value)
         case int() if value.bit_length() <= LONGEST_INTEGER:
-            return value
+            return int(value)
         case float() if math.isfinite(value):
-            return value
+            return float(value)
     raise InvalidInput(f"input.{path} must be a text, a number, True, False or None, {got(value)}", "input")
 
 
@@ -329,7 +330,7 @@ def _single(value: object) -> str:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise InvalidInput(f"a time must be timezone-aware, {got(value)}; add a tzinfo", "created_from")
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return value.isoformat().replace("+00:00", "Z")  # in UTC it may be before the year 1, or behind 9999
     if isinstance(value, bool):
         return str(value).lower()
     return _quote(value) if isinstance(value, str) else str(target_id(value))  # type: ignore[arg-type]

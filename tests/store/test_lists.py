@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from enum import IntEnum, StrEnum
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -92,6 +93,32 @@ async def test_jobs_are_found_by_their_tags(way: Way) -> None:
     assert ids(await way.face.list_jobs(tag=["blue", "é"])) == [made[5], made[1]]
     assert ids(await way.face.list_jobs(tag=", ")) == [made[4]]
     assert ids(await way.face.list_jobs(tag='red"')) == []
+
+
+class Grade(IntEnum):
+    """A number that is written otherwise in Python."""
+
+    GOOD = 1
+
+
+class Colour(StrEnum):
+    """A text with a name."""
+
+    RED = "red"
+
+
+class Metres(float):
+    """A number that other people's classes write otherwise, as NumPy's do."""
+
+    def __repr__(self) -> str:
+        return f"Metres({float(self)})"
+
+
+@pytest.mark.parametrize("value", [Grade.GOOD, Colour.RED, Metres(1.5)])
+async def test_members_of_enums_and_others_numbers_are_found_by_what_they_are_worth(way: Way, value: Any) -> None:
+    job = await make_with(way, {"value": json.loads(json.dumps(value, default=float))})
+
+    assert ids(await way.face.list_jobs(task="unknown", input={"value": value})) == [job]
 
 
 async def test_jobs_are_found_by_the_worker_that_runs_them(way: Way) -> None:
