@@ -125,6 +125,15 @@ async def test_without_a_filter_nothing_happens(way: Way) -> None:
     assert (await way.face.bulk("cancel", everything=True)).done == 1
 
 
+@pytest.mark.parametrize("options", [{"id": []}, {"tag": ()}, {"input": {}}, {"chain": [], "everything": True}])
+async def test_a_filter_that_is_empty_does_not_widen_what_is_acted_on(way: Way, options: dict[str, Any]) -> None:
+    await make_job(way, "failed")
+
+    with pytest.raises(InvalidInput, match="is empty, which fits no job"):
+        await way.face.bulk("delete", status="failed", **options)
+    assert await statuses(way) == {"failed": 1}
+
+
 async def test_internal_jobs_are_touched_only_if_asked_for(way: Way) -> None:
     delivery = await make_job(way, "pending", task=DELIVER, queue=INTERNAL_QUEUE)
 

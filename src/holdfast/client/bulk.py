@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
@@ -134,6 +134,9 @@ class _Asked:
         self.wanted, _ = job_list(**narrowed)
         if self.wanted._replace(internal=False) == JobQuery() and not everything:
             raise FilterRequired(name)
+        for each, words in narrowed.items():
+            if isinstance(words, Sized) and not len(words):  # a selection of nothing must not act on all
+                raise InvalidInput(f"{each} is empty, which fits no job; leave it out if it is to narrow nothing", each)
         if upto is not None and (type(upto) is not int or upto < 0):
             raise InvalidInput(f"upto must be the upto of a result, {got(upto)}; write upto=plan.upto", "upto")
         if cursor is not None:
