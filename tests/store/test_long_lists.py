@@ -81,7 +81,7 @@ def _looked_at(node: dict[str, Any]) -> int:
 def emptied(postgres_url: str) -> Iterator[ExplainingTx]:
     """Our tables, analysed when they had just been emptied."""
     dialect = PostgresDialect(f"lists_{uuid4().hex[:8]}")
-    # with statements of its own prepared, psycopg throws all away at a rollback, and the one that is explained with them
+    # else psycopg prepares statements, throws all that are prepared away at a rollback, and the explained one with them
     own = psycopg.connect(postgres_url, prepare_threshold=None)
     with own as connection, connection.transaction(force_rollback=True):
         tx = PostgresTx(connection, dialect)

@@ -102,9 +102,7 @@ async def due(tx: Tx) -> list[int]:
     return [width for (width,) in await tx.fetch_all(DUE, given=list(KEPT_MS.items()))]
 
 
-LOCK_KEY = "figures"
-MAKE_LOCK = f"""INSERT INTO holdfast_meta (key, value) VALUES ('{LOCK_KEY}', '') ON CONFLICT DO NOTHING"""
-LOCK = f"""SELECT key FROM holdfast_meta WHERE key = '{LOCK_KEY}' $skip_locked"""
+LOCK = """SELECT key FROM holdfast_meta WHERE key = 'figures' $skip_locked"""
 OLDEST = """
     SELECT at, queue, task, source FROM holdfast_tally
     WHERE width = :width AND at < $now - :kept_ms
@@ -153,7 +151,6 @@ async def fold(tx: Tx, most: int = MOST_FOLDED) -> bool:
 
 async def _oldest(tx: Tx, width: int, most: int) -> list[Row]:
     """Find the oldest rows of *width* that have been kept long enough; none, if somebody else is about to."""
-    await tx.execute(MAKE_LOCK)
     if not await tx.fetch_all(LOCK):
         return []
     return await tx.fetch_all(OLDEST, width=width, kept_ms=KEPT_MS[width], most=most)

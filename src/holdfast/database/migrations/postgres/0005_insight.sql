@@ -45,3 +45,6 @@ CREATE TABLE holdfast_tally (
     gauge text,
     PRIMARY KEY (width, at, queue, task, source)
 );
+
+-- whoever folds figures locks this row; there from the beginning, for whoever inserts it has the others wait
+INSERT INTO holdfast_meta (key, value) VALUES ('figures', '');
