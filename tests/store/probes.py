@@ -274,7 +274,8 @@ def claim_probes() -> Iterator[Probe]:
     yield on_ours("admission.ARRIVALS", admission.ARRIVALS, queue, ARRIVAL, is_ordered=True)
     kind = {"queue": "default", "task": "task-1"}
     yield on_ours("polls.LEFT_WAITING", polls.LEFT_WAITING, kind, READY, is_ordered=True)
-    yield on_ours("polls.NEXT_KIND", polls.NEXT_KIND, kind, READY, is_ordered=True)
+    crowded = {"queue": "default", "task": "unknown"}
+    yield on_ours("polls.NEXT_KIND", polls.NEXT_KIND, crowded, READY, JOB_PKEY, is_ordered=True)
     yield on_ours("admission.READY", admission.READY, {"seqs": ARRIVED}, JOB_PKEY)
     yield on_ours("admission.NAMED", admission.NAMED, {"ids": IDS}, JOB_ID, JOB_PKEY)
     yield on_ours("admission.WAIT", admission.WAIT, {"seqs": ARRIVED}, JOB_PKEY)

@@ -66,10 +66,16 @@ async def is_left_waiting(tx: Tx, queue: str, task: str, milliseconds: int) -> b
     return any(waited > milliseconds for (waited,) in await tx.fetch_all(LEFT_WAITING, queue=queue, task=task))
 
 
-# a loose scan: the next kind behind the last one, so that it costs a probe for each kind and not for each row
+# a loose scan: the next kind behind the last one, so that it costs a probe for each kind and not for each row. Two
+# subselects: for `(queue, task) > (…)` SQLite reads all that is equal first, 61 ms among 200,000 jobs of one kind
 NEXT_KIND = """
-    SELECT queue, task FROM holdfast_job WHERE gate = 'ready' AND (queue, task) > (:queue, :task)
-    ORDER BY queue, task LIMIT 1"""
+    SELECT queue, task FROM holdfast_job WHERE seq $is(coalesce(
+        (SELECT next.seq FROM holdfast_job AS next
+            WHERE next.gate = 'ready' AND next.queue = :queue AND next.task > :task
+            ORDER BY next.task, next.sort_key, next.seq LIMIT 1),
+        (SELECT next.seq FROM holdfast_job AS next
+            WHERE next.gate = 'ready' AND next.queue > :queue
+            ORDER BY next.queue, next.task, next.sort_key, next.seq LIMIT 1)))"""
 MOST_KINDS = 100
 
 
