@@ -71,6 +71,7 @@ class Codec(Generic[T]):
         self.adapter = _adapter(kind)
         self._validator = self.adapter.validator
         self._serializer = self.adapter.serializer
+        self._is_annotated = bool(owner)
         self._root = root
         self._refusal = refusal
         self._owner = owner
@@ -122,7 +123,9 @@ class Codec(Generic[T]):
             return
         found = _difference(value, back, self._root)
         if found is not None:
-            raise self._refuse(_leaf_complaint(found.given) or found.message, found.path)
+            raise self._refuse(
+                _leaf_complaint(found.given) or found.message(is_annotated=self._is_annotated), found.path
+            )
 
     def _refuse(self, message: str, path: str = "") -> InvalidInput | InvalidOutput:
         where = path or self._root
@@ -134,7 +137,7 @@ class Codec(Generic[T]):
             return ""
         if self._refusal is InvalidInput:
             return f" (task {self._owner})"
-        return f" (task {self._owner} returned it: compare its annotation)"
+        return f" (output of task {self._owner}: compare its return type)"
 
     def _invalid(self, error: ValidationError, advice: str = "") -> InvalidInput | InvalidOutput:
         # without its input, which may be large or secret
@@ -226,12 +229,12 @@ class _Difference:
     given: object
     back: object
 
-    @property
-    def message(self) -> str:
+    def message(self, *, is_annotated: bool) -> str:
         given, back = type(self.given).__name__, type(self.back).__name__
+        advice = f"annotate it as {given}, or " if is_annotated else ""
         if given == back:
             return f"a {given} does not come back equal from JSON; use a type that does, or plain data"
-        return f"a {given} would come back as a {back}; annotate it as {given}, or pass a {back}"
+        return f"a {given} would come back as a {back}; {advice}pass a {back}"
 
 
 def _is_equal(given: object, back: object) -> bool:

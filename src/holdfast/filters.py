@@ -26,6 +26,7 @@ from holdfast.keywords import refuse_unknown
 from holdfast.models import Order, Scalar
 from holdfast.states import State
 from holdfast.texts import UNSTORABLE, words_of
+from holdfast.times import milliseconds_of
 
 LONGEST = 1_000
 """How many characters a text may have."""
@@ -61,6 +62,9 @@ def parse(text: str, now: datetime) -> dict[str, Any]:
     >>> parse('task:charge status:failed,paused input.user_id:42', datetime.now(UTC))
     {'task': ('charge',), 'status': ('failed', 'paused'), 'input': {'user_id': 42}}
     """
+    if not isinstance(text, str):
+        raise InvalidInput(f"a filter must be a text, {got(text)}; write 'task:charge status:failed'", "text")
+    milliseconds_of(now, "now")
     if len(text) > LONGEST:
         raise InvalidFilter(f"the filter has {len(text)} characters; the limit is {LONGEST}", LONGEST + 1)
     if found := UNSTORABLE.search(text):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, got
 
 Words: TypeAlias = str | Sequence[str]
 
@@ -25,20 +25,29 @@ def clean_text(text: str, limit: int) -> str:
 
 def words_of(value: Any, name: str) -> tuple[str, ...]:
     """Read one text or several, given as *name*."""
-    words = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    words = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if wrong := [word for word in words if not isinstance(word, str)]:
+        raise InvalidInput(f"{name} must be a text or a list of texts, {got(wrong[0])}{_advice(wrong[0], name)}", name)
     if not all(map(_is_storable, words)):
-        raise InvalidInput(
-            f"{name} must be a text or a list of texts, without NUL characters and lone surrogates", name
-        )
+        raise InvalidInput(f"{name} may have no NUL characters and no lone surrogates", name)
     return words
 
 
 def word_of(value: Any, name: str) -> str:
     """Read one text, given as *name*."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be one text, {got(value)}{_advice(value, name)}", name)
     if not _is_storable(value):
-        raise InvalidInput(f"{name} must be a text, without NUL characters and lone surrogates", name)
-    return cast("str", value)
+        raise InvalidInput(f"{name} may have no NUL characters and no lone surrogates", name)
+    return value
 
 
-def _is_storable(value: object) -> bool:
-    return isinstance(value, str) and not UNSTORABLE.search(value)
+def _is_storable(value: str) -> bool:
+    return not UNSTORABLE.search(value)
+
+
+def _advice(value: object, name: str) -> str:
+    if value is None:
+        return f"; leave {name}= out if any will do"
+    text = value.__name__ if isinstance(value, type) else getattr(value, "name", None)
+    return f"; write {text!r}" if isinstance(text, str) else ""

@@ -222,8 +222,12 @@ def test_what_would_not_come_back_equal_is_refused_with_its_path(kind: Any, valu
 def test_a_refusal_says_what_the_value_would_become() -> None:
     refusal = refusal_of(Any, {"items": [{"price": (1, 2)}]})
 
-    expected = "arguments.items[0].price: a tuple would come back as a list; annotate it as tuple, or pass a list"
-    assert str(refusal) == expected
+    assert str(refusal) == "arguments.items[0].price: a tuple would come back as a list; pass a list"
+
+
+def test_a_refusal_for_a_task_speaks_of_its_annotation() -> None:
+    with pytest.raises(InvalidInput, match="annotate it as tuple, or pass a list"):
+        Codec[Any](Any, "arguments", InvalidInput, "charge").encode((1, 2))
 
 
 def test_a_subclass_that_would_come_back_as_its_parent_is_refused() -> None:
@@ -367,7 +371,7 @@ def test_outputs_are_refused_as_outputs() -> None:
     codec = Codec[Any](Any, "output", InvalidOutput, "billing.charge")
 
     with pytest.raises(
-        InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(task billing\.charge returned it"
+        InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(output of task billing\.charge: compare its"
     ):
         codec.encode({"a": math.nan})
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from holdfast import current_block
 from holdfast.bulks import VERBS, BulkAct, BulkResult, BulkVerb
-from holdfast.client.list_options import JobFilterOptions, job_list
+from holdfast.client.list_options import JobFilterOptions, flag, job_list
 from holdfast.client.starter import take_calls
 from holdfast.client.verbs import asked_by, when_of
 from holdfast.database.tx import Runner
@@ -132,22 +132,19 @@ class _Asked:
             near = near_and_all(str(verb), VERBS, "the verbs are")
             raise InvalidInput(f"hf.{name}() has no verb {shown(verb)}{near}", "verb")
         self.wanted, _ = job_list(**narrowed)
-        if self.wanted._replace(internal=False) == JobQuery() and not everything:
+        if self.wanted._replace(internal=False) == JobQuery() and not flag(everything, "everything"):
             raise FilterRequired(name)
-        for each, words in narrowed.items():
-            if isinstance(words, Sized) and not len(words):  # a selection of nothing must not act on all
-                raise InvalidInput(f"{each} is empty, which fits no job; leave it out if it is to narrow nothing", each)
         if upto is not None and (type(upto) is not int or upto < 0):
             raise InvalidInput(f"upto must be the upto of a result, {got(upto)}; write upto=plan.upto", "upto")
         if cursor is not None:
             read_cursor(cursor, "oldest")
-        if cascade and verb != "delete":
+        if flag(cascade, "cascade") and verb != "delete":
             raise InvalidInput(f"cascade is for 'delete' only, not for {verb!r}; leave it out", "cascade")
         if (at is not None or after is not None) and verb != "reschedule":
             raise InvalidInput(f"at and after are for 'reschedule' only, not for {verb!r}; leave them out", "at")
         run_at_ms, delay_ms = when_of(at, after) if verb == "reschedule" else (0, 0)
         who, reason = asked_by(by, why)
-        self.upto, self.cursor, self.is_dry = upto, cursor, bool(dry_run)
+        self.upto, self.cursor, self.is_dry = upto, cursor, flag(dry_run, "dry_run")
         self.act = BulkAct(
             verb=verb,
             filter=stored_filter(self.wanted),
@@ -155,5 +152,5 @@ class _Asked:
             why=reason,
             run_at_ms=run_at_ms,
             delay_ms=delay_ms,
-            cascade=bool(cascade),
+            cascade=cascade,
         )

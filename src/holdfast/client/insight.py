@@ -56,8 +56,12 @@ async def list_lanes(runner: Runner, state: LaneState | None, prefix: str, optio
 
     if state is not None and state not in LANE_STATES:
         raise InvalidInput(f"state must be {', '.join(map(repr, LANE_STATES))} or None, {got(state)}", "state")
-    (beginning,) = words_of([prefix], "prefix")
-    return await runner.read(lane_lists.list_lanes, state, beginning, page_of(options, "list_lanes()"))
+    if not isinstance(prefix, str):
+        raise InvalidInput(f"prefix must be a text, {got(prefix)}", "prefix")
+    (beginning,) = words_of(prefix, "prefix")
+    return await runner.read(
+        lane_lists.list_lanes, state, beginning, page_of(options, "list_lanes()", "state", "prefix")
+    )
 
 
 async def list_lane_jobs(runner: Runner, decoder: Decoder, key: str, options: PageOptions) -> Page[Job]:
@@ -75,7 +79,7 @@ async def inbox(runner: Runner, decoder: Decoder, kind: InboxKind | None, option
 
     if kind is not None and kind not in KINDS:
         raise InvalidInput(f"kind must be {', '.join(map(repr, KINDS))} or None for all, {got(kind)}", "kind")
-    wanted = page_of(options, "inbox()")
+    wanted = page_of(options, "inbox()", "kind")
     page = await runner.read(entries.inbox, kind, wanted.limit, wanted.cursor)
     return page.map(
         lambda each: replace(each, job=decoder.job(each.job)) if isinstance(each, Ask | Halt | PausedJob) else each

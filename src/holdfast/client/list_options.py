@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from functools import wraps
+from typing import ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 from uuid import UUID
 
 from holdfast.errors import InvalidInput, got, near_and_all, shown
@@ -20,6 +21,8 @@ Targets: TypeAlias = Target | Sequence[Target]
 """Names one job or chain, or several."""
 
 E = TypeVar("E", State, Status)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MOST_ITEMS = 500
 NO_INPUT: Mapping[str, Scalar] = {}
@@ -75,7 +78,21 @@ class ChainListOptions(PageOptions, total=False):
     internal: bool
 
 
+def _refuses_empty(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that reads filters refuse an empty list: no job fits it, and to drop it would find every job."""
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in kwargs.items():
+            if isinstance(value, Collection) and not isinstance(value, str) and not value:
+                raise InvalidInput(f"{name} is empty, which fits no job; leave it out if any will do", name)
+        return function(*args, **kwargs)
+
+    return checked
+
+
 @filters_of("list_jobs()", JobListOptions)
+@_refuses_empty
 def job_list(
     id: Targets = (),  # noqa: A002 - the filter is called so
     chain: Targets = (),
@@ -111,12 +128,13 @@ def job_list(
         parent=None if parent is None else target_id(parent),
         created_from=_aware(created_from, "created_from"),
         created_to=_aware(created_to, "created_to"),
-        internal=internal,
+        internal=flag(internal, "internal"),
     )
     return wanted, paging(order=order, **page)
 
 
 @filters_of("list_chains()", ChainListOptions)
+@_refuses_empty
 def chain_list(
     id: Targets = (),  # noqa: A002 - the filter is called so
     task: Words = (),
@@ -134,27 +152,34 @@ def chain_list(
         ids=_targets(id, "id"),
         tasks=words_of(task, "task"),
         statuses=_members(Status, status),
-        is_open=is_open,
-        roots_only=roots_only,
+        is_open=None if is_open is None else flag(is_open, "is_open"),
+        roots_only=flag(roots_only, "roots_only"),
         created_from=_aware(created_from, "created_from"),
         created_to=_aware(created_to, "created_to"),
-        internal=internal,
+        internal=flag(internal, "internal"),
     )
     return wanted, paging(order=order, **page)
 
 
-def page_of(options: PageOptions, verb: str) -> Paging:
-    """Read which page is wanted from *verb*, which takes nothing else."""
-    refuse_unknown(options, PageOptions.__optional_keys__, verb)
+def page_of(options: PageOptions, verb: str, *others: str) -> Paging:
+    """Read which page is wanted from *verb*, which has read its *others* itself."""
+    refuse_unknown(options, {*PageOptions.__optional_keys__, *others}, verb)
     return paging(**options)
 
 
-def paging(limit: object = 50, cursor: str | None = None, order: Order = "newest") -> Paging:
-    """Read which page is wanted."""
+def flag(value: object, name: str) -> bool:
+    """Take True or False; a text such as "no" would count as True."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False, {got(value)}", name)
+    return value
+
+
+def paging(
+    limit: object = 50, cursor: str | None = None, order: Order = "newest", more: str = "cursor=page.next_cursor"
+) -> Paging:
+    """Read which page is wanted; *more* is what to pass for the next one."""
     if not isinstance(limit, int) or not 1 <= limit <= MOST_ITEMS:
-        raise InvalidInput(
-            f"limit must be 1 to {MOST_ITEMS}, {got(limit)}; for more, pass cursor=page.next_cursor", "limit"
-        )
+        raise InvalidInput(f"limit must be 1 to {MOST_ITEMS}, {got(limit)}; for more, pass {more}", "limit")
     if order not in get_args(Order):
         raise InvalidInput(f"order must be 'newest' or 'oldest', {got(order)}", "order")
     return Paging(limit, order, cursor)
@@ -170,8 +195,8 @@ def _members(kind: type[E], value: Words) -> tuple[E, ...]:
 
 def _targets(value: Targets, name: str) -> tuple[UUID, ...]:
     """Read one job, chain or id, or several."""
-    several = isinstance(value, Sequence) and not isinstance(value, str)
-    targets: Sequence[Target] = value if several else (value,)  # type: ignore[assignment]
+    several = isinstance(value, Collection) and not isinstance(value, str)
+    targets: Collection[Target] = value if several else (value,)  # type: ignore[assignment]
     if len(targets) > MOST_ITEMS:
         raise InvalidInput(f"{name} takes at most {MOST_ITEMS}, got {len(targets)}; ask for a part of them", name)
     return tuple(dict.fromkeys(map(target_id, targets)))
@@ -186,6 +211,13 @@ def _members_of(given: object) -> list[tuple[str, Scalar]]:
 
 
 def _aware(at: datetime | None, name: str) -> datetime | None:
-    if at is not None and at.utcoffset() is None:
+    if at is None:
+        return None
+    if not isinstance(at, datetime):
+        raise InvalidInput(
+            f"{name} must be a timezone-aware datetime, {got(at)}; write {name}=datetime.now(UTC) - timedelta(hours=2)",
+            name,
+        )
+    if at.utcoffset() is None:
         raise InvalidInput(f"{name} must be timezone-aware, {got(at)}; add a tzinfo, or use datetime.now(UTC)", name)
     return at

@@ -51,7 +51,7 @@ from holdfast.store.jobs import steering
 from holdfast.store.jobs.steering import InputEdit
 from holdfast.store.log import reading
 from holdfast.store.polls import ChainResult
-from holdfast.tasks.calls import check_delay
+from holdfast.tasks.calls import check_milliseconds
 from holdfast.tasks.task import Task, require_task
 from holdfast.texts import clean_text
 from holdfast.times import milliseconds_of
@@ -246,7 +246,8 @@ class Verbs:
         from holdfast.store.jobs import journaling  # few programs read them
 
         wanted, number = check_wanted_kind(kind), _number(after)
-        return await runner.read(journaling.list_entries, target_id(target), wanted, number, paging(limit).limit)
+        page = paging(limit, more="after=page.next_cursor")
+        return await runner.read(journaling.list_entries, target_id(target), wanted, number, page.limit)
 
     async def start_again(self, runner: Runner, jobs: Sequence[Target], asked: Asked) -> list[StoredChain[Any]]:
         """Start new chains like those of *jobs*."""
@@ -395,7 +396,7 @@ def when_of(at: datetime | None, after: float | timedelta | None) -> When:
     if (at is None) == (after is None):
         raise InvalidInput("give at= or after=, and only one of them", "at")
     if after is not None:
-        return 0, check_delay(after)
+        return 0, check_milliseconds("after", after)
     return milliseconds_of(at, "at", "use after="), 0
 
 

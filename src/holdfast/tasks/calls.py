@@ -193,9 +193,16 @@ def check_lane(value: object) -> str:
     return _refuse_reserved("lane", check_any("lane", value))
 
 
-def check_delay(value: object) -> int:
-    """Take seconds or a timedelta; give milliseconds."""
-    return _check_milliseconds("delay", value)
+def check_milliseconds(option: str, value: object) -> int:
+    """Take seconds or a timedelta, given as *option*; give milliseconds."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= cast("float", seconds) <= LONGEST.total_seconds():
+        negative = is_number and cast("float", seconds) < 0
+        limits = "must not be negative" if negative else "must be seconds or a timedelta, up to 100 years"
+        instead = "leave it out to run the job now" if is_number else f"write {option}=60 for a minute"
+        raise InvalidInput(f"{option} {limits}, {got(value)}; {instead}", f"options.{option}")
+    return math.ceil(cast("float", seconds) * 1000)
 
 
 def check_queue(value: object) -> str:
@@ -247,19 +254,8 @@ def _check_lane(value: object) -> str | None:
     return None if value is None else check_lane(value)
 
 
-def _check_milliseconds(option: str, value: object) -> int:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= cast("float", seconds) <= LONGEST.total_seconds():
-        negative = is_number and cast("float", seconds) < 0
-        limits = "must not be negative" if negative else "must be seconds or a timedelta, up to 100 years"
-        instead = "leave it out to run the job now" if is_number else f"write {option}=60 for a minute"
-        raise InvalidInput(f"{option} {limits}, {got(value)}; {instead}", f"options.{option}")
-    return math.ceil(cast("float", seconds) * 1000)
-
-
 def _check_delay(value: object) -> int | None:
-    return None if value is None else check_delay(value)
+    return None if value is None else check_milliseconds("delay", value)
 
 
 def _check_run_at(value: object) -> int | None:
@@ -310,7 +306,7 @@ def _check_unique(value: object) -> Unique | None:
     _check_text("unique", unique.key, KEY_LENGTH)
     if unique.within is None:
         return unique
-    return replace(unique, within=_check_milliseconds("unique.within", unique.within) / 1000)
+    return replace(unique, within=check_milliseconds("unique.within", unique.within) / 1000)
 
 
 def _check_webhook(value: object) -> str | None:
