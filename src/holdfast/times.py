@@ -11,16 +11,17 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 """The first instant that is refused: a time beyond it is a mistake, or means never, which `paused=True` says."""
 
 
-def milliseconds_of(value: object, name: str, instead: str = "use datetime.now(UTC)") -> int:
+def milliseconds_of(value: object, name: str, instead: str = "") -> int:
     """Read a timezone-aware datetime before the year 2200; raise `InvalidInput` for anything else.
 
-    *instead* is what to write if the time zone is missing. The zone of this process is never taken for it: whoever
+    *instead* is what else the caller may write. The zone of this process is never taken for it: whoever
     reads the time next may be in another.
     """
     option = name.rpartition(".")[2]
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        first = "add a tzinfo" if isinstance(value, datetime) else "give a datetime, e.g. datetime.now(UTC)"
-        raise InvalidInput(f"{option} must be a timezone-aware datetime, {got(value)}; {first}, or {instead}", name)
+        advice = "add a tzinfo" if isinstance(value, datetime) else "write datetime.now(UTC), plus or minus a timedelta"
+        other = f", or {instead}" if instead else ""
+        raise InvalidInput(f"{option} must be a timezone-aware datetime, {got(value)}; {advice}{other}", name)
     if value >= LATEST:
         raise InvalidInput(
             f"{option} must be before the year {LATEST.year}, got {value}; to hold a job back until somebody resumes "

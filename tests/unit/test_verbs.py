@@ -161,7 +161,7 @@ def test_what_is_refused_is_told_with_the_names_of_its_verb(face: BlockingHoldfa
         face.journal(IDS[0], limit=501)
     with pytest.raises(InvalidInput, match=r"kind must be that of an entry, or None for all, got the text 'Message'"):
         face.journal(IDS[0], kind="Message")
-    with pytest.raises(InvalidInput, match="prefix must be a text, got 5"):
+    with pytest.raises(InvalidInput, match="prefix must be one text, got 5"):
         face.list_lanes(prefix=number)
     misspelt: Any = {"knid": "asked"}
     with pytest.raises(Misuse, match="did you mean kind"):

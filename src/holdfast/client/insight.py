@@ -14,7 +14,7 @@ from holdfast.errors import InvalidInput, StoreError, got
 from holdfast.ids import Target, target_id
 from holdfast.models import Job, LaneInfo, Page
 from holdfast.tasks.decoder import Decoder
-from holdfast.texts import word_of, words_of
+from holdfast.texts import word_of
 from holdfast.times import milliseconds_of
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ async def list_lanes(runner: Runner, state: LaneState | None, prefix: str, optio
 
     if state is not None and state not in LANE_STATES:
         raise InvalidInput(f"state must be {', '.join(map(repr, LANE_STATES))} or None, {got(state)}", "state")
-    if not isinstance(prefix, str):
-        raise InvalidInput(f"prefix must be a text, {got(prefix)}", "prefix")
-    (beginning,) = words_of(prefix, "prefix")
+    beginning = word_of(prefix, "prefix")
     return await runner.read(
         lane_lists.list_lanes, state, beginning, page_of(options, "list_lanes()", "state", "prefix")
     )
@@ -171,4 +169,7 @@ async def stats(
     task = None if task is None else word_of(task, "task")
     since_ms = None if since is None else milliseconds_of(since, "since")
     until_ms = None if until is None else milliseconds_of(until, "until")
-    return await runner.read(tallies.series, tallies.Wanted(queue, task, since_ms, until_ms, width))
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise InvalidInput(f"since must be before until, got {since} and {until}", "since")
+    wanted = tallies.Wanted(queue, task, since_ms, until_ms, width)
+    return await runner.read(tallies.series, wanted)

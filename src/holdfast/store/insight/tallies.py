@@ -230,14 +230,16 @@ async def series(tx: Tx, wanted: Wanted) -> Series:
     since_ms = max(since_ms, now_ms - 1000 * KEPT_SECONDS[width]) // step * step
     starts = range(since_ms, until_ms, step)
     if len(starts) > MOST_POINTS:
-        advice = f"a series has at most {MOST_POINTS:,} points, and this one would have {len(starts):,}"
-        raise TooMany(len(starts), MOST_POINTS, f"{advice}; choose a wider width, or a shorter range")
+        advice = f"a series has at most {MOST_POINTS:,} intervals, and this one would have {len(starts):,}"
+        wider = "choose a larger width, or " if width < max(KEPT_SECONDS) else ""
+        days = f"{MOST_POINTS * width / 86_400:.0f} days"
+        raise TooMany(len(starts), MOST_POINTS, f"{advice}; {wider}ask for at most {days} with since= and until=")
     asked = {"queue": wanted.queue, "task": wanted.task, "width": width, "most": MOST_ROWS + 1}
     rows = await tx.fetch_all(BETWEEN, since=since_ms, until=until_ms, **asked)
     if len(rows) > MOST_ROWS:
-        advice = f"a series is made of at most {MOST_ROWS:,} rows, one for each point, queue and task"
+        advice = f"a series is made of at most {MOST_ROWS:,} rows, one for each interval, queue and task"
         raise TooMany(
-            len(rows), MOST_ROWS, f"{advice}; name a queue or a task, choose a wider width, or a shorter range"
+            len(rows), MOST_ROWS, f"{advice}; name a queue or a task, choose a larger width, or a shorter range"
         )
     return _series(width, starts, rows, now_ms)
 
