@@ -95,7 +95,7 @@ class Reasons:
         }
         codes = [code for code, it_holds in holds.items() if it_holds]
         is_arrival = gate == "arrival" and run_at <= now and status != "paused" and not waits
-        return [*codes, "arriving"] if is_arrival or not codes else codes
+        return [*codes, "arriving"] if not codes or (is_arrival and codes == ["blocked"]) else codes
 
     def _serving(self, queue: str, now: int) -> dict[str, dict[str, Any]]:
         """Give what the workers say of themselves that serve *queue*; in a world each of them has all tasks."""

@@ -373,6 +373,21 @@ async def test_a_job_that_took_its_worker_down_says_that_it_waits_to_run_alone(w
     assert await row_of(way, job, "status", "started_at") == ("running", None)
 
 
+async def test_a_job_whose_lane_is_halted_waits_for_more_than_a_look(way: Way) -> None:
+    await serve(way)
+    head = (await way.face.start(greet(name="Ada"), lane="ada")).id
+    await engine.run(way, engine.FAIL)
+    job = (await way.face.start(greet(name="Bob"), lane="ada")).id
+    before = await codes(way, job)
+    await pause_queue(way, "default")
+    held = await codes(way, job)
+    await engine.admit(way)
+
+    assert (before, held) == (["lane_halted"], ["lane_halted", "queue_paused"])
+    assert await codes(way, job) == ["lane_behind", "lane_halted", "queue_paused"]
+    assert await row_of(way, head, "status") == ("failed",)
+
+
 async def test_a_job_that_waits_for_nothing_but_a_look_is_arriving(way: Way) -> None:
     await serve(way)
     ready = (await way.face.start(greet(name="Ada"))).id

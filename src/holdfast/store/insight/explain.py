@@ -310,14 +310,10 @@ def _suspect(job: Job) -> list[Suspect]:
 
 
 def _arriving(found: Standing, reasons: Iterable[Reason]) -> list[Arriving]:
-    """Say that the engine has still to look at a job; or that nothing is left but that.
-
-    A blocked job is no arrival as long as it waits for somebody.
-    """
+    """Say that nothing is left but that the engine looks at a job; also at one whose blockers have all ended."""
     others = list(reasons)
-    waits = any(isinstance(each, Blocked) and each.blockers for each in others)
-    is_arrival = found.gate == Gate.ARRIVAL and found.is_due and found.job.status is not Status.PAUSED and not waits
-    if not is_arrival and others:
+    is_arrival = found.gate == Gate.ARRIVAL and found.is_due and found.job.status is not Status.PAUSED
+    if any(not (is_arrival and isinstance(each, Blocked) and not each.blockers) for each in others):
         return []
     return [Arriving(instant(found.wake_at) if is_arrival and found.wake_at is not None else found.job.run_at)]
 
