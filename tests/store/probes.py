@@ -651,6 +651,7 @@ def figure_probes() -> Iterator[Probe]:
     yield on_ours("gauges.OWN", gauges.OWN, {}, TALLY, conflict=TALLY)
     yield on_ours("gauges.KEEP", gauges.KEEP, {"at": 5, "gauge": "{}"}, TALLY)
     yield on_ours("gauges.FRONT", gauges.FRONT, {"most": 100}, READY, JOB_PKEY)
+    yield on_ours("gauges.READY_KINDS", gauges.READY_KINDS, {"most": 100}, READY, JOB_PKEY)
     yield on_ours("gauges.SCHEDULED", gauges.SCHEDULED, {"most": 100}, ARRIVAL)
     queues = [("default",), ("mails",), ("nobody's",)]
     yield on_ours("gauges.WAITING", gauges.WAITING, {"given": queues, "most": 50}, READY, ARRIVAL)

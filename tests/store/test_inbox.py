@@ -414,7 +414,7 @@ async def test_a_page_takes_few_statements_however_much_there_is(way: Way) -> No
 
     assert len(jobs) == len(KINDS)
     assert await way.read(_statements) == few
-    assert len(few) <= 7
+    assert len(few) <= 8
 
 
 async def _statements(tx: Tx) -> list[str]:
@@ -466,6 +466,16 @@ async def test_a_question_in_another_queue_than_its_task_has_is_refused(way: Way
     with pytest.raises(InvalidInput, match="its questions wait in queue 'people'"):
         await way.face.start(way.hf.call("approve", {"order": 1}), queue="legal")
     assert len(await way.face.inbox()) == 1
+
+
+async def test_a_question_stays_in_the_inbox_if_its_task_changes_its_queue(way: Way) -> None:
+    chains = []
+    for queue in ("managers", "bosses", "people"):
+        approve = await ask_for(way, queue=queue)
+        chains.append((await way.face.start(approve(order=1))).id)
+        way.hf.tasks._by_name.pop("approve")
+
+    assert [each.id for each in await way.face.inbox()] == chains
 
 
 async def test_what_follows_an_answer_leaves_the_queue_of_people(way: Way) -> None:

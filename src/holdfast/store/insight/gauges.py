@@ -33,7 +33,7 @@ SOURCE = "gauge"
 
 # a loose scan: the first of the next kind behind the last one, so that it costs a probe for each kind and not for each
 # row. Two subselects: `(queue, task) > (…)` has SQLite read all that is equal before it goes on
-FRONT = f"""
+FRONTS = f"""
     WITH RECURSIVE front(queue, task, since, nr) AS (
         SELECT CAST('' AS text), CAST('' AS text), CAST(0 AS bigint), 0
         UNION ALL
@@ -45,8 +45,9 @@ FRONT = f"""
             (SELECT next.seq FROM holdfast_job AS next
             WHERE next.gate = 'ready' AND next.queue > front.queue
             ORDER BY next.queue, next.task, next.sort_key, next.seq LIMIT 1)))
-        WHERE front.nr < :most)
-    SELECT queue, $now - min(since) FROM front WHERE nr > 0 GROUP BY queue"""
+        WHERE front.nr < :most)"""
+FRONT = f"{FRONTS} SELECT queue, $now - min(since) FROM front WHERE nr > 0 GROUP BY queue"
+READY_KINDS = f"{FRONTS} SELECT queue, task FROM front WHERE nr > 0"
 SCHEDULED = """
     WITH RECURSIVE named(queue, nr) AS (
         SELECT (SELECT min(first.queue) FROM holdfast_job AS first WHERE first.gate = 'arrival'), 1

@@ -1,10 +1,10 @@
 """The inbox: what waits for a person, a page at a time, whatever the tables hold.
 
-Questions are found by the index of what is ready: a probe for each task that asks, then the oldest of those that come
-first. All else is in the index of what is stuck. Jobs that halt a lane stand together there and are walked in their
-order. Of the others, failed and paused ones and deliveries that were given up, the newest 2,000 are looked at: these
-are the *window*, and a cursor keeps its ends, so that what fails while somebody reads moves nothing. An entry is seen
-twice only if somebody has dealt with its oldest job meanwhile.
+Questions are found by the index of what is ready: a probe for each task that asks, in its queue and wherever else its
+jobs are ready, then the oldest of those that come first. All else is in the index of what is stuck. Jobs that halt a
+lane stand together there and are walked in their order. Of the others, failed and paused ones and deliveries that were
+given up, the newest 2,000 are looked at: these are the *window*, and a cursor keeps its ends, so that what fails while
+somebody reads moves nothing. An entry is seen twice only if somebody has dealt with its oldest job meanwhile.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from holdfast.questions import (
     PausedJob,
 )
 from holdfast.store import task_rows
+from holdfast.store.insight import gauges
 from holdfast.store.reads import CHAIN_JOBS
 from holdfast.store.rows import PRIORITY_MS, instant, to_job
 from holdfast.texts import UNSTORABLE
@@ -171,9 +172,14 @@ ASKED = f"""
 
 
 async def _asked(tx: Tx, after: Place, most: int) -> tuple[list[Found], bool]:
-    """Find the oldest questions of all tasks; a higher priority makes one older, as it does for the jobs of workers."""
+    """Find the oldest questions of all tasks; a higher priority makes one older, as it does for the jobs of workers.
+
+    Those of a task that had another queue, or a handler, when they were asked are found where they wait.
+    """
     asking = await task_rows.asking(tx)
-    given = sorted({(queue, each.name) for each in asking.values() for queue in (PEOPLE, each.queue)})
+    kinds = await tx.fetch_all(gauges.READY_KINDS, most=gauges.MOST_KINDS) if asking else []
+    usual = {(queue, each.name) for each in asking.values() for queue in (PEOPLE, each.queue)}
+    given = sorted(usual | {(queue, task) for queue, task in kinds if task in asking})
     place = {"key": after.key, "seq": after.seq}
     firsts = await tx.fetch_all(FIRST_ASKED, given=given, **place) if given else []
     nearest = sorted((json.loads(first), queue, task) for queue, task, first in firsts if first is not None)
