@@ -18,9 +18,9 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import Context, Holdfast, InvalidId, Tasks
+from holdfast import Context, Holdfast, InvalidId, Tasks, Unavailable
 from holdfast.cli import commands
-from holdfast.cli.watch import LEAVE_SECONDS
+from holdfast.cli.watch import LEAVE_SECONDS, _show
 from tests.support.conditions import until
 from tests.support.processes import forked
 from tests.support.processes.thread_signals import send_to_thread
@@ -116,6 +116,25 @@ async def test_a_job_that_waits_is_shown_with_the_reasons_why(hf: Holdfast) -> N
     assert f"publish {chain.id}, scheduled 0 %, the job is due at " in scheduled
     assert "; no worker serves queue 'default'; start a worker" in scheduled
     assert pending.startswith(f"publish {chain.id}, pending 0 %, no worker serves queue 'default'; start a worker")
+
+
+async def test_a_database_that_cannot_say_why_for_a_moment_does_not_end_the_watching(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = await hf.start(publish(title="Metropolis"))
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def explain(_: object) -> None:
+        loop.call_soon_threadsafe(asked.set)
+        raise Unavailable("the server has gone")
+
+    monkeypatch.setattr(hf.sync, "explain", explain)
+    ended = asyncio.create_task(asyncio.to_thread(_show, hf.sync, str(chain.id)))
+    await asyncio.wait_for(asked.wait(), 20)
+    await hf.cancel(chain)
+
+    assert await asyncio.wait_for(ended, 20) == "cancelled"
 
 
 @pytest.mark.usefixtures("forked_programs")

@@ -89,12 +89,19 @@ def _show(face: BlockingHoldfast, job_id: str) -> str:
 
 
 def _why(face: BlockingHoldfast, job: Job) -> str:
-    """Say why *job* waits; nothing of one that runs, has ended, or moved on while this looked."""
+    """Say why *job* waits; nothing of one that runs, has ended, or moved on while this looked.
+
+    Nor while the database is in trouble: the watching goes on behind that.
+    """
+    from holdfast.errors import StoreError
     from holdfast.states import OPEN, Status
 
     if job.status not in OPEN or job.status is Status.RUNNING:
         return ""
-    found = face.explain(job)
+    try:
+        found = face.explain(job)
+    except StoreError:
+        return ""
     return str(found) if found.job is not None and found.job.version == job.version else ""
 
 
