@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 
 from holdfast import Context, Holdfast, Tasks
+from holdfast.client.insight import sampled
 from holdfast.database.tx import Blocking, Tx, drive
 from holdfast.errors import StatusConflict
 from holdfast.figures import Counts, Histogram, Tallied, sum_of
@@ -32,7 +33,7 @@ from holdfast.webhooks.answers import Answer
 from holdfast.worker.attempts import journal as attempt_journal
 from holdfast.worker.attempts.context import BlockingContext
 from holdfast.worker.builtin import bulk
-from holdfast.worker.upkeep.folding import keep_once
+from holdfast.worker.upkeep.folding import SAMPLE_MS, keep_once
 from tests.acceptance.jobs_of_tests import PLACE
 from tests.acceptance.jobs_of_tests import TASKS as JOBS
 from tests.acceptance.paying.runtime import CREATE
@@ -486,6 +487,7 @@ def keep_figures(hf: Holdfast) -> None:
     """Do what a worker does for figures, once."""
     runner: Any = Blocking(hf.store)
     drive(keep_once(runner))
+    drive(sampled(runner, SAMPLE_MS))
 
 
 def are_kept(hf: Holdfast) -> bool:

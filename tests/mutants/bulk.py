@@ -101,7 +101,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "locked jobs waited for †",
     "I-87",
     test_bulk.test_a_locked_job_is_passed_over_and_fails_nobody,
-    "could not go on",
+    "could not go on|answer was lost",
     verb="cancel",
 )
 def _(patch: pytest.MonkeyPatch) -> None:

@@ -581,7 +581,8 @@ def journal_probes() -> Iterator[Probe]:
     )
     yield on_ours("journal.TRIM", journal.TRIM, {"job": job, "most": 2}, JOURNAL)
     for kind in (None, "said"):
-        yield on_ours(f"journal.READ {kind}", journal.READ, {**some, "kind": kind}, JOURNAL, is_ordered=True)
+        # PostgreSQL may sort what one job has, if it takes the table for a tiny one
+        yield on_ours(f"journal.READ {kind}", journal.READ, {**some, "kind": kind}, JOURNAL)
     old = {"age": 0, "at": MIXED // 2, "job": 0, "most": 50}
     yield on_ours("journal.OLD", journal.OLD, old, "holdfast_journal_at", is_ordered=True)
     yield on_ours("journal.ENDED", journal.ENDED, {"jobs": SEQS}, JOB_PKEY, JOB_ID)

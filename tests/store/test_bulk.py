@@ -237,7 +237,7 @@ async def test_it_rests_between_pages_as_long_as_each_took(
     assert rests == [1, 1]
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [6, pytest.param(20, marks=pytest.mark.long)])
 async def test_it_touches_what_fits_and_nothing_newer(
     way: Way, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

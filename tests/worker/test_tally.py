@@ -17,13 +17,13 @@ from holdfast.figures import Counts, Tallied, sum_of
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.outcomes import Kind, Outcome
 from holdfast.runtime import Runtime
-from holdfast.store.insight import tallies
+from holdfast.store.insight import gauges, tallies
 from holdfast.store.jobs.claiming import Claimed, Token
 from holdfast.store.jobs.reaping import TakenBack
 from holdfast.store.jobs.settling import Settled, Settlement
 from holdfast.worker import tally as counting
 from holdfast.worker.tally import Tally
-from holdfast.worker.upkeep import reaper
+from holdfast.worker.upkeep import folding, reaper
 from holdfast.worker.upkeep.folding import keep_once
 from tests.support.conditions import until
 from tests.support.factories import make_job, now_ms
@@ -425,3 +425,31 @@ async def test_only_what_is_written_down_is_counted_and_as_it_was_written(room: 
     await room.write()
 
     assert await room.counts() == Counts(completed=1, cancelled=1)
+
+
+async def test_a_worker_samples_while_it_counts_and_not_while_it_is_idle(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I-59: an idle worker counts no rows for nobody."""
+    rounds: list[None] = []
+    fold = folding.keep_once
+
+    async def counted(store: Any) -> None:
+        rounds.append(None)
+        await fold(store)
+
+    @hf.task(name="quick")
+    async def quick() -> None:
+        pass
+
+    monkeypatch.setattr(folding, "PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr(folding, "keep_once", counted)
+    monkeypatch.setattr(counting, "WRITE_SECONDS", 0.01)
+    async with hf.worker():
+        await until(lambda: len(rounds) > 3, "figures were looked after")
+        assert await hf.store.read(gauges.latest, 0) == (None, True)
+
+        await (await hf.start(quick())).result(timeout=30)
+
+        while (await hf.store.read(gauges.latest, 0))[0] is None:
+            await asyncio.sleep(0.01)

@@ -101,6 +101,8 @@ class Tally:
         self._sleep = runtime.sleep
         self._worker = worker
         self._jumps = 0
+        self.written = 0
+        """How often something was written down."""
         self._offset_ms: int | None = None
         """The database's time less our own, which only measures; upkeep tells."""
         self._past: list[_Interval] = []
@@ -227,6 +229,7 @@ class Tally:
         if given := [each for tallied in sent.values() for each in tallied]:
             try:
                 taken = await self._store.run(tallies.write, self._source, given)
+                self.written += 1
             except UnknownOutcome:
                 return
             except StoreError:

@@ -220,7 +220,7 @@ class Worker:
             core.tally,
         )
         loops = [upkeep.run(), core.progress.run(), self._late_entries.run(), self._wakeups.run()]
-        loops += [core.tally.run(), keep_figures(core.store, core.runtime)]
+        loops += [core.tally.run(), keep_figures(core.store, core.runtime, core.tally)]
         loops += [] if self._retention is None else [make_passes(self._retention, core.runtime)]
         loops += [] if core.outbox is None else [core.outbox.run()]
         background = [group.create_task(each) for each in loops]

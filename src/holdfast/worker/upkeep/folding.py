@@ -1,4 +1,8 @@
-"""Keeps figures: folds what workers have counted, deletes what is old, takes samples. Every worker does; no leader."""
+"""Keeps figures: folds what workers have counted, deletes what is old, takes samples. Every worker does; no leader.
+
+A worker takes samples only while it has something to count: who looks at an idle queue takes one himself, and an idle
+process must not issue sixteen statements a minute for nobody.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from holdfast.errors import StoreError
 from holdfast.logging import reason_of, say
 from holdfast.runtime import Runtime
 from holdfast.store.insight import tallies
+from holdfast.worker.tally import Tally
 
 PERIOD_SECONDS = 60.0
 SAMPLE_MS = 50_000  # a little less, or the next round would come a moment too soon for one
@@ -17,12 +22,16 @@ SAMPLE_MS = 50_000  # a little less, or the next round would come a moment too s
 logger = logging.getLogger(__name__)
 
 
-async def keep_figures(store: Store, runtime: Runtime) -> None:
-    """Go round until cancelled."""
+async def keep_figures(store: Store, runtime: Runtime, tally: Tally) -> None:
+    """Go round until cancelled; take samples while *tally* counts."""
+    written = tally.written
     while True:
         await runtime.sleep(PERIOD_SECONDS)
         try:
             await keep_once(store)
+            if tally.written != written:
+                written = tally.written
+                await sampled(store, SAMPLE_MS)
         except Exception as error:  # noqa: BLE001 - no job depends on it, and the next round comes
             # the worker itself says that the store is in trouble
             level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
@@ -30,8 +39,7 @@ async def keep_figures(store: Store, runtime: Runtime) -> None:
 
 
 async def keep_once(store: Store) -> None:
-    """Fold and delete what there is, a bounded part in each transaction, and take a sample if it is time for one."""
+    """Fold and delete what there is, a bounded part in each transaction."""
     for width in await store.read(tallies.due):
         while await (store.run(tallies.fold) if width == tallies.OPEN else store.run(tallies.expire, width)):
             pass
-    await sampled(store, SAMPLE_MS)
