@@ -137,7 +137,7 @@ class Codec(Generic[T]):
             return ""
         if self._refusal is InvalidInput:
             return f" (task {self._owner})"
-        return f" (output of task {self._owner}: compare its return type)"
+        return f" (task {self._owner}: compare what was returned, or given, with its return annotation)"
 
     def _invalid(self, error: ValidationError, advice: str = "") -> InvalidInput | InvalidOutput:
         # without its input, which may be large or secret

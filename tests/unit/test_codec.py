@@ -371,7 +371,7 @@ def test_outputs_are_refused_as_outputs() -> None:
     codec = Codec[Any](Any, "output", InvalidOutput, "billing.charge")
 
     with pytest.raises(
-        InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(output of task billing\.charge: compare its"
+        InvalidOutput, match=r"^output\.a: nan is not a JSON number; .* \(task billing\.charge: compare what"
     ):
         codec.encode({"a": math.nan})
 

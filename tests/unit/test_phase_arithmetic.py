@@ -118,7 +118,7 @@ def test_a_result_is_read_by_the_return_annotation_of_whatever_is_called(functio
     codec = result_codec(function, "measure", "film")
 
     assert codec.decode(codec.encode(codec.check([1]))) == [1.0]
-    with pytest.raises(InvalidOutput, match=r"phase measure\[0\].*\(task film "):
+    with pytest.raises(InvalidOutput, match=r"phase measure\[0\].*\(task film: "):
         codec.check(["x"])
 
 

@@ -137,7 +137,7 @@ def test_an_output_is_stored_and_read_as_its_type(tasks: Tasks) -> None:
 
 
 def test_an_output_of_another_type_is_refused(greet: Task[..., str]) -> None:
-    with pytest.raises(InvalidOutput, match=r"^output: .* \(task mail\.greet returned it"):
+    with pytest.raises(InvalidOutput, match=r"^output: .* \(task mail\.greet: compare what was returned"):
         greet.encode_output(7)
 
 
