@@ -18,7 +18,7 @@ from holdfast.worker.builtin import bulk as bulk_task
 from holdfast.worker.claiming import slot_group
 from tests.support.conditions import until
 
-DATABASES = pytest.mark.parametrize("database", ["sqlite", "postgres"])
+DATABASES = pytest.mark.parametrize("stack", ["sqlite", "postgres"])
 
 
 TASKS = Tasks()
@@ -31,10 +31,10 @@ async def sleepy(number: int) -> int:
 
 
 @pytest.fixture
-def hf(new_holdfast: Callable[..., Holdfast], database: str, monkeypatch: pytest.MonkeyPatch) -> Holdfast:
+def hf(new_holdfast: Callable[..., Holdfast], stack: str, monkeypatch: pytest.MonkeyPatch) -> Holdfast:
     """Knows a task, and acts on three jobs at a time."""
     monkeypatch.setattr(bulk_pages, "PAGE", 3)
-    return new_holdfast(database, tasks=[TASKS])
+    return new_holdfast(stack, tasks=[TASKS])
 
 
 async def started(hf: Holdfast, count: int) -> list[Any]:

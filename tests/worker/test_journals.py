@@ -289,7 +289,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("forgetful")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, 4))])
 @pytest.mark.parametrize("colour", ASYNC, indirect=True)
 async def test_entries_keep_the_order_of_the_calls_whatever_happens(colour: Colour, seed: int) -> None:
     """Alone or many at once, in a block or not, over several attempts, with answers that are lost."""

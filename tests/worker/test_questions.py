@@ -23,9 +23,15 @@ class Order:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def hf(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+def stack(request: pytest.FixtureRequest) -> str:
+    """Name the database; by default a test has its turn on one of them (`tests/support/turns.py`)."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def hf(stack: str, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
     """A shop on each database, in which refunds are checked, approved by a person, and paid."""
-    made = new_holdfast(request.param)
+    made = new_holdfast(stack)
 
     @made.task(name="approve", asks=Question("Approve the refund?"))
     async def approve(number: int, amount: int) -> bool:

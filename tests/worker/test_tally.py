@@ -33,8 +33,14 @@ ONCE = Retry(attempts=2, first=0.01, maximum=0.01, jitter=0)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def hf(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
-    made = new_holdfast(request.param, retry=ONCE)
+def stack(request: pytest.FixtureRequest) -> str:
+    """Name the database; by default a test has its turn on one of them (`tests/support/turns.py`)."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def hf(stack: str, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Holdfast]:
+    made = new_holdfast(stack, retry=ONCE)
     await made.open()
     yield made
     await made.close()
