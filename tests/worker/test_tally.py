@@ -232,6 +232,9 @@ class Faulty:
         self.after: list[Exception] = []
         self.writes = 0
 
+    async def read(self, operation: Any, *args: Any) -> Any:
+        return await self._store.read(operation, *args)
+
     async def run(self, operation: Any, *args: Any) -> Any:
         if self.before:
             raise self.before.pop(0)
@@ -315,6 +318,16 @@ async def test_an_interval_goes_on_under_the_same_row_and_the_next_has_another(r
 
     assert await room.rows() == 2
     assert await room.counts() == Counts(7, 7)
+
+
+async def test_a_worker_that_ends_before_it_knows_the_databases_clock_asks_for_it(room: Room) -> None:
+    made: Any = room.faulty
+    hasty = Tally(made, Runtime(monotonic=room.clock.monotonic), "worker-2")
+    room.end(3, hasty)
+
+    await hasty.end()
+
+    assert await room.counts() == Counts(3, 3)
 
 
 @pytest.mark.parametrize("is_written", [True, False])

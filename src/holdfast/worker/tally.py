@@ -23,6 +23,7 @@ from holdfast.figures import BINS, BOUNDS, COUNTED_AS, OPEN_SECONDS, Counts, His
 from holdfast.logging import reason_of, say
 from holdfast.outcomes import Kind
 from holdfast.runtime import Runtime
+from holdfast.store import reads
 from holdfast.store.insight import tallies
 from holdfast.store.insight.tallies import JobKind, OpenTally
 from holdfast.store.jobs.claiming import Claimed
@@ -220,6 +221,8 @@ class Tally:
 
     async def write(self) -> None:
         """Write what has changed; what the database does not take any more is counted into the interval of now."""
+        if self._offset_ms is None and self._counted:  # upkeep has not told yet, and there may be no later time
+            self.note_clock(await self._store.read(reads.now_ms))
         self._turn()
         over, sent = list(self._past), {each: each.unwritten() for each in (*self._past, self._now)}
         before = {each: each.sent for each in sent}
