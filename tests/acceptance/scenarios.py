@@ -472,8 +472,8 @@ COUNTED = (("worker-1", 3), ("worker-2", 4), ("worker-3", 5))
 def counted_long_ago(hf: Holdfast) -> None:
     """Have what workers have counted of two tasks, in intervals that are over, and minutes that are kept no more."""
     kinds = [tallies.JobKind("default", task) for task in ("mail", "bill")]
+    ((now,),) = rows(hf, "SELECT $now")
     for source, number in COUNTED:
-        ((now,),) = rows(hf, "SELECT $now")
         each = Tallied(Counts(number, number), Histogram.of([10] * number), Histogram.of([20] * number))
         given = [tallies.OpenTally(now - now % 10_000, kind, each) for kind in kinds]
         hf.store.run_sync(tallies.write, source, given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import sqlite3
 from collections import Counter
@@ -316,7 +317,8 @@ class World:
             self.processes.remove(process)
             process.kill()
             if not self.is_staged:
-                self.fate_loop.loop.call_later(0.2 + self.chance.random() * 8, self.give_birth)
+                apart = contextvars.Context()  # a handler may be what dies, in a block that nobody leaves any more
+                self.fate_loop.loop.call_later(0.2 + self.chance.random() * 8, self.give_birth, context=apart)
 
     def _freeze(self, process: Process, seconds: float) -> None:
         self.note(f"{process.name} stands still for {seconds:.1f} s")

@@ -79,7 +79,7 @@ async def in_blocks(ctx: Any, n: int) -> int:
         await tx.journal.append("prepared", n)
     await ctx.journal.append("between", n)
     async with ctx.complete() as tx:
-        await tx.execute(PAY, id=n * 10 + ctx.job.attempt)
+        await tx.execute(PAY, id=n)
         async with tx.savepoint():
             await tx.journal.append("kept", n)
         try:
