@@ -8,7 +8,8 @@ time ends when the last job is recorded, as far as they record it; that of pgque
 their start, that of the others with their first handler, so that polls and start-up are not held against them; their
 CPU is that of the whole drain.
 
-With `--figures` one worker more runs that counts nothing of its attempts: the difference is what `hf.stats()` costs.
+With `--figures` one worker more runs that counts nothing of its attempts: the difference is what `hf.stats()` costs. It
+is smaller than what rounds differ by, so `--rounds 30` says more.
 
 The first round warms up and does not count. Slower peers run fewer jobs.
 """
@@ -18,11 +19,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
 
 import psycopg
 
@@ -32,7 +34,7 @@ from bench.limits.postgres import TASK as BY_HAND
 from bench.limits.postgres import AsyncPostgresByHand
 from bench.limits.sqlite import SqliteByHand
 from bench.limits.sqlite_drain import SqliteDrain
-from bench.meter import Meter
+from bench.meter import Cost, Meter
 from bench.peers import rivals
 from bench.peers.process import PeerProcess
 from bench.peers.rivals import Rival, Rivals
@@ -77,11 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it works, and nothing else")
     parser.add_argument("--figures", action="store_true", help="also one worker that counts nothing for hf.stats()")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one of the stores")
+    parser.add_argument("--rounds", type=int, default=Sizes().rounds, help="how often each one runs (default: 5)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print; the exit code says whether it could be measured, not whether targets are met."""
-    sizes = QUICK if arguments.quick else Sizes()
+    sizes = QUICK if arguments.quick else Sizes(rounds=arguments.rounds)
     with both(is_quick=arguments.quick) as places:
         if arguments.only != "postgres":
             print(measure_sqlite(places, sizes, arguments.peers, arguments.figures), end="\n\n", flush=True)
@@ -120,7 +123,8 @@ def measure_sqlite(places: Places, sizes: Sizes, with_peers: bool, with_figures:
         with closing(sqlite3.connect(url)) as connection:
             done = dict(connection.execute(COMPLETED).fetchall())
         finished = [(name, each) for name, each in entrants if each.name in costs]
-        return f"{table(SQLITE, costs)}\n{check(done | peers.done(costs), finished, sizes.rounds)}"
+        summary = check(done | peers.done(costs), finished, sizes.rounds)
+        return f"{table(SQLITE, costs)}\n{price_of_figures(ours, costs)}{summary}"
 
 
 def measure_postgres(places: Places, sizes: Sizes, with_peers: bool, with_figures: bool = False) -> str:
@@ -151,7 +155,8 @@ def measure_postgres(places: Places, sizes: Sizes, with_peers: bool, with_figure
         with psycopg.connect(url) as connection:
             done: dict[str, int] = dict(connection.execute(COMPLETED).fetchall())
         finished = [(name, each) for name, each in entrants if each.name in costs]
-        return f"{table(POSTGRES, costs)}\n{check(done | peers.done(costs), finished, sizes.rounds)}"
+        summary = check(done | peers.done(costs), finished, sizes.rounds)
+        return f"{table(POSTGRES, costs)}\n{price_of_figures(ours, costs)}{summary}"
 
 
 def counting_nothing(ours: Entrant) -> Entrant:
@@ -162,6 +167,15 @@ def counting_nothing(ours: Entrant) -> Entrant:
             ours.run(count)
 
     return Entrant(f"{ours.name} {NOTHING_COUNTED}", ours.count, run)
+
+
+def price_of_figures(ours: Entrant, costs: Mapping[str, Sequence[Cost]]) -> str:
+    """Say what counting costs the client, if that was measured: the mean of all rounds, and its standard error."""
+    counting, nothing = (costs.get(name, []) for name in (ours.name, f"{ours.name} {NOTHING_COUNTED}"))
+    if min(len(counting), len(nothing)) < 2:
+        return ""
+    more = [1e6 * (one.client - other.client) for one, other in zip(counting, nothing, strict=True)]
+    return f"figures: {mean(more):.1f} ± {stdev(more) / len(more) ** 0.5:.1f} µs of the client's CPU a job\n"
 
 
 class Peers:
