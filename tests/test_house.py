@@ -68,7 +68,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("phase_rows", "task_rows", "unique", "workers"),
         ("rows",),
         ("reads",),
-        ("search",),
+        ("search", "stuck"),
         ("lists",),
         ("log",),
         ("delivery_backlog", "journal", "lanes", "outbox", "webhooks"),

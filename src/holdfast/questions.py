@@ -104,7 +104,7 @@ class Failure:
     """The first line of the error's message, or of the reason."""
     count: int
     is_exact: bool
-    """Whether these are all; otherwise they are those among the newest 2,000 failed and paused jobs."""
+    """Whether these are all; otherwise they are those among the newest 2,000 failed jobs and deliveries."""
     example: UUID
     """The newest of these jobs."""
     since: datetime
@@ -158,7 +158,7 @@ class DeadLetter:
     """What the newest of them came to."""
     count: int
     is_exact: bool
-    """Whether these are all; otherwise they are those among the newest 2,000 failed and paused jobs."""
+    """Whether these are all; otherwise they are those among the newest 2,000 failed jobs and deliveries."""
     example: UUID
     """The newest of these deliveries."""
     since: datetime

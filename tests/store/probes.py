@@ -226,8 +226,11 @@ def list_probes() -> Iterator[Probe]:
 def path_probes(name: str, order: Order, between: Mapping[str, object]) -> Iterator[Probe]:
     """Give what leads to the rows that may fit, along an index that has them by number."""
     more = {"is_list": True, "reads": 60}
-    wanted = {**between, "wanted": 20}
-    yield on_ours(f"lists.STUCK, {name}", lists.STUCK[order], wanted, STUCK, **more)
+    wanted = {**between, "most": 20}
+    for states, ways in lists.STUCK.items():
+        yield on_ours(
+            f"lists.STUCK, {', '.join(sorted(states))}, {name}", ways[order], wanted, STUCK, **more | {"reads": 120}
+        )
     by, along = "holdfast_job_open", frozenset({JOB_PKEY})
     yield on_ours(
         f"lists.OPEN_CHAINS, {name}", lists.OPEN_CHAINS[order], wanted, by, or_by=along, is_ordered=True, **more
@@ -613,14 +616,13 @@ def inbox_probes() -> Iterator[Probe]:
     asking = {"given": [("default", f"task-{n}") for n in range(10)], "key": MIXED // 2, "seq": 0}
     yield on_ours("inbox.FIRST_ASKED", inbox.FIRST_ASKED, asking, READY, reads=50)
     yield on_ours("inbox.ASKED", inbox.ASKED, {**asking, "most": 6}, READY, reads=200)
-    from_first = {"first": 0, "last": inbox.NEWEST, "most": 20}
-    pinned = {"first": MIXED // 4, "last": MIXED // 2, "most": 20}
+    from_first, pinned = {"last": inbox.NEWEST, "most": 20}, {"last": MIXED // 2, "most": 20}
     for database, events_of in EVENTS_OF.items():
         for name, values in (("newest", from_first), ("pinned", pinned)):
-            more: dict[str, Any] = {"is_ordered": True, "only": database}
-            yield on_ours(f"inbox.STUCK, {name}", inbox.STUCK[database], values, STUCK, events_of, **more)
-        halted = {"first": MIXED // 2, "last": inbox.NEWEST, "most": 10}
-        yield on_ours("inbox.HALTED", inbox.HALTED[database], halted, STUCK, events_of, LANE, only=database)
+            yield on_ours(f"inbox.FAILED, {name}", inbox.FAILED, values, STUCK, is_ordered=True, only=database)
+        after = {"after": MIXED // 2, "most": 10}
+        yield on_ours("inbox.HALTED", inbox.HALTED, after, STUCK, events_of, LANE, only=database)
+        yield on_ours("inbox.PAUSED", inbox.PAUSED, after, STUCK, events_of, is_ordered=True, only=database)
     yield on_ours("inbox.RECEIVERS", inbox.RECEIVERS, {"jobs": SEQS}, DELIVERY)
 
 

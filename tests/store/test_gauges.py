@@ -111,6 +111,24 @@ async def test_a_count_above_the_bound_says_that_it_is_at_least_so_much(way: Way
     assert above.in_all["open_chains"] == (2, False)
 
 
+async def test_queues_with_many_jobs_share_what_is_counted(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many queues there are, a sample reads about as many rows."""
+    monkeypatch.setattr(gauges, "FEW", 2)
+    for queue, jobs in (("long", 5), ("short", 1), ("later", 5)):
+        for _ in range(jobs):
+            await make_job(way, queue=queue, **({"gate": "arrival", "sort_key": None} if queue == "later" else {}))
+
+    all_of_it, a_part = await way.read(gauges.sample, 10), await way.read(gauges.sample, 8)
+
+    assert waiting_in(all_of_it) == {"long": (5, True), "short": (1, True), "later": (5, True)}
+    assert waiting_in(a_part) == {"long": (4, False), "short": (1, True), "later": (4, False)}
+
+
+def waiting_in(sample: Sample) -> dict[str, tuple[int, bool]]:
+    """Give how many jobs are ready in each queue, or scheduled in the one that is for later."""
+    return {name: each["scheduled" if name == "later" else "ready"] for name, each in sample.queues.items()}
+
+
 async def test_workers_slots_and_pauses_are_those_of_now(way: Way) -> None:
     await way.face.overview()
     for number, queues in enumerate((["default"], ["default", "mail"])):

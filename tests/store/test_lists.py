@@ -512,9 +512,9 @@ async def test_stuck_jobs_are_found_by_few_statements(way: Way) -> None:
 async def test_a_page_that_the_first_rows_leave_half_empty_is_filled_from_some_more(way: Way) -> None:
     """Not from all that a request may look at."""
     for _ in range(30):
-        await make_job(way, "paused")
+        await make_job(way, "failed", queue="mails")
         await make_job(way, "failed")
-    query = JobQuery(states=(State.FAILED,))
+    query = JobQuery(states=(State.FAILED,), queues=("default",))
 
     statements = await way.read(counted, lists.list_jobs, query, Paging(limit=4))
     page = await way.read(lists.list_jobs, query, Paging(limit=4), Reach(rows=5 + 8 * 5))

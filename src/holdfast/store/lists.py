@@ -3,7 +3,7 @@
     id, chain                     unique indexes; a chain of more than 10,000 jobs: along `seq`
     parent                        its index
     running, cancelling, pausing, worker    what is leased; if that is more than 10,000 jobs: along `seq`
-    failed, paused                what is stuck, which has two ranges: those that halt a lane (head = 1), and the others
+    failed, paused                what is stuck
     open chains                   their index
     anything else                 along `seq`
 
@@ -19,7 +19,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from holdfast.database.tx import Tx
@@ -29,10 +29,11 @@ from holdfast.store import workers
 from holdfast.store.reads import CHAIN, Paging, to_chain
 from holdfast.store.rows import COLUMNS, FACTS, SEQ_AT, to_job
 from holdfast.store.search import REACH, AlongIndex, AlongNumbers, Among, Conditions, Query, Reach, RowPath, search
+from holdfast.store.stuck import stuck
 
 STUCK_STATES = frozenset({State.FAILED, State.PAUSED})
 LEASED_STATES = frozenset({State.RUNNING, State.CANCELLING, State.PAUSING})
-DIRECTIONS: tuple[tuple[Order, str], ...] = (("newest", "DESC"), ("oldest", "ASC"))
+DIRECTIONS: tuple[tuple[Order, Literal["ASC", "DESC"]], ...] = (("newest", "DESC"), ("oldest", "ASC"))
 
 
 async def list_jobs(tx: Tx, wanted: JobQuery, paging: Paging, reach: Reach = REACH) -> Page[Job]:
@@ -67,13 +68,13 @@ async def _job_path(tx: Tx, wanted: JobQuery, chains: Sequence[str], reach: Reac
     if wanted.parent is not None:
         return AlongIndex(CHILDREN, reach.rows, parent=str(wanted.parent))
     along_numbers = AlongNumbers(reach.slow_numbers if wanted.inputs or wanted.chain_tasks else reach.numbers)
-    states = set(wanted.states)
+    states = frozenset(wanted.states)
     if wanted.chains:
         seqs = await _numbers(tx, OF_CHAINS, chains=list(chains), most=reach.rows + 1)
     elif wanted.workers or (states and states <= LEASED_STATES):
         seqs = await _numbers(tx, LEASED, most=reach.rows + 1)
     elif states and states <= STUCK_STATES:
-        return AlongIndex(STUCK, reach.rows)
+        return AlongIndex(STUCK[states], reach.rows)
     else:
         return along_numbers
     return along_numbers if len(seqs) > reach.rows else Among(seqs)
@@ -89,32 +90,28 @@ OF_CHAINS = """
     LIMIT :most"""
 # ordered, or a planner that takes most jobs for running ones reads the table
 LEASED = """SELECT seq FROM holdfast_job WHERE lease_until IS NOT NULL ORDER BY lease_until LIMIT :most"""
-# SQLite takes a partial index only for its very predicate. By a plain `head = 0 … ORDER BY seq` PostgreSQL, for which
-# nearly all jobs have head 0, goes along the primary key: so it is `$is`, and ordered as the index is
-STUCK_RANGE = """
-            SELECT seq FROM holdfast_job
-            WHERE head $is({head}) AND seq > :low AND seq < :high
-                AND status IN ('failed', 'paused') AND stale_at IS NULL
-            ORDER BY head {direction}, seq {direction} LIMIT :wanted"""
 STUCK = {
-    order: f"""
-    SELECT found.seq FROM (
-        SELECT * FROM ({STUCK_RANGE.format(head=0, direction=direction)}) AS beside
-        UNION ALL
-        SELECT * FROM ({STUCK_RANGE.format(head=1, direction=direction)}) AS halting) AS found
-    ORDER BY found.seq {direction} LIMIT :wanted"""
-    for order, direction in DIRECTIONS
+    states: {
+        order: stuck(
+            "holdfast_job.seq",
+            "holdfast_job.seq > :low AND holdfast_job.seq < :high",
+            statuses=sorted(states),
+            direction=direction,
+        )
+        for order, direction in DIRECTIONS
+    }
+    for states in (frozenset({State.FAILED}), frozenset({State.PAUSED}), STUCK_STATES)
 }
 CHILDREN = {
     order: f"""
     SELECT seq FROM holdfast_job WHERE parent = :parent AND seq > :low AND seq < :high
-    ORDER BY seq {direction} LIMIT :wanted"""
+    ORDER BY seq {direction} LIMIT :most"""
     for order, direction in DIRECTIONS
 }
 OPEN_CHAINS = {
     order: f"""
     SELECT seq FROM holdfast_job WHERE chain_index = 0 AND closed_as IS NULL AND seq > :low AND seq < :high
-    ORDER BY seq {direction} LIMIT :wanted"""
+    ORDER BY seq {direction} LIMIT :most"""
     for order, direction in DIRECTIONS
 }
 

@@ -237,7 +237,7 @@ class AlongIndex:
         if not self._left:
             return None
         wanted = min(self._batches.next_size(most), self._left)
-        rows = await tx.fetch_all(self._sql[span.order], low=span.low, high=span.high, wanted=wanted, **self._values)
+        rows = await tx.fetch_all(self._sql[span.order], low=span.low, high=span.high, most=wanted, **self._values)
         self._left -= len(rows)
         return _among([seq for (seq,) in rows], is_end=len(rows) < wanted)
 
@@ -259,8 +259,8 @@ class Among:
 class Batches:
     """How many rows are tested at once: as many as are wanted, then eight times as many each time.
 
-    Half of what is stuck may be paused; to test 10,000 rows because the first 51 left a page of failed jobs half empty
-    took 75 ms instead of 7 on PostgreSQL.
+    Half of what has failed may be of another task; to test 10,000 rows because the first 51 left a page half empty took
+    75 ms instead of 7 on PostgreSQL.
     """
 
     GROWTH = 8

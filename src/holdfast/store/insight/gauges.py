@@ -1,10 +1,11 @@
 """Gauges: how many jobs are ready, scheduled, running, in lanes or stuck; sampled by one process for all.
 
-No count reads more than `MOST_COUNTED` rows of the index that it goes by, whatever the table holds; above that a figure
-says that it is at least so much. A sample is a row of the table of tallies, by the 10 s in which it was taken: whoever
-inserts that row takes the sample, and all others read it. It is taken between two short writes, so that on SQLite
-nobody waits while it counts; if its process dies meanwhile, the next interval has another. It costs at most 1 % of a
-core, for the next one comes after a hundred times as long as it took.
+No count reads more than `MOST_COUNTED` rows of the index that it goes by, whatever the table holds and however many
+queues there are: those with many jobs share that. Above it a figure says that it is at least so much. A sample is a row
+of the table of tallies, by the 10 s in which it was taken: whoever inserts that row takes the sample, and all others
+read it. It is taken between two short writes, so that on SQLite nobody waits while it counts; if its process dies
+meanwhile, the next interval has another. It costs at most 1 % of a core, for the next one comes after a hundred times
+as long as it took.
 
 Jobs of the engine's own queue, which deliver webhooks, are left out. They are taken out of what was counted, so that
 they count for the bound.
@@ -22,10 +23,13 @@ from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import workers
 from holdfast.store.insight.tallies import SAMPLE
 from holdfast.store.rows import PRIORITY_MS, instant
+from holdfast.store.stuck import IS_STUCK
 from holdfast.store.workers import LivingWorker
 from holdfast.unreadable import object_of
 
 MOST_COUNTED = 100_000
+FEW = 1_000
+"""How far each queue is counted, before those that have more share what is left."""
 MOST_QUEUES = MOST_KINDS = 1_000
 SHARE = 100
 """How many times as long as a sample took the next one has to wait, at least."""
@@ -70,15 +74,14 @@ RUNNING = """
     SELECT queue, count(*) FROM (SELECT queue FROM holdfast_job
         WHERE lease_until IS NOT NULL ORDER BY lease_until LIMIT :most) AS counted
     GROUP BY queue"""
-STUCK = "status IN ('failed', 'paused') AND stale_at IS NULL"
 OURS = f"coalesce(sum(CASE queue WHEN '{INTERNAL_QUEUE}' THEN 1 ELSE 0 END), 0)"
 IN_ALL = f"""
     SELECT 'in_lanes', count(*), {OURS} FROM (SELECT queue FROM holdfast_job
         WHERE gate = 'lane' ORDER BY lane, place LIMIT :most) AS counted
     UNION ALL SELECT 'stuck', count(*), {OURS} FROM (SELECT queue FROM holdfast_job
-        WHERE {STUCK} ORDER BY head, seq LIMIT :most) AS counted
+        WHERE {IS_STUCK} ORDER BY head, status, seq LIMIT :most) AS counted
     UNION ALL SELECT 'halted_lanes', count(*), {OURS} FROM (SELECT queue FROM holdfast_job
-        WHERE {STUCK} AND head = 1 ORDER BY seq LIMIT :most) AS counted
+        WHERE {IS_STUCK} AND head = 1 ORDER BY status, seq LIMIT :most) AS counted
     UNION ALL SELECT 'open_chains', count(*), {OURS} FROM (SELECT queue FROM holdfast_job
         WHERE chain_index = 0 AND closed_as IS NULL ORDER BY seq LIMIT :most) AS counted"""
 NOW = """SELECT $now"""
@@ -114,20 +117,28 @@ async def sample(tx: Tx, most: int = MOST_COUNTED) -> Sample:
     runs: dict[str, int] = dict(running)
     scheduled = {queue for (queue,) in await tx.fetch_all(SCHEDULED, most=MOST_QUEUES)}
     names = sorted({*front, *scheduled, *runs} - {INTERNAL_QUEUE})
-    waiting = await tx.fetch_all(WAITING, given=[(name,) for name in names], most=bound) if names else []
     queues = {
-        queue: {
-            "ready": _bounded(ready, most),
-            "oldest_ready": front.get(queue),
-            "scheduled": _bounded(later, most),
-            "running": (runs.get(queue, 0), is_exact),
-        }
-        for queue, ready, later in waiting
+        queue: {**waiting, "oldest_ready": front.get(queue), "running": (runs.get(queue, 0), is_exact)}
+        for queue, waiting in (await _waiting(tx, names, most)).items()
     }
     counted = await tx.fetch_all(IN_ALL, most=bound)
     in_all = {name: (min(count, most) - ours, count <= most) for name, count, ours in counted}
     ((ended_ms,),) = await tx.fetch_all(NOW)
     return Sample(ended_ms, ended_ms - began_ms, queues, in_all)
+
+
+async def _waiting(tx: Tx, names: Sequence[str], most: int) -> dict[str, dict[str, tuple[int, bool]]]:
+    """Count what waits in each queue: a few of all, then the rest of those that have more, about *most* together."""
+    few = min(FEW, most)
+    found = await _counted(tx, names, few)
+    long = [name for name, counts in found.items() if not all(is_exact for _, is_exact in counts.values())]
+    share = max(few, most // len(long)) if long else few
+    return found | await _counted(tx, long, share) if share > few else found
+
+
+async def _counted(tx: Tx, names: Sequence[str], most: int) -> dict[str, dict[str, tuple[int, bool]]]:
+    rows = await tx.fetch_all(WAITING, given=[(name,) for name in names], most=most + 1) if names else []
+    return {queue: {"ready": _bounded(ready, most), "scheduled": _bounded(later, most)} for queue, ready, later in rows}
 
 
 def _bounded(count: int, most: int) -> tuple[int, bool]:

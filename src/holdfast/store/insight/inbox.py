@@ -2,9 +2,10 @@
 
 Questions are found by the index of what is ready: a probe for each task that asks, in its queue and wherever else its
 jobs are ready, then the oldest of those that come first. All else is in the index of what is stuck. Jobs that halt a
-lane stand together there and are walked in their order. Of the others, failed and paused ones and deliveries that were
-given up, the newest 2,000 are looked at: these are the *window*, and a cursor keeps its ends, so that what fails while
-somebody reads moves nothing. An entry is seen twice only if somebody has dealt with its oldest job meanwhile.
+lane stand together there, and so do paused ones; both are walked in their order. Of the others, failed jobs and
+deliveries that were given up, the newest 2,000 are looked at: these are the *window*, and a cursor keeps its ends, so
+that what fails while somebody reads moves nothing. An entry is seen twice only if somebody has dealt with its oldest
+job meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, assert_never
 from uuid import UUID
 
-from holdfast.database.tx import Database, Row, Tx
+from holdfast.database.tx import Row, Tx
 from holdfast.errors import UsageError
 from holdfast.models import DELIVER, Job, Page
 from holdfast.questions import (
@@ -35,11 +36,12 @@ from holdfast.store import task_rows
 from holdfast.store.insight import gauges
 from holdfast.store.reads import CHAIN_JOBS
 from holdfast.store.rows import PRIORITY_MS, instant, to_job
+from holdfast.store.stuck import BESIDE, HALTING, stuck
 from holdfast.texts import UNSTORABLE
 from holdfast.unreadable import object_of, readable, reading
 
-MOST_STUCK = 2_000
-"""How many failed and paused jobs, in no lane that they halt, are looked at."""
+MOST_FAILED = 2_000
+"""How many failed jobs, in no lane that they halt, are looked at."""
 MOST_KINDS = 50
 """Of how many tasks at once questions are read; a page ends where those of another task would come in."""
 MOST_BEHIND = 100
@@ -47,7 +49,7 @@ NEWEST = 2**63 - 1
 
 
 class Place(NamedTuple):
-    """Where a page ended, and which failed and paused jobs its walk looks at, by the ends of their `seq`."""
+    """Where a page ended, and which failed jobs its walk looks at, by the ends of their `seq`."""
 
     kind: InboxKind
     key: int = -NEWEST
@@ -140,10 +142,10 @@ class _Walk:
                 return await _asked(self._tx, after, most)
             case "halted":
                 return await _halted(self._tx, after, most), False
+            case "paused":
+                return await _paused(self._tx, after, most), False
             case "failed":
                 every = _failures(await self._read_window())
-            case "paused":
-                every = _paused(await self._read_window())
             case "dead_letter":
                 every = await _dead_letters(self._tx, await self._read_window())
             case _:
@@ -213,28 +215,16 @@ SINCE = """CASE WHEN holdfast_job.status = 'failed' THEN coalesce(holdfast_job.f
         ELSE coalesce((SELECT said.at FROM holdfast_event AS said
             WHERE said.job = holdfast_job.seq AND said.name = 'job:paused'
             ORDER BY said.seq DESC LIMIT 1), holdfast_job.created_at) END"""
-# PostgreSQL may go along all jobs by seq and test each, unless head and seq are named as one; SQLite would then look at
-# the head alone
-STUCK_AMONG: dict[Database, str] = {
-    "postgres": "(holdfast_job.head, holdfast_job.seq) BETWEEN ({head}, :first) AND ({head}, :last)",
-    "sqlite": "holdfast_job.head = {head} AND holdfast_job.seq BETWEEN :first AND :last",
-}
-IS_STUCK = "holdfast_job.status IN ('failed', 'paused') AND holdfast_job.stale_at IS NULL"
-HALTED = {
-    database: f"""
-    SELECT holdfast_job.seq, holdfast_job.lane, {SINCE},
-        (SELECT count(*) FROM (SELECT behind.place FROM holdfast_job AS behind
+BEHIND = f"""(SELECT count(*) FROM (SELECT behind.place FROM holdfast_job AS behind
             WHERE behind.lane = holdfast_job.lane AND behind.gate = 'lane' ORDER BY behind.place LIMIT {MOST_BEHIND})
-            AS counted)
-    FROM holdfast_job
-    WHERE {IS_STUCK} AND {among.format(head=1)}
-    ORDER BY holdfast_job.head, holdfast_job.seq LIMIT :most"""
-    for database, among in STUCK_AMONG.items()
-}
+            AS counted)"""
+AFTER = "holdfast_job.seq > CAST(:after AS bigint)"
+HALTED = stuck(f"holdfast_job.seq, holdfast_job.lane, {SINCE}, {BEHIND}", AFTER, heads=[HALTING])
+PAUSED = stuck(f"holdfast_job.seq, {SINCE}", AFTER, heads=[BESIDE], statuses=["paused"])
 
 
 async def _halted(tx: Tx, after: Place, most: int) -> list[Found]:
-    rows = await tx.fetch_all(HALTED[tx.database], first=after.seq + 1, last=NEWEST, most=most)
+    rows = await tx.fetch_all(HALTED, after=after.seq, most=most)
     return [_halt(seq, lane, since, behind) for seq, lane, since, behind in rows]
 
 
@@ -247,22 +237,35 @@ def _halt(seq: int, lane: str, since: int, behind: int) -> Found:
     return Found(0, seq, make)
 
 
-class Stuck(NamedTuple):
-    """A failed or paused job that halts no lane; *message* is the first line of what ended it."""
+async def _paused(tx: Tx, after: Place, most: int) -> list[Found]:
+    rows = await tx.fetch_all(PAUSED, after=after.seq, most=most)
+    return [_paused_job(seq, since) for seq, since in rows]
+
+
+def _paused_job(seq: int, since: int) -> Found:
+    def make(jobs: Mapping[int, Job]) -> PausedJob | None:
+        if (job := jobs.get(seq)) is None:
+            return None
+        return PausedJob(job=job, since=instant(since))
+
+    return Found(0, seq, make)
+
+
+class FailedJob(NamedTuple):
+    """A failed job that halts no lane; *message* is the first line of what ended it."""
 
     seq: int
     id: UUID
     task: str
-    is_failed: bool
     since: int
     error_type: str | None
     message: str
 
 
 class Window(NamedTuple):
-    """The newest failed and paused jobs that halt no lane; *ends* are those of their `seq`."""
+    """The newest failed jobs that halt no lane; *ends* are those of their `seq`."""
 
-    jobs: Sequence[Stuck]
+    jobs: Sequence[FailedJob]
     ends: tuple[int, int]
 
     @property
@@ -272,30 +275,31 @@ class Window(NamedTuple):
 
 
 # an error begins with its type and message; of the rest, up to 10 kB of traceback, nothing is wanted
-STUCK = {
-    database: f"""
-    SELECT holdfast_job.seq, holdfast_job.id, holdfast_job.task, holdfast_job.status, {SINCE},
-        substr(holdfast_job.error, 1, 1000), substr(holdfast_job.reason, 1, 300)
-    FROM holdfast_job
-    WHERE {IS_STUCK} AND {among.format(head=0)}
-    ORDER BY holdfast_job.head DESC, holdfast_job.seq DESC LIMIT :most"""
-    for database, among in STUCK_AMONG.items()
-}
+FAILED = stuck(
+    """holdfast_job.seq, holdfast_job.id, holdfast_job.task,
+        coalesce(holdfast_job.finished_at, holdfast_job.created_at),
+        substr(holdfast_job.error, 1, 1000), substr(holdfast_job.reason, 1, 300)""",
+    "holdfast_job.seq <= :last",
+    heads=[BESIDE],
+    statuses=["failed"],
+    direction="DESC",
+)
 
 
 async def _window(tx: Tx, first: int, last: int) -> Window:
-    rows = await tx.fetch_all(STUCK[tx.database], first=first, last=last, most=MOST_STUCK)
+    # between two numbers PostgreSQL goes along the primary key
+    rows = [row for row in await tx.fetch_all(FAILED, last=last, most=MOST_FAILED) if row[0] >= first]
     if not rows:
         return Window((), (first, last))
-    oldest = first or (rows[-1][0] if len(rows) == MOST_STUCK else 0)
-    return Window(readable(rows, _stuck), (oldest, rows[0][0]))
+    oldest = first or (rows[-1][0] if len(rows) == MOST_FAILED else 0)
+    return Window(readable(rows, _failed), (oldest, rows[0][0]))
 
 
-def _stuck(row: Row) -> Stuck:
-    seq, id_, task, status, since, error, reason = row
+def _failed(row: Row) -> FailedJob:
+    seq, id_, task, since, error, reason = row
     with reading("holdfast_job", seq):
         type_, message = _beginning(error)
-        return Stuck(seq, UUID(id_), task, status == "failed", since, type_, _first_line(message or reason or ""))
+        return FailedJob(seq, UUID(id_), task, since, type_, _first_line(message or reason or ""))
 
 
 # as much of a JSON text as is there, without half an escape at its end
@@ -324,12 +328,12 @@ def _first_line(message: str) -> str:
 
 def _failures(window: Window) -> list[Found]:
     """Group failed jobs by task, error type and the first line of the message."""
-    failed = (each for each in window.jobs if each.is_failed and each.task != DELIVER)
+    failed = (each for each in window.jobs if each.task != DELIVER)
     groups = _grouped(failed, lambda each: (each.task, each.error_type, each.message))
     return [_failure(group, is_exact=window.is_whole) for group in groups]
 
 
-def _failure(group: Sequence[Stuck], *, is_exact: bool) -> Found:
+def _failure(group: Sequence[FailedJob], *, is_exact: bool) -> Found:
     newest, oldest = group[0], group[-1]
     failure = Failure(
         task=newest.task,
@@ -343,24 +347,11 @@ def _failure(group: Sequence[Stuck], *, is_exact: bool) -> Found:
     return Found(0, oldest.seq, lambda _: failure, needs_job=False)
 
 
-def _grouped(stuck: Iterable[Stuck], key: Callable[[Stuck], object]) -> list[list[Stuck]]:
-    groups: dict[object, list[Stuck]] = {}
-    for each in stuck:
+def _grouped(failed: Iterable[FailedJob], key: Callable[[FailedJob], object]) -> list[list[FailedJob]]:
+    groups: dict[object, list[FailedJob]] = {}
+    for each in failed:
         groups.setdefault(key(each), []).append(each)
     return list(groups.values())
-
-
-def _paused(window: Window) -> list[Found]:
-    return [_paused_job(each) for each in window.jobs if not each.is_failed]
-
-
-def _paused_job(stuck: Stuck) -> Found:
-    def make(jobs: Mapping[int, Job]) -> PausedJob | None:
-        if (job := jobs.get(stuck.seq)) is None:
-            return None
-        return PausedJob(job=job, since=instant(stuck.since))
-
-    return Found(0, stuck.seq, make)
 
 
 RECEIVERS = """SELECT job, receiver, subscription FROM holdfast_delivery WHERE job $any(jobs: bigint)"""
@@ -368,7 +359,7 @@ RECEIVERS = """SELECT job, receiver, subscription FROM holdfast_delivery WHERE j
 
 async def _dead_letters(tx: Tx, window: Window) -> list[Found]:
     """Group deliveries that were given up by their receiver."""
-    dead = [each for each in window.jobs if each.is_failed and each.task == DELIVER]
+    dead = [each for each in window.jobs if each.task == DELIVER]
     rows = await tx.fetch_all(RECEIVERS, jobs=[each.seq for each in dead]) if dead else []
     receivers: dict[int, tuple[str | None, str | None]] = {job: (receiver, whose) for job, receiver, whose in rows}
     groups = _grouped(dead, lambda each: receivers.get(each.seq))
@@ -376,7 +367,9 @@ async def _dead_letters(tx: Tx, window: Window) -> list[Found]:
     return readable(found, lambda each: _dead_letter(*each, is_exact=window.is_whole))
 
 
-def _dead_letter(group: Sequence[Stuck], receiver: str | None, subscription: str | None, *, is_exact: bool) -> Found:
+def _dead_letter(
+    group: Sequence[FailedJob], receiver: str | None, subscription: str | None, *, is_exact: bool
+) -> Found:
     newest, oldest = group[0], group[-1]
     with reading("holdfast_delivery", newest.seq):
         letter = DeadLetter(

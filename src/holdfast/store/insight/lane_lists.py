@@ -18,6 +18,7 @@ from holdfast.models import Job, LaneInfo, Page
 from holdfast.store import lanes
 from holdfast.store.reads import Paging, read_cursor, write_cursor
 from holdfast.store.rows import COLUMNS, FACTS, to_job
+from holdfast.store.stuck import HALTING, stuck
 from holdfast.texts import UNSTORABLE
 from holdfast.unreadable import readable
 
@@ -30,11 +31,7 @@ AT_ONCE = 500
 MOST_BEHIND = 100
 """How far the jobs behind a head are counted, for each lane of a list."""
 
-# `$is`, and ordered as the index is: else PostgreSQL goes along all heads, or all jobs
-HALTED = """
-    SELECT seq, lane FROM holdfast_job
-    WHERE head $is(1) AND seq > CAST(:after AS bigint) AND status IN ('failed', 'paused') AND stale_at IS NULL
-    ORDER BY head, seq LIMIT :most"""
+HALTED = stuck("holdfast_job.seq, holdfast_job.lane", "holdfast_job.seq > CAST(:after AS bigint)", heads=[HALTING])
 PAUSED = """
     SELECT key, key FROM holdfast_lane WHERE paused_at IS NOT NULL AND key > :after ORDER BY key LIMIT :most"""
 ALL = """SELECT key, key FROM holdfast_lane WHERE key > :after ORDER BY key LIMIT :most"""

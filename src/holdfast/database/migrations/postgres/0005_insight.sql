@@ -3,7 +3,7 @@
 
 -- failed and paused jobs, for lists and the inbox; those that halt a lane (head = 1) stand together. A job that succeeds
 -- never enters it
-CREATE INDEX holdfast_job_stuck ON holdfast_job (head, seq)
+CREATE INDEX holdfast_job_stuck ON holdfast_job (head, status, seq)
     WHERE status IN ('failed', 'paused') AND stale_at IS NULL;
 
 -- the lanes that somebody has paused, which are few, for lists of lanes
