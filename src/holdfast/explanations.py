@@ -397,18 +397,25 @@ class Suspect(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Arriving(Reason):
-    """Nothing stands in its way: the next worker that looks, from *wake_at* on, takes it up."""
+    """Nothing stands in its way: the next worker that looks, from *wake_at* on, takes it up.
+
+    If it *is_overdue*, none has looked for a while, and those that count as alive may be dead.
+    """
 
     code = "arriving"
     wake_at: datetime
+    is_overdue: bool = False
 
     def _sentence(self) -> str:
+        if self.is_overdue:
+            since = f"nothing keeps the job since {_shown(self.wake_at)}, and no worker has taken it up"
+            return f"{since}; one that was killed counts as alive for 150 s, so look at hf.list_workers(), or start one"
         return "the job waits for nothing but the next look of a worker with a free slot"
 
     @property
     def ends_at(self) -> datetime | None:
-        """When the engine looks at it."""
-        return self.wake_at
+        """When the engine looks at it; None if that should have been."""
+        return None if self.is_overdue else self.wake_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +434,10 @@ class Locked(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Running(Reason):
-    """A worker has the job; *since* is when its handler began, and None if it has not."""
+    """A worker has the job; *since* is when its handler began, and None if it has not.
+
+    If it *is_overdue*, the worker has not renewed its lease in time, and is probably dead.
+    """
 
     code = "running"
     worker: str
@@ -435,8 +445,14 @@ class Running(Reason):
     lease_until: datetime | None
     seen_at: datetime | None
     """The last sign of life of the worker; they come about once a minute. None if the worker is gone."""
+    is_overdue: bool = False
 
     def _sentence(self) -> str:
+        if self.is_overdue and self.lease_until is not None:
+            over = (
+                f"worker {self.worker} has the job and is probably dead: its lease ended at {_shown(self.lease_until)}"
+            )
+            return f"{over}; another worker takes the job back within some seconds, so start one if none runs"
         if self.since is None:
             return f"worker {self.worker} has claimed the job, and has not begun it yet"
         signs = [f"last sign of life {_shown(self.seen_at)}"] if self.seen_at is not None else []
@@ -462,7 +478,10 @@ class Stopping(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Reason):
-    """The job has ended; *by* is who cancelled it, or the worker that completed it."""
+    """The job has ended; *by* is who cancelled it, or the worker that completed it.
+
+    *blocker* is the chain that it failed by, if it waited for one.
+    """
 
     code = "ended"
     job: UUID
@@ -471,16 +490,18 @@ class Ended(Reason):
     why: str | None
     error: JobError | None
     at: datetime | None
+    blocker: UUID | None = None
 
     def _sentence(self) -> str:
         error = f": {in_short(self.error)}" if self.error else ""
         at = "" if self.at is None else f" at {_shown(self.at)}"
-        return f"the job has {ENDINGS[self.outcome]}{at}{_by_and_why(self.by, self.why)}{error}"
+        blocker = "" if self.blocker is None else f": it waited for chain {self.blocker}"
+        return f"the job has {ENDINGS[self.outcome]}{at}{_by_and_why(self.by, self.why)}{error}{blocker}"
 
     @property
     def remedy(self) -> Remedy | None:
-        """Retry it, unless it has completed."""
-        return None if self.outcome is Status.COMPLETED else Remedy("retry", str(self.job))
+        """Retry it, or the chain that it failed by, unless it has completed."""
+        return None if self.outcome is Status.COMPLETED else Remedy("retry", str(self.blocker or self.job))
 
 
 ENDINGS = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.CANCELLED: "been cancelled"}
@@ -496,7 +517,7 @@ class Moving(Reason):
     """Whether no job waits to be claimed."""
 
     def _sentence(self) -> str:
-        waits = "no job waits in it" if self.is_empty else "workers take its jobs"
+        waits = "no job in it can be claimed now" if self.is_empty else "workers take its jobs"
         return f"nothing holds queue {self.queue!r} up: {waits}"
 
 

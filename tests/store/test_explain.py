@@ -437,6 +437,20 @@ async def test_a_look_for_a_lock_leaves_no_lock_and_no_version_behind(way: Way) 
     assert await row_of(way, job, "version", "gate") == before
 
 
+async def test_a_job_that_nobody_takes_up_says_that_its_workers_may_be_dead(way: Way) -> None:
+    await serve(way)
+    ready = (await way.face.start(greet(name="Ada"))).id
+    await change_job(way, ready, run_at=0)
+    arrived = (await way.face.start(greet(name="Ada"), lane="ada")).id
+    await change_job(way, arrived, wake_at=0, run_at=0)
+
+    for job in (ready, arrived):
+        found = await why(way, job)
+        (reason,) = found.reasons
+        assert (reason.code, reason.facts["is_overdue"], found.until) == ("arriving", True, None)
+        assert "since 1970-01-01 00:00:00 UTC, and no worker has taken it up" in reason.text
+
+
 async def test_an_unknown_id_is_no_error(way: Way) -> None:
     missing = uuid4()
 
@@ -460,6 +474,18 @@ async def test_a_running_job_names_its_worker_and_its_lease(way: Way) -> None:
     assert facts["since"] == found.job.started_at
     assert facts["lease_until"] == found.job.lease_until
     assert abs(datetime.now(UTC) - facts["seen_at"]) < HOUR
+
+
+async def test_a_job_whose_lease_is_over_says_that_its_worker_is_probably_dead(way: Way) -> None:
+    await serve(way)
+    job = (await way.face.start(greet(name="Ada"))).id
+    await engine.claim_all(way)
+    await change_job(way, job, lease_until=0)
+
+    (reason,) = (await why(way, job)).reasons
+
+    assert (reason.code, reason.facts["is_overdue"]) == ("running", True)
+    assert "is probably dead: its lease ended at 1970-01-01 00:00:00 UTC" in reason.text
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
@@ -487,6 +513,23 @@ async def test_a_failed_job_says_by_what_and_its_retry_starts_it(way: Way, helpe
     assert (reason.code, reason.facts["outcome"], reason.facts["error"]) == ("ended", "failed", {"type": "OSError"})
     assert "ended" not in await codes(way, job)
     assert await starts(way, job)
+
+
+async def test_a_job_that_failed_by_its_blocker_is_helped_by_the_retry_of_that(way: Way, helper: Helper) -> None:
+    await serve(way)
+    first = (await way.face.start(greet(name="Ada"))).id
+    job = (await way.face.start(greet(name="Bob"), blockers=[first])).id
+    await engine.admit(way)
+    await engine.run(way, engine.FAIL)
+    await engine.admit(way)
+
+    (reason,) = (await why(way, job)).reasons
+    await helper.carry_out(reason.remedy)
+    await engine.drain(way)
+
+    assert (reason.code, reason.facts["blocker"], reason.facts["why"]) == ("ended", first, "blocker failed")
+    assert f"it waited for chain {first}" in reason.text
+    assert await row_of(way, job, "status") == ("completed",)
 
 
 async def test_a_cancelled_job_says_by_whom(way: Way) -> None:

@@ -56,6 +56,9 @@ from holdfast.store.rows import COLUMNS, FACTS_WITH_RESULTS, STORED_WIDTH, insta
 from holdfast.store.workers import IN_CHILD, LivingWorker
 from holdfast.unreadable import object_of, readable
 
+OVERDUE_MS = 10_000
+"""For how long nobody has taken up a job that nothing keeps, before that is worth a word."""
+
 
 async def explain(tx: Tx, job_id: UUID) -> Explanation:
     """Say why the current job of the chain of *job_id* does not run."""
@@ -130,7 +133,8 @@ async def _running(tx: Tx, found: Standing) -> list[Reason]:
         request: Literal["cancel", "pause"] = "pause" if found.cancel_requested_at is None else "cancel"
         event = await _last_event(tx, job, {"cancel": "job:cancelling", "pause": "job:pausing"}[request])
         return [Stopping(request, event.by, job.reason, instant(asked_at), worker)]
-    running = Running(worker, job.started_at, job.lease_until, maybe_instant(found.worker_seen_at))
+    is_overdue = job.lease_until is not None and job.lease_until < instant(found.now)
+    running = Running(worker, job.started_at, job.lease_until, maybe_instant(found.worker_seen_at), is_overdue)
     return [running, *(_suspect(job) if job.started_at is None else ())]
 
 
@@ -138,7 +142,9 @@ async def _ended(tx: Tx, found: Standing) -> Ended:
     job = found.job
     event = await _last_event(tx, job, f"job:{job.status}")
     error = job.error if isinstance(job.error, dict) else None
-    return Ended(job.id, job.status, event.by or job.completed_by, job.reason, error, job.finished_at)
+    by_blocker = await tx.fetch_all(FAILED_BY, job=job.seq) if job.status is Status.FAILED and error is None else []
+    blocker = UUID(by_blocker[0][0]) if by_blocker else None
+    return Ended(job.id, job.status, event.by or job.completed_by, job.reason, error, job.finished_at, blocker)
 
 
 async def _waiting(tx: Tx, found: Standing, living: Sequence[LivingWorker]) -> list[Reason]:
@@ -185,6 +191,8 @@ async def _last_event(tx: Tx, job: Job, name: str) -> Said:
     return Said()
 
 
+FAILED_BY = """
+    SELECT chain_id FROM holdfast_blocker WHERE job = :job AND state = 'failed' ORDER BY position LIMIT 1"""
 # with how the chain has ended: of those that were given first many may have, and the job was not told yet
 OPEN_LINKS = """
     SELECT chain_id, (SELECT first.closed_as FROM holdfast_job AS first WHERE first.id = holdfast_blocker.chain_id)
@@ -315,7 +323,8 @@ def _arriving(found: Standing, reasons: Iterable[Reason]) -> list[Arriving]:
     is_arrival = found.gate == Gate.ARRIVAL and found.is_due and found.job.status is not Status.PAUSED
     if any(not (is_arrival and isinstance(each, Blocked) and not each.blockers) for each in others):
         return []
-    return [Arriving(instant(found.wake_at) if is_arrival and found.wake_at is not None else found.job.run_at)]
+    wake_at = instant(found.wake_at) if is_arrival and found.wake_at is not None else found.job.run_at
+    return [Arriving(wake_at, wake_at < instant(found.now - OVERDUE_MS))]
 
 
 async def explain_or_doubt(tx: Tx, job_id: UUID) -> tuple[Explanation, bool]:

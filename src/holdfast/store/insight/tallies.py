@@ -232,8 +232,9 @@ async def series(tx: Tx, wanted: Wanted) -> Series:
     if len(starts) > MOST_POINTS:
         advice = f"a series has at most {MOST_POINTS:,} intervals, and this one would have {len(starts):,}"
         wider = "choose a larger width, or " if width < max(KEPT_SECONDS) else ""
-        days = f"{MOST_POINTS * width / 86_400:.0f} days"
-        raise TooMany(len(starts), MOST_POINTS, f"{advice}; {wider}ask for at most {days} with since= and until=")
+        hours = MOST_POINTS * width // 3600
+        time = f"{hours // 24} days" if hours > 48 else f"{hours} hours"
+        raise TooMany(len(starts), MOST_POINTS, f"{advice}; {wider}ask for at most {time} with since= and until=")
     asked = {"queue": wanted.queue, "task": wanted.task, "width": width, "most": MOST_ROWS + 1}
     rows = await tx.fetch_all(BETWEEN, since=since_ms, until=until_ms, **asked)
     if len(rows) > MOST_ROWS:
