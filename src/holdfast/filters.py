@@ -35,8 +35,8 @@ MOST_TERMS = 20
 MOST_STEPS = 8
 """How many keys may lead to a value of the input."""
 
-LONGEST_INTEGER = (10**4300).bit_length()
-"""How many bits a whole number may have: Python reads no longer one out of JSON."""
+BEYOND_INTEGERS = 10**4300
+"""What a whole number must be less than: Python neither reads nor writes one of more digits."""
 
 LISTED = ("task", "status", "queue", "lane", "tag", "worker", "error", "chain_task")
 """The names that take several words."""
@@ -116,7 +116,7 @@ def input_value(path: str, value: object) -> Scalar:
             return value
         case str() if not UNSTORABLE.search(value):
             return str.__str__(value)
-        case int() if value.bit_length() <= LONGEST_INTEGER:
+        case int() if abs(value) < BEYOND_INTEGERS:
             return int(value)
         case float() if math.isfinite(value):
             return float(value)
@@ -314,16 +314,17 @@ def _written(wanted: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{_quote(INPUT + steps)}:{_json(input_value(path, each))}"
         elif name in ("id", "chain"):
             several = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-            yield from _listed(name, [str(target_id(each)) for each in several])
+            yield _listed(name, [str(target_id(each)) for each in several])
         elif name in LISTED:
-            yield from _listed(name, words_of(value, name))
+            yield _listed(name, words_of(value, name))
         elif value is not None:
             yield f"{_name_of(name)}:{_single(value)}"
 
 
-def _listed(name: str, words: Sequence[str]) -> Iterator[str]:
-    if words:
-        yield f"{name}:{','.join(map(_quote, words))}"
+def _listed(name: str, words: Sequence[str]) -> str:
+    if not words:  # to leave it out would let any job fit
+        raise InvalidInput(f"{name} is empty, which fits no job; leave it out if any will do", name)
+    return f"{name}:{','.join(map(_quote, words))}"
 
 
 def _name_of(keyword: str) -> str:

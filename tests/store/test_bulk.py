@@ -134,6 +134,15 @@ async def test_a_filter_that_is_empty_does_not_widen_what_is_acted_on(way: Way, 
     assert await statuses(way) == {"failed": 1}
 
 
+@pytest.mark.parametrize("name", ["task", "queue", "lane", "tag", "worker", "error", "chain_task"])
+async def test_an_iterator_that_gives_nothing_does_not_widen_what_is_acted_on(way: Way, name: str) -> None:
+    await make_job(way, "failed")
+
+    with pytest.raises(InvalidInput, match=f"{name} is empty, which fits no job"):
+        await way.face.bulk("delete", status="failed", **{name: (word for word in ())})
+    assert await statuses(way) == {"failed": 1}
+
+
 async def test_internal_jobs_are_touched_only_if_asked_for(way: Way) -> None:
     delivery = await make_job(way, "pending", task=DELIVER, queue=INTERNAL_QUEUE)
 

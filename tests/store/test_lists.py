@@ -266,11 +266,15 @@ async def test_a_path_has_eight_steps_at_most(way: Way) -> None:
         ({"input": {"a": float("nan")}}, "must be a text"),
         ({"input": {"a": "\0"}}, "must be a text"),
         ({"input": {"a": 10**5000}}, "must be a text"),
+        ({"input": {"a": 10**4300}}, "must be a text"),
+        ({"input": {"a": -(10**4300)}}, "must be a text"),
         ({"input": "a"}, "paths with values"),
         ({"input": {f"a{n}": 1 for n in range(21)}}, "at most 20"),
         ({"id": [UUID(int=n) for n in range(501)]}, "at most 500"),
         ({"chain": [UUID(int=n) for n in range(501)]}, "at most 500"),
         ({"tag": [7]}, "tag must be"),
+        ({"tag": [str(n) for n in range(501)]}, "tag takes at most 500"),
+        ({"error": [str(n) for n in range(501)]}, "error takes at most 500"),
     ],
 )
 async def test_what_no_filter_can_be_is_refused(way: Way, wanted: dict[str, Any], match: str) -> None:
@@ -285,6 +289,9 @@ async def test_filters_take_as_many_as_they_say(way: Way) -> None:
     assert ids(await way.face.list_jobs(input={f"a{n}": 1 for n in range(20)})) == [made]
     assert ids(await way.face.list_jobs(id=[*many, made])) == [made]
     assert ids(await way.face.list_jobs(chain=[*many, made])) == [made]
+    words = [str(n) for n in range(500)]
+    assert ids(await way.face.list_jobs(tag=words, error=words, lane=words)) == []
+    assert ids(await way.face.list_jobs(input={"a0": 10**4300 - 1})) == []
 
 
 async def test_a_filter_that_is_misspelt_is_refused_with_the_nearest(way: Way) -> None:

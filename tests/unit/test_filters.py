@@ -168,6 +168,12 @@ wanted = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.parametrize("name", ["id", "chain", "tag", "status"])
+def test_what_fits_no_job_is_not_written_as_what_fits_any(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{name} is empty, which fits no job"):
+        write(task="charge", **{name: []})
+
+
 @given(wanted)
 def test_what_is_written_is_read_back(keywords: dict[str, Any]) -> None:
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from datetime import datetime
 from functools import wraps
 from typing import ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
@@ -20,6 +20,7 @@ from holdfast.texts import Words, words_of
 Targets: TypeAlias = Target | Sequence[Target]
 """Names one job or chain, or several."""
 
+C = TypeVar("C", bound=Sized)
 E = TypeVar("E", State, Status)
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,10 +86,14 @@ def _refuses_empty(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in kwargs.items():
             if isinstance(value, Collection) and not isinstance(value, str) and not value:
-                raise InvalidInput(f"{name} is empty, which fits no job; leave it out if any will do", name)
+                raise _empty(name)
         return function(*args, **kwargs)
 
     return checked
+
+
+def _empty(name: str) -> InvalidInput:
+    return InvalidInput(f"{name} is empty, which fits no job; leave it out if any will do", name)
 
 
 @filters_of("list_jobs()", JobListOptions)
@@ -114,16 +119,16 @@ def job_list(
 ) -> tuple[JobQuery, Paging]:
     """Read what a list of jobs is narrowed to."""
     wanted = JobQuery(
-        tasks=words_of(task, "task"),
+        tasks=_words(task, "task"),
         states=_members(State, status),
-        queues=words_of(queue, "queue"),
-        lanes=words_of(lane, "lane"),
+        queues=_words(queue, "queue"),
+        lanes=_words(lane, "lane"),
         ids=_targets(id, "id"),
         chains=_targets(chain, "chain"),
-        chain_tasks=words_of(chain_task, "chain_task"),
-        tags=words_of(tag, "tag"),
-        workers=words_of(worker, "worker"),
-        errors=words_of(error, "error"),
+        chain_tasks=_words(chain_task, "chain_task"),
+        tags=_words(tag, "tag"),
+        workers=_words(worker, "worker"),
+        errors=_words(error, "error"),
         inputs=tuple((input_path(path), input_value(path, value)) for path, value in _members_of(input)),
         parent=None if parent is None else target_id(parent),
         created_from=_aware(created_from, "created_from"),
@@ -150,7 +155,7 @@ def chain_list(
     """Read what a list of chains is narrowed to."""
     wanted = ChainQuery(
         ids=_targets(id, "id"),
-        tasks=words_of(task, "task"),
+        tasks=_words(task, "task"),
         statuses=_members(Status, status),
         is_open=None if is_open is None else flag(is_open, "is_open"),
         roots_only=flag(roots_only, "roots_only"),
@@ -186,20 +191,32 @@ def paging(
 
 
 def _members(kind: type[E], value: Words) -> tuple[E, ...]:
-    words = words_of(value, "status")
+    words = _words(value, "status")
     if unknown := [each for each in words if each not in list(kind)]:
         near = near_and_all(unknown[0], kind, "the words are")
         raise InvalidInput(f"there is no status {shown(unknown[0])}{near}", "status")
     return tuple(map(kind, words))
 
 
+def _words(value: Words, name: str) -> tuple[str, ...]:
+    """Read one word or several; an iterator, too, which shows only now whether it is empty."""
+    words = words_of(value, name)
+    if not words and not isinstance(value, Collection):
+        raise _empty(name)
+    return _refuse_many(words, name)
+
+
+def _refuse_many(given: C, name: str) -> C:
+    if len(given) > MOST_ITEMS:
+        raise InvalidInput(f"{name} takes at most {MOST_ITEMS}, got {len(given)}; ask for a part of them", name)
+    return given
+
+
 def _targets(value: Targets, name: str) -> tuple[UUID, ...]:
     """Read one job, chain or id, or several."""
     several = isinstance(value, Collection) and not isinstance(value, str)
     targets: Collection[Target] = value if several else (value,)  # type: ignore[assignment]
-    if len(targets) > MOST_ITEMS:
-        raise InvalidInput(f"{name} takes at most {MOST_ITEMS}, got {len(targets)}; ask for a part of them", name)
-    return tuple(dict.fromkeys(map(target_id, targets)))
+    return tuple(dict.fromkeys(map(target_id, _refuse_many(targets, name))))
 
 
 def _members_of(given: object) -> list[tuple[str, Scalar]]:
