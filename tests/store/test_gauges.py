@@ -197,6 +197,16 @@ async def test_a_sample_whose_process_died_is_followed_by_another(way: Way) -> N
     assert (await way.face.overview()).queues[0].ready.value == 1
 
 
+async def test_a_sample_of_before_the_clock_was_put_back_hides_no_later_one(way: Way) -> None:
+    await way.face.overview()
+    await set_back(way, -3600)
+    await make_job(way)
+
+    looks = [await way.face.overview() for _ in range(2)]
+
+    assert [values(each.queues[0]) for each in looks if each.queues] == [(1, 0, 0)] * 2
+
+
 class ReadOnly:
     """A runner that may not write."""
 

@@ -172,10 +172,11 @@ async def keep(tx: Tx, at: int, taken: Sample) -> None:
     await tx.execute(KEEP, at=at, gauge=taken.text())
 
 
-# a statement without parameters keeps the plan that it was prepared with, while the table was tiny
+# a statement without parameters keeps the plan that it was prepared with, while the table was tiny. What was taken
+# before the clock was put back has a time to come, and would be the last one until then
 LATEST = """
     SELECT $now, (SELECT kept.gauge FROM holdfast_tally AS kept
-        WHERE kept.width = :width AND kept.gauge IS NOT NULL ORDER BY kept.at DESC LIMIT 1)"""
+        WHERE kept.width = :width AND kept.at <= $now AND kept.gauge IS NOT NULL ORDER BY kept.at DESC LIMIT 1)"""
 
 
 async def latest(tx: Tx, after_ms: int) -> tuple[Sample | None, bool]:
