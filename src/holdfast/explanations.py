@@ -378,10 +378,13 @@ class WorkersBusy(Reason):
     slots: int
     taken: int
     oldest: datetime | None
+    in_children: bool = False
+    """Whether these are the slots of tasks that run in child processes; those of others may be free."""
 
     def _sentence(self) -> str:
         since = "" if self.oldest is None else f", the oldest attempt since {_shown(self.oldest)}"
-        return f"all {self.slots} slots of the workers of queue {self.queue!r} are taken{since}"
+        slots = f"{self.slots} slots{' for child processes' if self.in_children else ''}"
+        return f"all {slots} of the workers of queue {self.queue!r} are taken{since}"
 
 
 @dataclass(frozen=True, slots=True)

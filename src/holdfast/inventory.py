@@ -64,7 +64,7 @@ class WorkerInfo:
     tasks: tuple[str, ...]
     """The names of the tasks whose code it has."""
     slots: int | None
-    """How many jobs it runs at once: handlers, those in child processes, and webhooks."""
+    """How many jobs it runs at once: handlers, those in child processes, webhooks, and acts on many jobs."""
     running: int
     """How many jobs it runs now, counted among the 10,000 running jobs whose leases end first."""
     version: str | None

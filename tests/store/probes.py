@@ -522,12 +522,12 @@ def log_probes() -> Iterator[Probe]:
 def explain_probes() -> Iterator[Probe]:
     """Give what an explanation runs, also on a caller's connection; what it counts here is counted to 50."""
     lane, most = {"key": "lane-1"}, {"most": 50}
-    step, last = str(job_id(MIXED // 2 + 16)), {"job": SEQS[0]}
+    step, last = str(job_id(MIXED // 2 + 16)), {"job": SEQS[0], "name": "job:paused", **most}
     along = (JOB_ID, JOB_CHAIN, JOB_PKEY, PHASE, DELIVERY)
     yield on_borrowed("explain.CURRENT", explain.CURRENT, {"id": IDS[0]}, *along)
     yield on_borrowed("explain.CURRENT of a chain", explain.CURRENT, {"id": step}, *along)
     for database, index in EVENTS_OF.items():
-        yield on_borrowed("explain.LAST_EVENTS", explain.LAST_EVENTS, last, index, is_ordered=True, only=database)
+        yield on_borrowed("explain.LAST_EVENT", explain.LAST_EVENT, last, index, is_ordered=True, only=database)
     links = {"job": MIXED // 2 + 12, **most}
     yield on_borrowed("explain.OPEN_LINKS", explain.OPEN_LINKS, links, BLOCKER, JOB_ID)  # it may sort those of one job
     yield on_borrowed("explain.FAILED_BY", explain.FAILED_BY, {"job": links["job"]}, BLOCKER, is_ordered=True)

@@ -21,6 +21,7 @@ from holdfast.outcomes import Kind, Outcome
 from holdfast.states import Status
 from holdfast.store import workers
 from holdfast.store.insight import explain
+from holdfast.store.log import events
 from holdfast.store.workers import LivingWorker, Member
 from tests.store import engine
 from tests.store.test_delivery_backlog import BAD, SILENT, deliveries
@@ -427,6 +428,28 @@ async def test_a_job_whose_row_a_stranger_holds_says_since_when(postgres: Way) -
     assert await starts(way, job)
 
 
+async def test_who_may_only_read_is_told_what_can_be_read(postgres: Way) -> None:
+    way = postgres
+    await serve(way)
+    job = (await way.face.start(greet(name="Ada"))).id
+    address = way.hf.settings.database
+    role = f"looker_{uuid4().hex}"
+    with psycopg.connect(address, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role}")
+        owner.execute(f"GRANT USAGE ON SCHEMA contract TO {role}")
+        owner.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA contract TO {role}")
+        joint = "&" if "?" in address else "?"
+        looker = Way(Holdfast(f"{address}{joint}options=-c%20role%3D{role}", schema_name="contract"), way.is_async)
+        try:
+            found = await looker.face.explain(job)
+        finally:
+            await looker.close()
+            owner.execute(f"DROP OWNED BY {role}")
+            owner.execute(f"DROP ROLE {role}")
+
+    assert [each.code for each in found.reasons] == ["arriving"]
+
+
 async def test_a_look_for_a_lock_leaves_no_lock_and_no_version_behind(way: Way) -> None:
     await serve(way)
     job = (await way.face.start(greet(name="Ada"))).id
@@ -500,6 +523,20 @@ async def test_a_job_that_is_to_stop_says_who_asked_for_it(way: Way, verb: str) 
     facts = reason.facts
     assert (reason.code, facts["request"], facts["by"], facts["why"]) == ("stopping", verb, "bob", "enough")
     assert f"worker worker-1 is asked to {verb} the job since " in reason.text
+
+
+async def test_a_job_that_goes_on_after_it_was_asked_to_pause_still_says_by_whom(way: Way) -> None:
+    await serve(way)
+    job = (await way.face.start(greet(name="Ada"))).id
+    await engine.claim_all(way)
+    await way.face.pause(job, by="bob")
+    seq, version = await row_of(way, job, "seq", "version")
+    said = events.NewEvent(seq, "job:progress", Status.RUNNING, version, 1, '{"percent": 40}')
+    await way.call(events.append, [said] * 200)
+
+    (reason,) = (await why(way, job)).reasons
+
+    assert (reason.code, reason.facts["by"]) == ("stopping", "bob")
 
 
 async def test_a_failed_job_says_by_what_and_its_retry_starts_it(way: Way, helper: Helper) -> None:
@@ -735,6 +772,19 @@ async def test_a_queue_whose_workers_are_busy_says_so(way: Way) -> None:
     await make_job(way)
 
     assert await queue_codes(way) == ["workers_busy"]
+
+
+@pytest.mark.parametrize("in_child", ["bill", "greet"])
+async def test_a_queue_says_that_slots_of_some_of_its_tasks_are_taken(way: Way, in_child: str) -> None:
+    """Whichever of them comes first."""
+    await serve(way, handlers=4, children=1, tasks=["bill", "greet"], in_children=[in_child])
+    await make_job(way, "running", task=in_child)
+    for task in ("bill", "greet"):
+        await make_job(way, task=task)
+
+    assert await queue_codes(way) == ["workers_busy"]
+    (reason,) = (await way.face.explain_queue("default")).reasons
+    assert reason.text.startswith("all 1 slots for child processes of the workers of queue 'default' are taken")
 
 
 async def test_a_queue_of_questions_is_not_unserved(way: Way, approve: Any) -> None:

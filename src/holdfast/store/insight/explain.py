@@ -167,7 +167,7 @@ async def _waiting(tx: Tx, found: Standing, living: Sequence[LivingWorker]) -> l
     if nobody is not None:
         reasons.append(nobody)
     elif found.gate == Gate.READY:
-        reasons += await _busy(tx, job.queue, job.task, living)
+        reasons += await _busy(tx, job.queue, [job.task], living)
     reasons += _suspect(job)
     return [*reasons, *_arriving(found, reasons)]
 
@@ -179,15 +179,18 @@ class Said(NamedTuple):
     at: datetime | None = None
 
 
-# what has happened last to a job that stands still is near the end of its log; behind it come webhooks at most
-LAST_EVENTS = """SELECT name, at, facts FROM holdfast_event WHERE job = :job ORDER BY seq DESC LIMIT 50"""
+# what has happened last to a job that stands still is near the end of its log; behind it come webhooks at most. One
+# that is to be paused may go on for long, and say how far it is
+LAST_EVENT = """
+    SELECT recent.at, recent.facts FROM (
+        SELECT name, at, facts FROM holdfast_event WHERE job = :job ORDER BY seq DESC LIMIT :most) AS recent
+    WHERE recent.name = :name LIMIT 1"""
 
 
 async def _last_event(tx: Tx, job: Job, name: str) -> Said:
-    for said, at, facts in await tx.fetch_all(LAST_EVENTS, job=job.seq):
-        if said == name:
-            by = object_of(facts).get("by")
-            return Said(by if isinstance(by, str) else None, instant(at))
+    for at, facts in await tx.fetch_all(LAST_EVENT, job=job.seq, name=name, most=MOST_COUNTED):
+        by = object_of(facts).get("by")
+        return Said(by if isinstance(by, str) else None, instant(at))
     return Said()
 
 
@@ -296,17 +299,28 @@ TAKEN = """
     GROUP BY worker, task"""
 
 
-async def _busy(tx: Tx, queue: str, task: str, living: Sequence[LivingWorker]) -> list[WorkersBusy]:
-    """Say that every slot in which a job of *task* could run is taken, also by jobs that were claimed ahead."""
+async def _busy(tx: Tx, queue: str, tasks: Sequence[str], living: Sequence[LivingWorker]) -> list[WorkersBusy]:
+    """Say that every slot in which jobs of one of *tasks* could run is taken, also by jobs that were claimed ahead.
+
+    Tasks that share their slots are told of once.
+    """
+    rows = [(worker.removesuffix(IN_CHILD), *rest) for worker, *rest in await tx.fetch_all(TAKEN, most=MOST_COUNTED)]
+    found = [_busy_for(task, queue, rows, living) for task in tasks]
+    return list(dict.fromkeys(each for each in found if each is not None))
+
+
+def _busy_for(task: str, queue: str, rows: Sequence[Row], living: Sequence[LivingWorker]) -> WorkersBusy | None:
     able = {each.id: each for each in living if each.runs(queue, task)}
+    kinds = {each.kind_of(task) for each in able.values()}
     sizes = [getattr(each.slots, each.kind_of(task)) for each in able.values()]
     if not able or None in sizes:  # one of an older release does not say how many it has
-        return []
-    rows = [(worker.removesuffix(IN_CHILD), *rest) for worker, *rest in await tx.fetch_all(TAKEN, most=MOST_COUNTED)]
+        return None
     beside = [row for row in rows if row[0] in able and _share_slots(able[row[0]], row[1], task)]
     slots, taken = sum(sizes), sum(count for _, _, count, _ in beside)
     oldest = min((at for *_, at in beside if at is not None), default=None)
-    return [WorkersBusy(queue, slots, min(taken, slots), maybe_instant(oldest))] if taken >= slots else []
+    if taken < slots:
+        return None
+    return WorkersBusy(queue, slots, min(taken, slots), maybe_instant(oldest), in_children=kinds == {"children"})
 
 
 def _share_slots(worker: LivingWorker, one: str, other: str) -> bool:
@@ -386,8 +400,8 @@ async def explain_queue(tx: Tx, queue: str) -> QueueExplanation:
         reasons.append(_no_worker(queue, {}, living))
     reasons += [each for each in unable.values() if isinstance(each, NoWorker)][:1]
     reasons += [each for each in unable.values() if isinstance(each, TaskUnknown)]
-    for task in [task for task, why in unable.items() if why is None][:1]:
-        reasons += await _busy(tx, queue, task, living)
+    if able := [task for task, why in unable.items() if why is None]:
+        reasons += await _busy(tx, queue, able, living)
     return QueueExplanation(queue, tuple(reasons or [Moving(queue, is_empty=not waiting)]))
 
 
