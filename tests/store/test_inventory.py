@@ -341,7 +341,13 @@ async def test_what_no_list_of_lanes_takes_is_refused(way: Way, wanted: dict[str
         await way.face.list_lanes(**wanted)
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "bGFuZXM", "WyJsYW5lcyIsImhhbHRlZCIsLTFd", "WyJsYW5lcyIsIm1vdmluZyIsN10"])
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        *("", "x", "bGFuZXM", "WyJsYW5lcyIsImhhbHRlZCIsLTFd", "WyJsYW5lcyIsIm1vdmluZyIsN10"),
+        pytest.param("W1tb" * 20_000, id="deep"),
+    ],
+)
 async def test_a_cursor_that_is_none_of_a_list_of_lanes_is_refused(way: Way, cursor: str) -> None:
     with pytest.raises(UsageError, match="cursor"):
         await way.face.list_lanes(cursor=cursor)

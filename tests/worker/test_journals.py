@@ -235,6 +235,26 @@ async def test_log_lines_of_a_handler_are_kept_in_its_journal(colour: Colour, en
 
 
 @pytest.mark.usefixtures("logs_all")
+async def test_a_level_whose_name_cannot_be_stored_spoils_no_journal(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(logging._levelToName, 35, "odd \udc00")
+
+    async def speaks(ctx: Any, n: int) -> int:
+        logger.log(35, "order %s", n)
+        await ctx.journal.append("said", n)
+        return n
+
+    task = colour.task(speaks, int, retry=ONCE, keep_logs="INFO")
+    async with colour.hf.worker():
+        chain = await colour.hf.start(task(n=7))
+        assert await chain.result(timeout=30) == 7
+
+    line, said = (await colour.hf.journal(chain)).items
+    assert (line.body["level"], said.body) == ("odd \\udc00", 7)
+
+
+@pytest.mark.usefixtures("logs_all")
 async def test_log_lines_are_written_while_the_handler_runs(colour: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_journal, "LOG_SECONDS", 0.05)
     may_end = threading.Event()

@@ -63,7 +63,7 @@ class LanePlace(NamedTuple):
             key = stage in ("paused", "moving") and isinstance(after, str) and not UNSTORABLE.search(after)
             if kind == "lanes" and (number or key):
                 return cls(stage, after)
-        except (binascii.Error, ValueError, TypeError):
+        except (binascii.Error, ValueError, TypeError, RecursionError):
             pass
         raise UsageError("this cursor is not one of a list of lanes; take next_cursor of the page before")
 

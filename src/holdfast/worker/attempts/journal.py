@@ -289,7 +289,7 @@ class AttemptJournal:
         """Keep a log line: its message, level, logger and time; in any thread, at once, and never raising."""
         with suppress(Exception):  # `__str__` of what is logged may be a user's
             said = {
-                "level": record.levelname,
+                "level": clean_text(str(record.levelname), MESSAGE_LENGTH),
                 "logger": clean_text(record.name, MESSAGE_LENGTH),
                 "message": clean_text(record.getMessage(), MESSAGE_LENGTH),
                 "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
