@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from enum import IntEnum, StrEnum
 from functools import partial
 from itertools import pairwise
@@ -280,6 +281,20 @@ async def test_a_path_has_eight_steps_at_most(way: Way) -> None:
 async def test_what_no_filter_can_be_is_refused(way: Way, wanted: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
         await way.face.list_jobs(**wanted)
+
+
+async def test_a_part_of_a_millisecond_lets_no_job_of_the_next_one_fit(way: Way) -> None:
+    made = await make_job(way)
+    at = (await way.face.get_job(made)).created_at
+    least = timedelta(microseconds=1)
+
+    def fit(**wanted: Any) -> Any:
+        return way.face.list_jobs(**wanted)
+
+    assert ids(await fit(created_from=at, created_to=at)) == [made]
+    assert ids(await fit(created_from=at - least, created_to=at + least)) == [made]
+    assert ids(await fit(created_to=at - least)) == []
+    assert ids(await fit(created_from=at + least)) == []
 
 
 async def test_filters_take_as_many_as_they_say(way: Way) -> None:

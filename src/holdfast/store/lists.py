@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from holdfast.store.reads import CHAIN, Paging, to_chain
 from holdfast.store.rows import COLUMNS, FACTS, SEQ_AT, to_job
 from holdfast.store.search import REACH, AlongIndex, AlongNumbers, Among, Conditions, Query, Reach, RowPath, search
 from holdfast.store.stuck import stuck
+from holdfast.times import EPOCH
 
 STUCK_STATES = frozenset({State.FAILED, State.PAUSED})
 LEASED_STATES = frozenset({State.RUNNING, State.CANCELLING, State.PAUSING})
@@ -282,13 +283,14 @@ def _is_open(wanted: ChainQuery) -> bool:
 
 
 def _created(table: str, earliest: datetime | None, latest: datetime | None) -> Conditions:
+    """Test a time that is stored in milliseconds: a part of one before or behind it makes no other job fit."""
     found: Conditions = []
     if earliest is not None:
-        found.append((f"{table}.created_at >= :created_from", {"created_from": _milliseconds(earliest)}))
+        found.append((f"{table}.created_at >= :created_from", {"created_from": -_whole_milliseconds(EPOCH - earliest)}))
     if latest is not None:
-        found.append((f"{table}.created_at <= :created_to", {"created_to": _milliseconds(latest)}))
+        found.append((f"{table}.created_at <= :created_to", {"created_to": _whole_milliseconds(latest - EPOCH)}))
     return found
 
 
-def _milliseconds(at: datetime) -> int:
-    return round(at.timestamp() * 1000)
+def _whole_milliseconds(since: timedelta) -> int:
+    return since // timedelta(milliseconds=1)
