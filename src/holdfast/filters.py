@@ -321,9 +321,14 @@ def _written(wanted: Mapping[str, Any]) -> Iterator[str]:
             yield f"{_name_of(name)}:{_single(value)}"
 
 
+def fits_nothing(name: str) -> InvalidInput:
+    """Make the error for a filter without a word: to leave it out would let any job fit."""
+    return InvalidInput(f"{name} is empty, which fits no job; leave it out if any will do", name)
+
+
 def _listed(name: str, words: Sequence[str]) -> str:
-    if not words:  # to leave it out would let any job fit
-        raise InvalidInput(f"{name} is empty, which fits no job; leave it out if any will do", name)
+    if not words:
+        raise fits_nothing(name)
     return f"{name}:{','.join(map(_quote, words))}"
 
 

@@ -238,7 +238,7 @@ async def test_log_lines_of_a_handler_are_kept_in_its_journal(colour: Colour, en
 async def test_a_level_whose_name_cannot_be_stored_spoils_no_journal(
     colour: Colour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(logging._levelToName, 35, "odd \udc00")
+    monkeypatch.setitem(logging._levelToName, 35, "odd \0")
 
     async def speaks(ctx: Any, n: int) -> int:
         logger.log(35, "order %s", n)
@@ -251,7 +251,7 @@ async def test_a_level_whose_name_cannot_be_stored_spoils_no_journal(
         assert await chain.result(timeout=30) == 7
 
     line, said = (await colour.hf.journal(chain)).items
-    assert (line.body["level"], said.body) == ("odd \\udc00", 7)
+    assert (line.body["level"], said.body) == ("odd \\u0000", 7)
 
 
 @pytest.mark.usefixtures("logs_all")

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 from uuid import UUID
 
 from holdfast.errors import InvalidInput, got, near_and_all, shown
-from holdfast.filters import MOST_TERMS, input_path, input_value
+from holdfast.filters import MOST_TERMS, fits_nothing, input_path, input_value
 from holdfast.ids import Target, target_id
 from holdfast.keywords import filters_of, refuse_unknown
 from holdfast.models import ChainQuery, JobQuery, Order, Scalar
@@ -86,14 +86,10 @@ def _refuses_empty(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in kwargs.items():
             if isinstance(value, Collection) and not isinstance(value, str) and not value:
-                raise _empty(name)
+                raise fits_nothing(name)
         return function(*args, **kwargs)
 
     return checked
-
-
-def _empty(name: str) -> InvalidInput:
-    return InvalidInput(f"{name} is empty, which fits no job; leave it out if any will do", name)
 
 
 @filters_of("list_jobs()", JobListOptions)
@@ -202,7 +198,7 @@ def _words(value: Words, name: str) -> tuple[str, ...]:
     """Read one word or several; an iterator, too, which shows only now whether it is empty."""
     words = words_of(value, name)
     if not words and not isinstance(value, Collection):
-        raise _empty(name)
+        raise fits_nothing(name)
     return _refuse_many(words, name)
 
 
