@@ -529,8 +529,9 @@ def explain_probes() -> Iterator[Probe]:
     for database, index in EVENTS_OF.items():
         yield on_borrowed("explain.LAST_EVENT", explain.LAST_EVENT, last, index, is_ordered=True, only=database)
     links = {"job": MIXED // 2 + 12, **most}
-    yield on_borrowed("explain.OPEN_LINKS", explain.OPEN_LINKS, links, BLOCKER, JOB_ID)  # it may sort those of one job
-    yield on_borrowed("explain.FAILED_BY", explain.FAILED_BY, {"job": links["job"]}, BLOCKER, is_ordered=True)
+    # both may sort those of one job
+    yield on_borrowed("explain.OPEN_LINKS", explain.OPEN_LINKS, links, BLOCKER, JOB_ID)
+    yield on_borrowed("explain.FAILED_BY", explain.FAILED_BY, {"job": links["job"]}, BLOCKER)
     yield on_borrowed("explain.AHEAD", explain.AHEAD, {**lane, "place": MIXED, **most}, LANE, is_ordered=True)
     yield on_borrowed("lanes.HEADS of a caller", lanes.HEADS, {"keys": ["lane-1"]}, HEAD)
     yield on_borrowed("explain.TAKEN", explain.TAKEN, most, LEASED)
