@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Misuse, Retry
+from holdfast import LeaseLost, Misuse, Retry, Unavailable
+from holdfast.database.tx import Tx
+from holdfast.store.jobs import block_ends
+from holdfast.store.jobs.settling import Settlement
 from tests.support.conditions import until
 from tests.worker.colours import Colour, Witness
 
@@ -33,6 +36,39 @@ async def test_what_prepare_has_committed_stays_when_complete_rolls_back(colour:
         await colour.until_status(chain, "failed")
 
     assert await colour.bills() == [1]
+
+
+@pytest.mark.parametrize(("is_ours", "error"), [(True, Unavailable), (False, LeaseLost)])
+async def test_a_commit_that_failed_because_the_lease_is_over_says_so(
+    colour: Colour, monkeypatch: pytest.MonkeyPatch, is_ours: bool, error: type[Exception]
+) -> None:
+    """F-04: a process that stood still for longer than its lease has overrun the time for an answer as well."""
+    told: list[type[Exception]] = []
+
+    async def charge(ctx: Any, n: int) -> Any:
+        try:
+            async with ctx.complete() as tx:
+                await tx.execute(PAY, id=n)
+                return tx.finish(n)
+        except (LeaseLost, Unavailable) as raised:
+            told.append(type(raised))
+            raise
+
+    task = colour.task(charge, int, retry=ONCE)
+    worker = colour.hf.worker(grace=0.1)
+
+    async def no_answer(tx: Tx, settlement: Settlement, **_: object) -> None:
+        if not is_ours:
+            worker._core.leases.drop(settlement.token)
+        raise Unavailable("no answer in time")
+
+    monkeypatch.setattr(block_ends, "finish", no_answer)
+    async with worker:
+        await colour.hf.start(task(n=1))
+        await until(lambda: bool(told), "the handler is told")
+
+    assert set(told) == {error}  # what is given back may begin again
+    assert await colour.bills() == []
 
 
 @pytest.mark.source("JC-23")

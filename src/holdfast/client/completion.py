@@ -26,7 +26,7 @@ from holdfast.client.starter import Starter
 from holdfast.client.transactions import Statements
 from holdfast.current_block import Mark
 from holdfast.database.tx import Last, OpenTx, drive
-from holdfast.errors import LeaseLost, Misuse, UnknownMethod, UnknownOutcome
+from holdfast.errors import LeaseLost, Misuse, Unavailable, UnknownMethod, UnknownOutcome
 
 T = TypeVar("T")
 
@@ -85,8 +85,8 @@ class Fence(ABC):
         """Append an entry to the job's journal; only an attempt has one to write."""
         raise Misuse("only a handler writes a journal: tx.journal is for the blocks of its ctx")
 
-    async def explain(self, error: LeaseLost) -> None:  # noqa: B027 - a fence need not
-        """Raise what says more than *error*, by which the last write has refused the commit; all is undone."""
+    async def explain(self, error: LeaseLost | Unavailable) -> None:  # noqa: B027 - a fence need not
+        """Raise what says more than *error*, by which nothing was committed; all is undone."""
 
     async def resolve(self, error: UnknownOutcome) -> None:
         """Return if a COMMIT whose answer was lost has happened; else raise."""
@@ -157,7 +157,7 @@ class CompletionBlock(Generic[T]):
         except UnknownOutcome as error:
             await fence.resolve(error)
             is_resolved = True
-        except LeaseLost as error:
+        except (LeaseLost, Unavailable) as error:
             await fence.explain(error)
             raise
         finally:  # it may be committed although whoever waited for it was cancelled meanwhile

@@ -314,7 +314,7 @@ class PostgresTransaction:
     def _of_ours(self, error: psycopg.Error, alarm: Alarm | None) -> Exception:
         if self._is_ending and isinstance(error, psycopg.IntegrityError):
             return error  # a constraint of the user's, which is checked at COMMIT
-        if alarm is not None and alarm.has_rung:
+        if alarm is not None and alarm.has_rung and error.sqlstate != SAT_TOO_LONG:
             return Unavailable(f"the database did not answer within {self._seconds:g} s; try again")
         if (lost := self._lost(error)) is not None:
             return lost

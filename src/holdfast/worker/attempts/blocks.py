@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast, overload
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
 from holdfast.client.completion import BlockState, Fence
@@ -270,8 +270,13 @@ class TokenFence(Fence):
                 "write `return tx.finish(output)` or `return tx.continue_with(call)` inside it"
             ) from error
 
-    async def explain(self, error: LeaseLost) -> NoReturn:
+    async def explain(self, error: LeaseLost | Unavailable) -> None:
         """Say why the attempt is over; `Misuse` if this very block has ended its job, which is ours again by now."""
+        if isinstance(error, Unavailable):
+            # who stood still for longer than its lease has also overrun the time that the database had to answer
+            if not self._services.leases.may_complete(self._token):
+                raise self._attempt.lost(AbortReason.ERROR) from error
+            return
         reason = AbortReason(error.reason)
         if (
             reason not in (AbortReason.CANCELLED, AbortReason.ERROR)
