@@ -156,6 +156,9 @@ async def pays(ctx: Context) -> int:
     except Exception as error:
         note("unpaid", ctx, error=type(error).__name__)
         raise
+    except asyncio.CancelledError:
+        note("unpaid", ctx, error=f"cancelled: {ctx.abort_reason}")
+        raise
 
 
 @task(name="goes_on")
