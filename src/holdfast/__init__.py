@@ -27,6 +27,7 @@ from holdfast.errors import (
     InvalidId,
     InvalidInput,
     InvalidOutput,
+    InvalidRule,
     InvalidSettings,
     InvalidSignature,
     JobNotFound,
@@ -34,15 +35,21 @@ from holdfast.errors import (
     LaneNotFound,
     LeaseLost,
     MissingLibrary,
+    MissingRight,
     Misuse,
     NoResult,
     NotFound,
     NotMigrated,
+    ScheduleNotFound,
     StateConflict,
     StatusConflict,
     StillReferenced,
     StoreError,
     SubscriptionNotFound,
+    TenantExists,
+    TenantInUse,
+    TenantNotFound,
+    TenantSuspended,
     TooMany,
     TransactionBroken,
     TransactionRequired,
@@ -91,7 +98,10 @@ if TYPE_CHECKING:
     from holdfast.inventory import QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, PausedJob, Question
     from holdfast.retention import Retained, Retention, RetentionCount
+    from holdfast.schedule_rules import ScheduleRule
+    from holdfast.schedules import ScheduleInfo, Tick
     from holdfast.settings import Settings
+    from holdfast.tenancy import MigrationProgress, TenantInfo, TenantsMigrated
     from holdfast.worker.attempts.blocks import CompletingTransaction
     from holdfast.worker.attempts.context import Blocker, Context
     from holdfast.worker.health import Health
@@ -136,6 +146,7 @@ __all__ = [
     "InvalidId",
     "InvalidInput",
     "InvalidOutput",
+    "InvalidRule",
     "InvalidSettings",
     "InvalidSignature",
     "Job",
@@ -147,7 +158,9 @@ __all__ = [
     "LaneInfo",
     "LaneNotFound",
     "LeaseLost",
+    "MigrationProgress",
     "MissingLibrary",
+    "MissingRight",
     "Misuse",
     "NoResult",
     "NotFound",
@@ -171,6 +184,9 @@ __all__ = [
     "RetentionCount",
     "Retry",
     "RunningJob",
+    "ScheduleInfo",
+    "ScheduleNotFound",
+    "ScheduleRule",
     "Searched",
     "Series",
     "Settings",
@@ -185,6 +201,13 @@ __all__ = [
     "Task",
     "TaskInfo",
     "Tasks",
+    "TenantExists",
+    "TenantInUse",
+    "TenantInfo",
+    "TenantNotFound",
+    "TenantSuspended",
+    "TenantsMigrated",
+    "Tick",
     "TooMany",
     "Transaction",
     "TransactionBroken",
@@ -223,10 +246,14 @@ LATER = {
     "Retention": "holdfast.retention",
     "RetentionCount": "holdfast.retention",
     "QueueInfo": "holdfast.inventory",
+    "ScheduleInfo": "holdfast.schedules",
+    "ScheduleRule": "holdfast.schedule_rules",
     "Series": "holdfast.figures",
     "Settings": "holdfast.settings",
     "TaskInfo": "holdfast.inventory",
+    "Tick": "holdfast.schedules",
     "WorkerInfo": "holdfast.inventory",
+    **dict.fromkeys(("MigrationProgress", "TenantInfo", "TenantsMigrated"), "holdfast.tenancy"),
 }
 """Where the names are that are imported when somebody asks for them: a program that only starts jobs needs none."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -16,8 +17,9 @@ from holdfast.client.chain_handle import Chain, Handles, Seconds
 from holdfast.client.engine_parts import EngineParts
 from holdfast.client.handles import LaneHandle, QueueHandle, WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
-from holdfast.client.providers import HasUrl, Opener, address_of, as_provider
-from holdfast.client.starter import Starter, with_options
+from holdfast.client.providers import HasUrl, Opener, Provider, address_of, as_provider
+from holdfast.client.starter import NO_TENANT, Starter, Tenant, with_options
+from holdfast.client.tenant_faces import TenantFaces
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from holdfast.client.bulk import BulkOptions
     from holdfast.client.completion import AsyncBlock
     from holdfast.client.outside_completion import Completing
+    from holdfast.client.schedules import SchedulesHandle
+    from holdfast.client.tenant_store import TenantStore
+    from holdfast.client.tenants import TenantsHandle
     from holdfast.events.sse_stream import EventStream
     from holdfast.explanations import Explanation, QueueExplanation
     from holdfast.figures import Overview, Series
@@ -54,7 +59,9 @@ if TYPE_CHECKING:
     from holdfast.retention import Retained
     from holdfast.settings import Settings, SettingsOptions
     from holdfast.webhooks.answers import Posts
-    from holdfast.worker.options import WorkerKeywords
+    from holdfast.worker.claiming.slot_share import SlotShare
+    from holdfast.worker.hosts.host import TenantPlace, WorkerHost
+    from holdfast.worker.options import WorkerKeywords, WorkerOptions
     from holdfast.worker.upkeep.retention import RetentionPass
     from holdfast.worker.worker import Worker
 
@@ -90,24 +97,28 @@ class Holdfast:
     ) -> None:
         if not (database is None or isinstance(database, str)):
             database, transactions = address_of(database), transactions or database
-        self.settings = _settings(database, settings, options)
         self.tasks = Tasks(retry=retry, lease=lease)
         self.tasks.merge(*tasks)
+        self._runtime = runtime or Runtime()
+        self._poster = poster
+        self._origin: weakref.ref[Holdfast] = weakref.ref(self)
+        provider = None if transactions is None else as_provider(transactions)
+        chosen = _settings(database, settings, options)
+        self._assemble(chosen, store or make_store(chosen, self._runtime), provider, NO_TENANT)
+
+    def _assemble(self, settings: Settings, store: Store, provider: Provider | None, tenant: Tenant) -> None:
+        """Make all that belongs to one place; tasks, runtime and poster are there."""
+        self.settings = settings
         self.task = self.tasks.task
         self.pipeline = self.tasks.pipeline
         self.declare = self.tasks.declare
-        self._runtime = runtime or Runtime()
-        self._poster = poster
-        self.store = store or make_store(self.settings, self._runtime)
-        self._lender = Borrower(self.store)
+        self.schedule = self.tasks.schedule
+        self.store = store
+        self._lender = Borrower(self.store, None if settings.is_postgres else settings.shown_database)
         self._opener = Opener(
-            self.store,
-            self._lender,
-            self._runtime.monotonic,
-            self.settings.transaction_seconds,
-            None if transactions is None else as_provider(transactions),
+            self.store, self._lender, self._runtime.monotonic, self.settings.transaction_seconds, provider
         )
-        self._starter = Starter(self.tasks, self.settings, self._runtime)
+        self._starter = Starter(self.tasks, self.settings, self._runtime, tenant)
         self.__holdfast_engine__ = EngineParts(self.store, self._opener, self._starter, self._runtime)
         self._verbs = Verbs(self._starter)
         self._waiter = Waiter(self.store, self._runtime)
@@ -119,6 +130,8 @@ class Holdfast:
         self._handle: Handles[Chain[Any]] = Handles(Chain, self._starter.get_result[Chain])
         self.webhooks = WebhooksHandle(self.store, self._starter)
         """The webhook subscriptions and their deliveries."""
+        make_face = partial(_face_of_tenant, self.tasks, self._runtime, self._poster, self._origin, provider)
+        self._tenant_faces: TenantFaces[Holdfast] = TenantFaces(self.store, settings, self._runtime, make_face)
         self.sync = BlockingHoldfast(
             self.store,
             self._lender,
@@ -129,8 +142,16 @@ class Holdfast:
             self._feed,
             self._listeners,
             self._runtime,
+            self._tenant_faces,
         )
         """The same face for blocking code; it opens itself and closes at exit."""
+
+    @cached_property
+    def schedules(self) -> SchedulesHandle:
+        """The schedules: calls that workers start at the times of a rule."""
+        from holdfast.client.schedules import SchedulesHandle  # few programs change them
+
+        return SchedulesHandle(self.store, self._starter, self._handle)
 
     async def open(self) -> Self:
         """Connect, check the schema (on SQLite: migrate it) and record the tasks of this process in the database."""
@@ -141,17 +162,45 @@ class Holdfast:
 
     async def close(self) -> None:
         """Close all connections and threads; the next use opens them again."""
+        for face in self._tenant_faces.all():
+            await face._close()
+        self._tenant_faces.forget()
+        await self._close()
+        self._runtime.threads.close()
+
+    async def _close(self) -> None:
         await self._listeners.aclose()
         await self._runtime.threads.call(self._feed.close)
         await self._runtime.threads.call(self._waiter.close)
         self._starter.forget()
         await self.store.close()
-        self._runtime.threads.close()
 
     async def migrate(self) -> list[str]:
         """Migrate the schema to this release; return the names of the applied steps."""
         self._starter.forget()
+        if self.settings.migrations_url is not None and self._starter.tenant.name is None:
+            return await self._runtime.threads.call(self.sync.migrate)
         return await self.store.migrate()
+
+    @property
+    def database(self) -> str:
+        """Where the jobs are: the path of the SQLite file, a tenant's own, or the address of the server."""
+        return self.settings.database
+
+    def tenant(self, name: str) -> Holdfast:
+        """Get the face of a tenant: the same methods, on that tenant's jobs; the call itself reads and changes nothing.
+
+        It needs `Holdfast(…, tenants=True)`. The tasks are those of this object. The first use raises `TenantNotFound`
+        if there is no such tenant; a start in a suspended one raises `TenantSuspended`.
+        """
+        return self._tenant_faces.face(name)
+
+    @cached_property
+    def tenants(self) -> TenantsHandle:
+        """The tenants themselves: `create`, `suspend`, `resume`, `drop`, `list`, `get` and `migrate` them."""
+        from holdfast.client.tenants import TenantsHandle
+
+        return TenantsHandle(self._tenant_faces, self.store, self._runtime)
 
     async def start(
         self, call: Call[R], *more: Never, connection: object = None, **options: Unpack[StartOptions]
@@ -166,6 +215,7 @@ class Holdfast:
     async def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
         taken = self._starter.take(calls, connection)
+        await self._starter.tenant.admit()
         if connection is None:
             await self._starter.record(self.store)
         return await self._starter.start(await self._runner(connection), taken, self._handle)
@@ -174,7 +224,7 @@ class Holdfast:
         """Build a call by the task's name, for a task that this process does not import."""
         return self.tasks.call(name, arguments)
 
-    def worker(self, **options: Unpack[WorkerKeywords]) -> Worker:
+    def worker(self, **options: Unpack[WorkerKeywords]) -> Worker | WorkerHost:
         """Make a worker for the tasks known here: `async with hf, hf.worker(concurrency=20): …`.
 
         `queues` it serves (by default `default` and those that its tasks name), `concurrency` slots, a `name`, `grace`
@@ -182,18 +232,29 @@ class Holdfast:
         `webhooks=False` leaves webhooks to other workers. Tasks with `run_in="process"` run in up to `children` child
         processes, each replaced after `child_jobs` jobs or above `child_megabytes`; they import this object, from `app`
         if it is no name of a module. With `app`, other jobs that have crashed twice run in child processes as well.
+
+        `tenants={"acme": 4, "*": 1}` serves tenants instead: how many of the slots each may have, `*` all others.
         """
+        from holdfast.worker.options import WorkerOptions
+
+        chosen = WorkerOptions.of(options)
+        if chosen.tenants is not None:
+            return self._make_host(chosen)
+        return self._make_worker(chosen, self._make_lease_store())
+
+    def _make_lease_store(self, size: int = 1) -> Store:
+        from holdfast.worker.leases import MARGIN_SECONDS, margin
+
+        seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
+        return make_lease_store(self.store, self.settings, self._runtime, seconds, size)
+
+    def _make_worker(self, chosen: WorkerOptions, lease_store: Store, slots: SlotShare | None = None) -> Worker:
         from holdfast.worker.builtin.webhook import has_extra, make_delivery
         from holdfast.worker.children.bootstrap import Launch
-        from holdfast.worker.leases import MARGIN_SECONDS, margin
-        from holdfast.worker.options import WorkerOptions
         from holdfast.worker.upkeep.liveness_lock import make_liveness_locks
         from holdfast.worker.worker import Worker
 
-        chosen = WorkerOptions.of(options)
-        seconds = min((margin(task.policy.lease) for task in self.tasks), default=MARGIN_SECONDS)
-        lease_store = make_lease_store(self.store, self.settings, self._runtime, seconds)
-        make_locks = partial(make_liveness_locks, self.store)
+        make_locks = partial(make_liveness_locks, getattr(self.store, "place", self.store))
         in_children = [task for task in self.tasks if task.policy.is_in_child]
         has_children = bool(in_children) or chosen.app is not None
         return Worker(
@@ -205,10 +266,35 @@ class Holdfast:
             make_delivery(self.store, self.settings, self._runtime, self._poster)
             if chosen.webhooks and has_extra()
             else None,
-            Launch.of(self, chosen.app, self.settings, self.store, in_children, chosen.middleware)
+            Launch.of(
+                self._origin(),
+                chosen.app,
+                self.settings,
+                self.store,
+                in_children,
+                chosen.middleware,
+                self._starter.tenant.name,
+            )
             if has_children
             else None,
+            slots,
         )
+
+    def _make_host(self, chosen: WorkerOptions) -> WorkerHost:
+        from holdfast.worker.hosts.making import make_host
+
+        registry = self._tenant_faces.registry
+        return make_host(self.__holdfast_engine__, chosen, self._make_lease_store, self._tenant_place, registry.note)
+
+    def _tenant_place(self, name: str, lease_store: Store | None) -> TenantPlace:
+        from holdfast.worker.hosts.host import TenantPlace
+
+        face, place = self.tenant(name), self._tenant_faces.store(name).place
+
+        def make_worker(options: WorkerOptions, slots: SlotShare) -> Worker:
+            return face._make_worker(options, lease_store or face.store, slots)
+
+        return TenantPlace(place, lambda: face._starter.record(face.store), make_worker)
 
     async def retain(self, *, dry_run: bool = False) -> Retained:
         """Run one pass of retention: mark old chains as stale and delete stale ones; return the counts.
@@ -276,14 +362,15 @@ class Holdfast:
         For a chain, or a job that has continued, that is the chain's current job. An id that is not in the database
         raises nothing: then the reason is `not_committed`.
         """
-        return await insight.explain(await self._runner(connection), self._starter.decoder, job)
+        tenant = await self._starter.tenant.view()
+        return await insight.explain(await self._runner(connection), self._starter.decoder, job, tenant)
 
     async def explain_queue(self, queue: str) -> QueueExplanation:
         """Say why the jobs of a queue do not run: it is paused, nobody serves it or knows their tasks, or all are busy.
 
         It looks at the first 20 tasks whose jobs could be claimed there.
         """
-        return await insight.explain_queue(self.store, check_any("queue", queue))
+        return await insight.explain_queue(self.store, check_any("queue", queue), await self._starter.tenant.view())
 
     async def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.
@@ -511,6 +598,7 @@ class Holdfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
+        await self._starter.tenant.admit()
         again = await self._verbs.start_again(await self._runner(connection), jobs, asked_by(by, why))
         return list(map(self._handle, again))
 
@@ -536,6 +624,7 @@ class Holdfast:
         """
         from holdfast.client import bulk
 
+        await self._starter.tenant.admit()
         call = await bulk.first_call(self.store, verb, options)
         return (await self._starter.start(self.store, [call], self._handle))[0]
 
@@ -671,14 +760,14 @@ class Holdfast:
 
     async def list_tasks(self) -> list[TaskInfo]:
         """List the tasks that some program has recorded, by name: policy, schemas, and who runs them; at most 1,000."""
-        return await insight.list_tasks(self.store)
+        return await insight.list_tasks(self.store, await self._starter.tenant.view())
 
     async def list_queues(self) -> list[QueueInfo]:
         """List the queues by name, whether they are paused, and who serves them; at most 1,000.
 
         A queue is listed if jobs wait in it, if it is paused, if a task names it, or if a living worker serves it.
         """
-        return await insight.list_queues(self.store)
+        return await insight.list_queues(self.store, await self._starter.tenant.view())
 
     async def list_workers(self) -> list[WorkerInfo]:
         """List the workers, those seen last first: what they serve, and how much they run; at most 1,000.
@@ -762,7 +851,7 @@ class Holdfast:
         if connection is None:
             return self.store
         if isinstance(connection, BlockTransaction):
-            return connection.runner(is_async=True)
+            return connection.runner_for(self._starter, is_async=True)
         return await self._lender.borrow(connection, is_async=True, identity=self._identity)
 
     async def _identity(self) -> str | None:
@@ -789,7 +878,25 @@ class Holdfast:
 
     def __repr__(self) -> str:
         kind = "PostgreSQL" if self.settings.is_postgres else "SQLite"
+        kind = kind if self._starter.tenant.name is None else f"{kind}, tenant {self._starter.tenant.name}"
         return f"<Holdfast on {kind}, {len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'}>"
+
+
+def _face_of_tenant(
+    tasks: Tasks,
+    runtime: Runtime,
+    poster: Posts | None,
+    origin: weakref.ref[Holdfast],
+    provider: Provider | None,
+    store: TenantStore,
+    settings: Settings,
+) -> Holdfast:
+    """Make the face of a tenant, whose store *store* is; all else it has from the one that it comes from."""
+    face = Holdfast.__new__(Holdfast)
+    face.tasks, face._runtime, face._poster, face._origin = tasks, runtime, poster, origin
+    # on SQLite a provider leads to the file of the control place, and a tenant has another
+    face._assemble(settings, store, provider if settings.is_postgres else None, store)
+    return face
 
 
 def _settings(database: str | None, settings: Settings | None, options: SettingsOptions) -> Settings:

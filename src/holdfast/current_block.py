@@ -39,12 +39,13 @@ def is_inside() -> bool:
     return _open() is not None
 
 
-def refuse_start() -> None:
-    """Raise `Misuse` inside a block: a start without connection= would not be part of it."""
+def refuse_start(tenant: str | None = None) -> None:
+    """Raise `Misuse` inside a block: a start in *tenant* without connection= would not be part of it."""
     if (mark := _open()) is not None:
+        other = "" if tenant is None else f"; if the block is not of tenant {tenant!r}, start it after the block"
         raise Misuse(
             f"inside {mark.name} write `tx.start(…)` or `tx.start_many(…)`: hf.start() commits by itself, whatever "
-            "becomes of the block"
+            f"becomes of the block{other}"
         )
 
 

@@ -134,6 +134,16 @@ class InvalidFilter(UsageError):
         super().__init__(f"column {column}: {message}{advice}")
 
 
+class InvalidRule(UsageError):
+    """The rule of a schedule cannot be read, or never comes; *column*, from 1 on, says where in its cron text."""
+
+    code = "invalid_rule"
+
+    def __init__(self, message: str, column: int | None = None) -> None:
+        super().__init__(message if column is None else f"column {column}: {message}")
+        self.column = column
+
+
 class InvalidOutput(UsageError):
     """A handler's result cannot be stored and read back as its type; *path* leads to it."""
 
@@ -368,6 +378,29 @@ class DeliveryNotFound(NotFound):
         self.delivery_id = delivery_id
 
 
+class ScheduleNotFound(NotFound):
+    """No schedule has this name."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no schedule {shown(name)}; list them with `holdfast schedules list` or hf.schedules.list(), or "
+            "make one with hf.schedules.put()"
+        )
+        self.name = name
+
+
+class TenantNotFound(NotFound):
+    """There is no tenant of this name that could be used; *reason* says more of it."""
+
+    code = "tenant_not_found"
+
+    def __init__(self, name: str, reason: str = "list them with `holdfast tenants list` or hf.tenants.list()") -> None:
+        super().__init__(f"there is no tenant {name!r}; {reason}")
+        self.name = name
+
+
 class CursorExpired(NotFound):
     """The log can no longer be read on from this cursor without a gap; *reason* says why."""
 
@@ -518,6 +551,43 @@ class BlockerCycle(Conflict):
         self.chain_id = chain_id
 
 
+class TenantExists(Conflict):
+    """Another tenant has this name, or this host."""
+
+    code = "tenant_exists"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
+class TenantSuspended(Conflict):
+    """The tenant is suspended: its jobs can be read, and none can be started."""
+
+    code = "tenant_suspended"
+
+    def __init__(self, name: str, by: str | None, why: str | None) -> None:
+        said = "".join((f" by {by}" if by else "", f" ({why})" if why else ""))
+        super().__init__(
+            f"tenant {name!r} was suspended{said}, so nothing is started there; resume it with "
+            f"`hf.tenants.resume({name!r})`"
+        )
+        self.name = name
+        self.by = by
+        self.why = why
+
+
+class TenantInUse(Conflict):
+    """The tenant cannot be dropped as it is: it is not suspended, jobs run in it, or it holds what is not ours."""
+
+    code = "tenant_in_use"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"tenant {name!r} was not dropped: {reason}")
+        self.name = name
+        self.reason = reason
+
+
 class NoResult(HoldfastError):
     """The chain has no result, or not yet."""
 
@@ -639,6 +709,12 @@ class NotMigrated(StoreError):
         super().__init__(message)
         self.found = found
         self.needed = needed
+
+
+class MissingRight(StoreError):
+    """The role of the database lacks a right, as to make schemas or to use our tables."""
+
+    code = "missing_right"
 
 
 class Unreadable(StoreError):

@@ -7,7 +7,7 @@ A reason is a value of the class that stands for its `code`. The fields are its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -23,7 +23,9 @@ MOST_LISTED = 10
 MOST_TASKS = 20
 """How many of the tasks that wait in a queue are looked at."""
 
-Verb: TypeAlias = Literal["resume", "retry", "trigger", "complete", "lane.resume", "queue.resume", "worker"]
+Verb: TypeAlias = Literal[
+    "resume", "retry", "trigger", "complete", "lane.resume", "queue.resume", "tenants.resume", "worker"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Remedy:
 
     verb: Verb
     target: str | None
-    """The id of a job, the key of a lane or the name of a queue."""
+    """The id of a job, the key of a lane, or the name of a queue or a tenant."""
     arguments: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -52,9 +54,16 @@ PYTHON: dict[Verb, Callable[[Remedy], str]] = {
     "complete": lambda it: f"hf.complete(hf.tasks.get({it.arguments['task']!r}), {it.target!r}, output)",
     "lane.resume": lambda it: f"hf.lane({it.target!r}).resume()",
     "queue.resume": lambda it: f"hf.queue({it.target!r}).resume()",
-    "worker": lambda it: "hf.worker()" if it.target is None else f"hf.worker(queues=[{it.target!r}])",
+    "tenants.resume": lambda it: f"hf.tenants.resume({it.target!r})",
+    "worker": lambda it: f"hf.worker({_worker_options(it)})",
 }
 """How a remedy is written in Python; each other form of a remedy is one more table like this."""
+
+
+def _worker_options(remedy: Remedy) -> str:
+    tenant = remedy.arguments.get("tenant")
+    queues = [] if remedy.target is None else [f"queues=[{remedy.target!r}]"]
+    return ", ".join([*queues, *([] if tenant is None else [f"tenants={{{tenant!r}: 1}}"])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +298,40 @@ class QueuePaused(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended(Reason):
+    """Somebody has suspended the job's tenant; call the remedy on `hf`, not on `hf.tenant(name)`."""
+
+    code = "tenant_suspended"
+    tenant: str
+    by: str | None
+    why: str | None
+    since: datetime
+
+    def _sentence(self) -> str:
+        return f"tenant {self.tenant!r} is suspended{_by_and_why(self.by, self.why)}"
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """Resume the tenant."""
+        return Remedy("tenants.resume", self.tenant)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBroken(Reason):
+    """Workers leave the tenant out, because they cannot read its tables; or they cannot be read just now."""
+
+    code = "tenant_broken"
+    tenant: str
+    error: str
+    since: datetime | None
+    """Since when workers leave it out; None if none of them has said so."""
+
+    def _sentence(self) -> str:
+        since = "" if self.since is None else f" since {_shown(self.since)}"
+        return f"the place of tenant {self.tenant!r} cannot be used{since}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
 class AsksAPerson(Reason):
     """The job asks a person; who answers completes it. *job* and *since* are None where a queue is explained."""
 
@@ -319,7 +362,10 @@ class ServingWorker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NoWorker(Reason):
-    """No living worker serves the queue; *workers* are the first of those that live, *nearest* a queue of theirs."""
+    """No living worker serves the queue; *workers* are the first of those that live, *nearest* a queue of theirs.
+
+    Of a job of a tenant, *tenant* is its name; call the remedy on `hf` then, not on `hf.tenant(name)`.
+    """
 
     code = "no_worker"
     queue: str
@@ -327,26 +373,43 @@ class NoWorker(Reason):
     workers: tuple[ServingWorker, ...]
     is_internal: bool = False
     """Whether it is the queue of the engine's own jobs, which workers serve without being told."""
+    tenant: str | None = None
+    beside_hosts: bool = False
+    """Whether it is the control place, and the workers that live serve tenants alone."""
 
     def _sentence(self) -> str:
+        command = "holdfast worker APP" + ("" if self.tenant is None else f" --tenant {self.tenant}=1")
+        if self.beside_hosts:
+            return (
+                f"no worker serves queue {self.queue!r} of the control place, for those that live serve tenants alone; "
+                f"start the job in its tenant with hf.tenant(name).start(…), or start a worker with `{command}`"
+            )
         if self.is_internal:
             extra = ", with the extra holdfast[webhooks] installed" if self.queue == INTERNAL_QUEUE else ""
-            start = f"start one with `holdfast worker APP`{extra}"
-            return f"no worker runs the engine's own jobs in queue {self.queue!r}; {start}"
-        start = f"start a worker with `holdfast worker APP --queues {self.queue}`"
+            start = f"start one with `{command}`{extra}"
+            return f"no worker runs the engine's own jobs in queue {self.queue!r}{self._of_tenant}; {start}"
+        start = f"start a worker with `{command} --queues {self.queue}`"
         if self.nearest is not None:
-            return f"no worker serves queue {self.queue!r}; did you mean {self.nearest!r}? Or {start}"
+            return f"no worker serves queue {self.queue!r}{self._of_tenant}; did you mean {self.nearest!r}? Or {start}"
         served = sorted({queue for each in self.workers for queue in each.queues})
         if not served:
             also = "" if self.queue == "default" else f" (with `--queues {self.queue}`, if no task of APP names it)"
-            start = f"start a worker on this database with `holdfast worker APP`{also}"
+            where = " on this database" if self.tenant is None else ""
+            start = f"start a worker{where} with `{command}`{also}"
         others = f" (workers serve {', '.join(map(repr, served[:MOST_LISTED]))})" if served else ""
-        return f"no worker serves queue {self.queue!r}{others}; {start}"
+        return f"no worker serves queue {self.queue!r}{self._of_tenant}{others}; {start}"
+
+    @property
+    def _of_tenant(self) -> str:
+        return "" if self.tenant is None else f" of tenant {self.tenant!r}"
 
     @property
     def remedy(self) -> Remedy | None:
-        """Run a worker that serves the queue."""
-        return Remedy("worker", None if self.is_internal else self.queue)
+        """Run a worker that serves the queue, or the tenant."""
+        if self.tenant is None:
+            return Remedy("worker", None if self.is_internal else self.queue)
+        is_usual = self.is_internal or self.queue == "default"
+        return Remedy("worker", None if is_usual else self.queue, MappingProxyType({"tenant": self.tenant}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,8 +446,11 @@ class WorkersBusy(Reason):
 
     def _sentence(self) -> str:
         since = "" if self.oldest is None else f", the oldest attempt since {_shown(self.oldest)}"
-        slots = f"{self.slots} slots{' for child processes' if self.in_children else ''}"
-        return f"all {slots} of the workers of queue {self.queue!r} are taken{since}"
+        children = " for child processes" if self.in_children else ""
+        workers = f"{children} of the workers of queue {self.queue!r}"
+        if self.slots == 1:
+            return f"the only slot{workers} is taken{since}"
+        return f"all {self.slots} slots{workers} are taken{since}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,6 +625,11 @@ class QueueExplanation:
         return "; ".join(each.text for each in self.reasons)
 
 
+def in_tenant(reasons: Sequence[Reason], tenant: str) -> tuple[Reason, ...]:
+    """Let *reasons* advise a worker that serves the *tenant*: one that serves `hf` itself runs none of its jobs."""
+    return tuple(replace(each, tenant=tenant) if isinstance(each, NoWorker) else each for each in reasons)
+
+
 def _until(reasons: Sequence[Reason]) -> datetime | None:
     times = [each.ends_at for each in reasons]
     known = [each for each in times if each is not None]
@@ -585,7 +656,8 @@ def _up_to(count: int) -> str:
 CODES: dict[str, type[Reason]] = {
     each.code: each
     for each in (
-        *(Paused, Blocked, NotDue, BackingOff, LaneBehind, LaneHalted, LanePaused, QueuePaused, AsksAPerson),
+        *(Paused, Blocked, NotDue, BackingOff, LaneBehind, LaneHalted, LanePaused, QueuePaused),
+        *(Suspended, TenantBroken, AsksAPerson),
         *(NoWorker, TaskUnknown, WorkersBusy, Suspect, Arriving, Locked, NotCommitted, Running, Stopping, Ended),
         Moving,
     )

@@ -71,3 +71,8 @@ class WorkerInfo:
     """The release of Holdfast."""
     hint_mode: str | None
     """How it hears of new work: `listening` (PostgreSQL's LISTEN), `watching` (SQLite's log file) or `polling`."""
+    tenants: Mapping[str, int] | None = None
+    """For a worker of tenants, in the list of `hf` itself: the slots of each tenant, `*` for those that are not named.
+
+    `running` is 0 then: its jobs are counted in the lists of its tenants, for each that has work.
+    """

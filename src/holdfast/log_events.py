@@ -64,17 +64,59 @@ EVENTS: dict[str, LogEvent] = {
         "The handler of job %(job)s (task %(task)s) did not stop in time; the worker ends without it and leaves "
         "the job to other workers",
     ),
+    "schedule_in_trouble": LogEvent(
+        ERROR,
+        "Schedule %(schedule)s cannot start its call of task %(task)s: %(reason)s; it tries again at its next time",
+    ),
+    "ticks_left_out": LogEvent(
+        WARNING,
+        "Schedule %(schedule)s left out %(ticks)s ticks that were more than a minute late; its option missed= says "
+        "which of them still start a job",
+    ),
+    "schedules_repaired": LogEvent(
+        INFO, "Set %(schedules)s schedules to their next time again, after a pause or a change of the database's clock"
+    ),
+    "ticks_failed": LogEvent(
+        ERROR, "The worker could not look after schedules: %(reason)s; it tries again in a moment", otherwise=(DEBUG,)
+    ),
     "jobs_taken_back": LogEvent(INFO, "Took back %(jobs)s jobs of workers that died or lost their leases"),
     # the worker
     "worker_started": LogEvent(
         INFO,
         "Worker %(worker)s (pid %(pid)s, Holdfast %(version)s) started on %(database)s: %(slots)s slots, queues "
         "%(queues)s, tasks %(tasks)s",
+        otherwise=(DEBUG,),
+    ),
+    "host_started": LogEvent(
+        INFO,
+        "Worker %(worker)s (pid %(pid)s, Holdfast %(version)s) started for tenants %(tenants)s on %(database)s: "
+        "%(slots)s slots, queues %(queues)s",
+    ),
+    "tenants_unknown": LogEvent(
+        WARNING, "There is no tenant %(tenants)s; the worker serves such a tenant as soon as it is created"
+    ),
+    "tenant_served": LogEvent(DEBUG, "Tenant %(tenant)s has work; worker %(worker)s serves it"),
+    "tenant_left_out": LogEvent(
+        WARNING, "Tenant %(tenant)s cannot be served: %(reason)s; the worker tries again every minute"
+    ),
+    "tenant_served_again": LogEvent(WARNING, "Tenant %(tenant)s can be served again, after %(seconds)s s"),
+    "tenant_not_marked": LogEvent(
+        DEBUG, "Tenant %(tenant)s cannot be told that somebody waits for its jobs: %(reason)s; the worker polls it"
     ),
     "worker_has_no_tasks": LogEvent(
         WARNING,
         "Worker %(worker)s has no tasks, so it runs no jobs; import the modules that register your tasks before it "
         "starts",
+    ),
+    "worker_serves_no_tenants": LogEvent(
+        WARNING,
+        "Worker %(worker)s serves the jobs of the control place alone; to serve tenants, start one with --tenant '*=1' "
+        "(hf.worker(tenants={'*': 1}))",
+    ),
+    "schedules_not_served": LogEvent(
+        WARNING,
+        "A schedule of the control place is due since %(seconds)s s, and no worker starts its job: this one serves "
+        "tenants alone; declare the schedule with tenants=True, or start another worker without --tenant",
     ),
     "tasks_registered_late": LogEvent(
         WARNING,
@@ -85,9 +127,13 @@ EVENTS: dict[str, LogEvent] = {
         WARNING, "Jobs of task %(task)s wait in queue %(queue)s, and no worker runs them: %(advice)s"
     ),
     "worker_drains": LogEvent(
-        INFO, "Worker %(worker)s stops: it claims no more jobs; the %(running)s that run may take %(grace)s"
+        INFO,
+        "Worker %(worker)s stops: it claims no more jobs; the %(running)s that run may take %(grace)s",
+        otherwise=(DEBUG,),
     ),
-    "worker_stopped": LogEvent(INFO, "Worker %(worker)s stopped; handlers that still run: %(left)s"),
+    "worker_stopped": LogEvent(
+        INFO, "Worker %(worker)s stopped; handlers that still run: %(left)s", otherwise=(DEBUG,)
+    ),
     "worker_leaves": LogEvent(
         WARNING, "A second signal came: the worker ends at once with exit code %(code)s; others take its jobs over"
     ),
@@ -96,7 +142,9 @@ EVENTS: dict[str, LogEvent] = {
     "worker_gives_up": LogEvent(
         ERROR, "The worker ends: for %(seconds)s s this process has lacked memory or file descriptors: %(reason)s"
     ),
-    "worker_store_trouble": LogEvent(WARNING, "The worker cannot use the database: %(reason)s; it keeps trying"),
+    "worker_store_trouble": LogEvent(
+        WARNING, "The worker cannot use the database: %(reason)s; it keeps trying", otherwise=(DEBUG,)
+    ),
     "worker_store_answers": LogEvent(WARNING, "The worker can use the database again, after %(seconds)s s"),
     "exchange_not_answered": LogEvent(
         WARNING,

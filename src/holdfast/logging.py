@@ -13,16 +13,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
+from holdfast.errors import StoreError, TenantNotFound
 from holdfast.log_events import EVENTS
 
 MOST_CHARACTERS = 500
-CONTEXT = ("job", "task", "chain", "attempt")
+CONTEXT = ("job", "task", "chain", "attempt", "tenant")
 USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -50,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 RUNNING_JOB: ContextVar[LoggedJob | None] = ContextVar("holdfast_running_job", default=None)
 """The job whose handler runs in this context."""
+
+RUNNING_TENANT: ContextVar[str | None] = ContextVar("holdfast_running_tenant", default=None)
+"""The tenant whose job that is, or whose worker's task this is, if it is one's."""
 
 
 class KeptLogs(NamedTuple):
@@ -85,9 +89,11 @@ def keep_logs(level: str, keep: Callable[[logging.LogRecord], None]) -> None:
 
 
 class JobFilter(logging.Filter):
-    """Adds `job`, `task`, `chain` and `attempt` to every record that a handler makes; elsewhere they are None.
+    """Adds `job`, `task`, `chain`, `attempt` and `tenant` to every record that a handler makes; else they are None.
 
-    Put it on your own log handler, and use the fields in its format. A field that a record has already is kept.
+    A record that a worker of many tenants makes for one of them has its `tenant`, too. The engine's own threads, such
+    as the one that renews leases, do not know the tenant. Put it on your own log handler, and use the fields in its
+    format. A field that a record has already is kept.
 
     >>> handler = logging.StreamHandler()
     >>> handler.addFilter(JobFilter())
@@ -104,11 +110,17 @@ class JobFilter(logging.Filter):
 
 
 def job_fields() -> dict[str, str | int]:
-    """Give `job`, `task`, `chain` and `attempt` of the handler that calls this; nothing outside of one."""
-    job = RUNNING_JOB.get()
-    if job is None:
-        return {}
-    return {"job": job.id, "task": job.task, "chain": job.chain_id, "attempt": job.token.attempt}
+    """Give `job`, `task`, `chain`, `attempt`, and the `tenant`, of the handler that calls this; nothing elsewhere.
+
+    In a worker of many tenants, what is done for one of them gives the `tenant` also where no handler runs; but the
+    engine's own threads do not inherit it.
+    """
+    found: dict[str, str | int] = {}
+    if (job := RUNNING_JOB.get()) is not None:
+        found = {"job": job.id, "task": job.task, "chain": job.chain_id, "attempt": job.token.attempt}
+    if (tenant := RUNNING_TENANT.get()) is not None:
+        found["tenant"] = tenant
+    return found
 
 
 def say(
@@ -138,6 +150,14 @@ class StoredTraceback(Exception):
         super().__init__(f"\n{text.rstrip()}")
 
 
+def level_beside(error: Exception) -> int:
+    """Give the level at which *error* is told by what a worker does beside its jobs: the worker itself says more of it.
+
+    It says that its database is in trouble; and that its tenant was dropped is no trouble at all.
+    """
+    return logging.DEBUG if isinstance(error, StoreError | TenantNotFound) else logging.ERROR
+
+
 def reason_of(error: BaseException) -> str:
     """Give the type and the first line of the message of *error*: an error of the system may have no message."""
     try:
@@ -156,6 +176,8 @@ def printable(text: str) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_shown(name)}={_shown(each)}" for name, each in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(_shown, value)) or "none"
     text = printable(str(value))
@@ -213,8 +235,9 @@ def logging_in_force() -> LogOptions | None:
 class TextFormatter(logging.Formatter):
     """Writes a record as a line for people: `2026-11-17 12:30:00.123 WARNING sentence [event_name]`.
 
-    The lines of a traceback are indented, so that nothing in an error looks like a line of the log. *always* are facts
-    of the whole process.
+    If it is logged for a tenant whom the sentence does not name, `[tenant acme]` stands behind that. The lines of a
+    traceback are indented, so that nothing in an error looks like a line of the log. *always* are facts of the whole
+    process.
     """
 
     def __init__(self, **always: object) -> None:
@@ -225,9 +248,10 @@ class TextFormatter(logging.Formatter):
         """Write *record*."""
         name = vars(record).get("event_name")
         message = _message_of(record)
-        line = (
-            f"{message} [{name}]" if name is not None else f"{printable(record.name)}: {message}{_context_of(record)}"
-        )
+        if name is not None:
+            line = f"{message}{_tenant_of(record)} [{name}]"
+        else:
+            line = f"{printable(record.name)}: {message}{_context_of(record)}"
         when = f"{_instant_of(record):%Y-%m-%d %H:%M:%S}.{int(record.msecs):03d}"
         below = [*_trace_of(record, self), *_lines_of(vars(record).get("stack"))]
         return "\n    ".join([f"{when} {record.levelname:<7} {self._process}{line}", *below])
@@ -273,10 +297,18 @@ def _message_of(record: logging.LogRecord) -> str:
 def _context_of(record: logging.LogRecord) -> str:
     found = {name: vars(record).get(name) for name in CONTEXT}
     if found["job"] is None:
-        return ""
+        return _tenant_of(record)
     if found["chain"] == found["job"]:
         del found["chain"]
     return " [" + " ".join(f"{name} {printable(str(value))}" for name, value in found.items() if value) + "]"
+
+
+def _tenant_of(record: logging.LogRecord) -> str:
+    """Name the tenant, unless it is among the facts, which the sentence tells."""
+    tenant = vars(record).get("tenant")
+    if tenant is None or (isinstance(record.args, Mapping) and "tenant" in record.args):
+        return ""
+    return f" [tenant {printable(str(tenant))}]"
 
 
 def _trace_of(record: logging.LogRecord, formatter: logging.Formatter) -> list[str]:

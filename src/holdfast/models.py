@@ -285,6 +285,8 @@ class Job:
     """Its own budget of attempts, by `attempts=`; None leaves it to the `Retry` of its task."""
     parent: UUID | None = None
     """The job whose handler started its chain, or the one that `parent=` named; None if there is none."""
+    scheduled_at: datetime | None = None
+    """The time of the schedule that started it; None if none has, or somebody ran the schedule by hand."""
     phases: tuple[Phase, ...] = ()
     """Its phases, in order: `pending` from its start on, as its task declares them; that of a task that declares none,
     `run`, is there once its handler has said how far it is."""
@@ -332,6 +334,7 @@ class EventFacts(TypedDict, total=False):
     kind: str
     number: int
     changed: list[str]
+    schedule: str
 
 
 @dataclass(frozen=True, slots=True)

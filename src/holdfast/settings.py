@@ -10,14 +10,17 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from holdfast.errors import InvalidSettings, InvalidSignature, did_you_mean, near_and_all, shown
 from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Trigger
 from holdfast.retention import DEFAULTS, LONGEST
 from holdfast.signing_keys import SECRET_PREFIX, secret_key
+from holdfast.tenancy import LONGEST_CONTROL, OF_TENANT
 
 SCHEMA_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+NOT_FOR_TENANTS = "not_for_tenants"
 
 OF_HOLDFAST = ("lease", "retry", "tasks", "transactions")
 """The keywords of `Holdfast` that are objects, and so no settings."""
@@ -108,6 +111,16 @@ class Settings(BaseModel):
         default=None,
         description="PostgreSQL: an address that leads past a transaction pooler, for the one connection that listens; "
         "without it a process behind a pooler polls every 2 s.",
+        repr=False,
+    )
+    tenants: bool = Field(
+        default=False,
+        description="Have tenants: a schema or a file for each, beside this database, which keeps the list of them.",
+    )
+    migrations_url: str | None = Field(
+        default=None,
+        description="PostgreSQL: the address by which tables and schemas are made, changed and removed, with a role "
+        "that may do so; without it `database` is used. The role of `database` is then granted what it needs.",
         repr=False,
     )
     require_connection: bool = Field(
@@ -244,6 +257,21 @@ class Settings(BaseModel):
             raise ValueError("the name of a schema has lower-case letters, digits and _, and does not begin with pg_")
         return name
 
+    @field_validator("tenants")
+    @classmethod
+    def _leaves_room_for_their_names(cls, tenants: bool, info: ValidationInfo) -> bool:
+        # the value that is wrong is that of another setting than this one
+        schema_name = info.data.get("schema_name", "")
+        if tenants and len(schema_name) > LONGEST_CONTROL:
+            raise PydanticCustomError(
+                NOT_FOR_TENANTS, f"with tenants it has at most {LONGEST_CONTROL} characters; shorten it"
+            )
+        if tenants and OF_TENANT in f"{schema_name}_":  # the tenant of another schema may have the same place
+            raise PydanticCustomError(
+                NOT_FOR_TENANTS, f"with tenants it neither contains {OF_TENANT} nor ends in _t; choose another"
+            )
+        return tenants
+
     @field_validator("stale_after_seconds", "delete_after_seconds", "delete_journal_after_seconds", mode="before")
     @classmethod
     def _may_be_never(cls, value: object) -> object:
@@ -274,7 +302,7 @@ class Settings(BaseModel):
     @classmethod
     def _complaint(cls, details: ErrorDetails) -> str:
         """Say what is wrong with one setting, without its value, which may be a secret."""
-        name = ".".join(map(str, details["loc"]))
+        name = "schema_name" if details["type"] == NOT_FOR_TENANTS else ".".join(map(str, details["loc"]))
         if details["type"] == "extra_forbidden":
             if name in OF_HOLDFAST:
                 return f"{name} is no setting, but a keyword of Holdfast; write Holdfast(database, {name}=…)"
@@ -303,6 +331,8 @@ class SettingsOptions(TypedDict, total=False):
     pool_size: int
     transaction_pooler: bool
     listen_url: str | None
+    tenants: bool
+    migrations_url: str | None
     require_connection: bool
     retention: bool
     stale_after_seconds: float | None

@@ -20,12 +20,13 @@ from holdfast.client.handles import BlockingLaneHandle, BlockingQueueHandle, Blo
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.client.providers import Opener
 from holdfast.client.starter import Starter, with_options
+from holdfast.client.tenant_faces import TenantFaces
 from holdfast.client.transactions import BlockingTransaction as Transaction
 from holdfast.client.transactions import BlockTransaction
 from holdfast.client.verbs import NOW, Verbs, asked_by, only_one, when_of
 from holdfast.client.waiter import Until, Waiter
 from holdfast.client.wrong_calls import no_attribute
-from holdfast.database import migrations
+from holdfast.database import make_places, migrations
 from holdfast.database.borrowed import Borrower
 from holdfast.database.tx import Blocking, Runner, Store, drive
 from holdfast.events.feed import BlockingFollower, Feed
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from holdfast.client.bulk import BulkOptions
     from holdfast.client.completion import BlockingBlock
     from holdfast.client.outside_completion import BlockingCompleting as Completing
+    from holdfast.client.schedules import BlockingSchedulesHandle
+    from holdfast.client.tenants import BlockingTenantsHandle
     from holdfast.explanations import Explanation, QueueExplanation
     from holdfast.figures import Overview, Series
     from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
@@ -98,8 +101,10 @@ class BlockingHoldfast:
         feed: Feed,
         listeners: Listeners,
         runtime: Runtime,
+        tenant_faces: TenantFaces[Any],
     ) -> None:
         self.store = store
+        self._tenant_faces = tenant_faces
         self._blocking = Blocking(store)
         self._lender = lender
         self._opener = opener
@@ -118,6 +123,13 @@ class BlockingHoldfast:
         followers = weakref.ref(feed), weakref.ref(listeners)
         atexit.register(_close_at_exit, weakref.ref(store), weakref.ref(waiter), *followers)
 
+    @cached_property
+    def schedules(self) -> BlockingSchedulesHandle:
+        """The schedules: calls that workers start at the times of a rule."""
+        from holdfast.client.schedules import BlockingSchedulesHandle  # few programs change them
+
+        return BlockingSchedulesHandle(self._blocking, self._starter, self._handle)
+
     def open(self) -> Self:
         """Connect, check the schema (on SQLite: migrate it) and record the tasks of this process in the database."""
         self.store.open_sync()
@@ -127,6 +139,9 @@ class BlockingHoldfast:
 
     def close(self) -> None:
         """Close all connections and threads; the next use opens them again."""
+        for face in self._tenant_faces.all():
+            face.sync.close()
+        self._tenant_faces.forget()
         self._listeners.close()
         self._feed.close()
         self._waiter.close()
@@ -136,7 +151,31 @@ class BlockingHoldfast:
     def migrate(self) -> list[str]:
         """Migrate the schema to this release; return the names of the applied steps."""
         self._starter.forget()
+        if self._starter.settings.migrations_url is not None and self._starter.tenant.name is None:
+            with make_places(self.store, self._starter.settings, self._runtime).maker() as maker:
+                return maker.migrate_control()
         return self.store.migrate_sync()
+
+    @property
+    def database(self) -> str:
+        """Where the jobs are: the path of the SQLite file, a tenant's own, or the address of the server."""
+        return self._starter.settings.database
+
+    def tenant(self, name: str) -> BlockingHoldfast:
+        """Get the face of a tenant: the same methods, on that tenant's jobs; the call itself reads and changes nothing.
+
+        It needs `Holdfast(…, tenants=True)`. The tasks are those of this object. The first use raises `TenantNotFound`
+        if there is no such tenant; a start in a suspended one raises `TenantSuspended`.
+        """
+        face: BlockingHoldfast = self._tenant_faces.face(name).sync
+        return face
+
+    @cached_property
+    def tenants(self) -> BlockingTenantsHandle:
+        """The tenants themselves: `create`, `suspend`, `resume`, `drop`, `list`, `get` and `migrate` them."""
+        from holdfast.client.tenants import BlockingTenantsHandle
+
+        return BlockingTenantsHandle(self._tenant_faces, self.store)
 
     def start(
         self, call: Call[R], *more: Never, connection: object = None, **options: Unpack[StartOptions]
@@ -151,6 +190,7 @@ class BlockingHoldfast:
     def start_many(self, calls: Sequence[Call[R]], *, connection: object = None) -> list[Chain[R]]:
         """Start a chain for each of *calls*, in order, all or none, in a constant number of statements."""
         taken = self._starter.take(calls, connection)
+        self._starter.tenant.admit_sync()
         if connection is None:
             drive(self._starter.record(self._blocking))
         return drive(self._starter.start(self._runner(connection), taken, self._handle))
@@ -221,14 +261,15 @@ class BlockingHoldfast:
         For a chain, or a job that has continued, that is the chain's current job. An id that is not in the database
         raises nothing: then the reason is `not_committed`.
         """
-        return drive(insight.explain(self._runner(connection), self._starter.decoder, job))
+        tenant = self._starter.tenant.view_sync()
+        return drive(insight.explain(self._runner(connection), self._starter.decoder, job, tenant))
 
     def explain_queue(self, queue: str) -> QueueExplanation:
         """Say why the jobs of a queue do not run: it is paused, nobody serves it or knows their tasks, or all are busy.
 
         It looks at the first 20 tasks whose jobs could be claimed there.
         """
-        return drive(insight.explain_queue(self._blocking, check_any("queue", queue)))
+        return drive(insight.explain_queue(self._blocking, check_any("queue", queue), self._starter.tenant.view_sync()))
 
     def list_jobs(self, **wanted: Unpack[JobListOptions]) -> Page[Job]:
         """List jobs a page at a time, newest first unless `order="oldest"`.
@@ -450,6 +491,7 @@ class BlockingHoldfast:
         self, jobs: Sequence[Target], *, by: str | None = None, why: str | None = None, connection: object = None
     ) -> list[Chain[Any]]:
         """Start new chains as `start_again` does, all or none; return them in the order of *jobs*."""
+        self._starter.tenant.admit_sync()
         again = drive(self._verbs.start_again(self._runner(connection), jobs, asked_by(by, why)))
         return list(map(self._handle, again))
 
@@ -475,6 +517,7 @@ class BlockingHoldfast:
         """
         from holdfast.client import bulk
 
+        self._starter.tenant.admit_sync()
         call = drive(bulk.first_call(self._blocking, verb, options))
         return drive(self._starter.start(self._blocking, [call], self._handle))[0]
 
@@ -608,14 +651,14 @@ class BlockingHoldfast:
 
     def list_tasks(self) -> list[TaskInfo]:
         """List the tasks that some program has recorded, by name: policy, schemas, and who runs them; at most 1,000."""
-        return drive(insight.list_tasks(self._blocking))
+        return drive(insight.list_tasks(self._blocking, self._starter.tenant.view_sync()))
 
     def list_queues(self) -> list[QueueInfo]:
         """List the queues by name, whether they are paused, and who serves them; at most 1,000.
 
         A queue is listed if jobs wait in it, if it is paused, if a task names it, or if a living worker serves it.
         """
-        return drive(insight.list_queues(self._blocking))
+        return drive(insight.list_queues(self._blocking, self._starter.tenant.view_sync()))
 
     def list_workers(self) -> list[WorkerInfo]:
         """List the workers, those seen last first: what they serve, and how much they run; at most 1,000.
@@ -699,7 +742,7 @@ class BlockingHoldfast:
         if connection is None:
             return self._blocking
         if isinstance(connection, BlockTransaction):
-            return connection.runner(is_async=False)
+            return connection.runner_for(self._starter, is_async=False)
         return drive(self._lender.borrow(connection, is_async=False, identity=self._identity))
 
     async def _borrow(self, connection: object) -> Runner:

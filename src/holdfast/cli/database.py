@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,16 +22,48 @@ DATABASE_HELP = (
     "such a URL into HOLDFAST_DATABASE.  [default: HOLDFAST_DATABASE]"
 )
 SCHEMA_NAME_HELP = "Use this PostgreSQL schema for the tables.  [default: HOLDFAST_SCHEMA_NAME, or public]"
+TENANT_HELP = "Use the tables of this tenant."
 APP_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class ChosenPlace(NamedTuple):
+    """Whose tables a command uses: those of a database, or of a *tenant* whose control place that is."""
+
+    database: str | None
+    schema_name: str | None
+    tenant: str | None
+
+    @contextmanager
+    def opened(self, *, app: str | None = None, also: str = "") -> Iterator[BlockingHoldfast]:
+        """Open the blocking face of the place, as `opened` does."""
+        has_tenants = self.tenant is not None
+        with opened(self.database, self.schema_name, app=app, also=also, tenants=has_tenants) as face:
+            yield face if self.tenant is None else face.tenant(self.tenant)
 
 
 def of_database(command: Callable[..., None]) -> Callable[..., None]:
     """Give *command* the options of all that look into a database."""
-    options = (
-        click.option("--database", help=DATABASE_HELP),
-        click.option("--schema-name", help=SCHEMA_NAME_HELP),
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-    )
+    return _with_options(command, *CHOICE, AS_JSON)
+
+
+def of_place(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command* the options of all that look into a database, or into a tenant of it, as a `ChosenPlace`."""
+
+    @wraps(command)
+    def run(*, database: str | None, schema_name: str | None, tenant: str | None, **given: Any) -> None:
+        command(place=ChosenPlace(database, schema_name, tenant), **given)
+
+    return _with_options(run, *CHOICE, OF_TENANT, AS_JSON)
+
+
+CHOICE = (click.option("--database", help=DATABASE_HELP), click.option("--schema-name", help=SCHEMA_NAME_HELP))
+OF_TENANT = click.option("--tenant", help=TENANT_HELP, metavar="NAME")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def _with_options(
+    command: Callable[..., None], *options: Callable[[Callable[..., None]], Callable[..., None]]
+) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
@@ -38,26 +71,33 @@ def of_database(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def opened(
-    database: str | None, schema_name: str | None, *, app: str | None = None, also: str = ""
+    database: str | None, schema_name: str | None, *, app: str | None = None, also: str = "", tenants: bool = False
 ) -> Iterator[BlockingHoldfast]:
-    """Open the blocking face on a database that exists: that of *app*, or the one that is chosen, as `chosen` does."""
+    """Open the blocking face on a database that exists: that of *app*, or the one that is chosen, as `chosen` does.
+
+    With *tenants* it is the control place of tenants.
+    """
     from holdfast.app import Holdfast
     from holdfast.cli.worker import load
 
-    hf = load(app) if app is not None else Holdfast(settings=chosen(database, schema_name, also=also))
+    settings = None if app is not None else chosen(database, schema_name, also=also, tenants=tenants)
+    hf = load(app) if app is not None else Holdfast(settings=settings)
     announce(hf)
     _require_file(hf.settings)
     with hf.sync as face:
         yield face
 
 
-def chosen(database: str | None, schema_name: str | None, *, also: str = "") -> Settings:
+def chosen(database: str | None, schema_name: str | None, *, also: str = "", tenants: bool = False) -> Settings:
     """Read the settings of a command; *also* names a further way by which this command takes its database."""
     from holdfast.settings import Settings
 
-    given = {"database": database, "schema_name": schema_name}
+    given = {"database": database, "schema_name": schema_name, "tenants": tenants or None}
     settings = Settings.from_environment(**{name: value for name, value in given.items() if value is not None})
-    return settings.require_database(f"name it with --database{also}")
+    settings.require_database(f"name it with --database{also}")
+    if schema_name is not None and not settings.is_postgres:
+        raise click.UsageError("--schema-name is for PostgreSQL; a SQLite file has no schemas: name the file alone")
+    return settings
 
 
 def is_app(text: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.database import opened
+from holdfast.cli.database import AS_JSON, OF_TENANT, ChosenPlace
 
 if TYPE_CHECKING:
     from holdfast.retention import Retained
@@ -18,8 +18,9 @@ COLUMNS = ("stale", "deleted", "kept", "postponed")
 @click.command()
 @click.argument("app")
 @click.option("--dry-run", is_flag=True, help="Show how many chains would be marked and deleted, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def retention(app: str, dry_run: bool, as_json: bool) -> None:
+@OF_TENANT
+@AS_JSON
+def retention(app: str, dry_run: bool, tenant: str | None, as_json: bool) -> None:
     """Mark old chains as stale, and delete old stale chains.
 
     APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`. Its tasks set how long to keep their chains
@@ -30,9 +31,9 @@ def retention(app: str, dry_run: bool, as_json: bool) -> None:
     \b
     Examples:
       holdfast retention shop.jobs:hf --dry-run
-      holdfast retention shop.jobs:hf --json
+      holdfast retention shop.jobs:hf --tenant acme --json
     """
-    with opened(None, None, app=app) as face:
+    with ChosenPlace(None, None, tenant).opened(app=app) as face:
         done = face.retain(dry_run=dry_run)
     click.echo(json.dumps(as_object(done, dry_run)) if as_json else as_table(done, dry_run))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from holdfast.cli.database import of_database, opened
+from holdfast.cli.database import ChosenPlace, of_place
 from holdfast.supervisor.alarm import allow_alarm, set_alarm
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ LEAVE_SECONDS = 2.0
 @click.command()
 @click.argument("job")
 @click.argument("app", required=False)
-@of_database
-def watch(job: str, app: str | None, database: str | None, schema_name: str | None, as_json: bool) -> None:
+@of_place
+def watch(job: str, app: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Watch a job until its chain ends. JOB is the id of the job.
 
     APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`; without APP, the command uses --database. It
@@ -45,14 +45,15 @@ def watch(job: str, app: str | None, database: str | None, schema_name: str | No
     \b
     Examples:
       holdfast watch 01980f00-6e1c-7000-8000-5a1c2f9e0b77 shop.jobs:hf
+      holdfast watch 01980f00-6e1c-7000-8000-5a1c2f9e0b77 shop.jobs:hf --tenant acme
       holdfast watch 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --database jobs.db --json
     """
-    if app is not None and (database is not None or schema_name is not None):
+    if app is not None and (place.database is not None or place.schema_name is not None):
         raise click.UsageError("give APP or --database, not both")
     allow_alarm()
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        with opened(database, schema_name, app=app, also=" or APP") as face:
+        with place.opened(app=app, also=" or APP") as face:
             end = _print_events(face, job) if as_json else _show(face, job)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.database import of_database, opened
+from holdfast.cli.database import ChosenPlace, of_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def webhooks() -> None:
     """Manage webhook subscriptions and deliveries.
 
-    Choose the database with --database, or with the environment variable HOLDFAST_DATABASE.
+    Choose the database with --database, or with the environment variable HOLDFAST_DATABASE; and if it has tenants, one
+    of them with --tenant.
 
     \b
     Examples:
@@ -30,15 +31,15 @@ def webhooks() -> None:
 
 
 @webhooks.command("list")
-@of_database
-def list_subscriptions(database: str | None, schema_name: str | None, as_json: bool) -> None:
+@of_place
+def list_subscriptions(place: ChosenPlace, as_json: bool) -> None:
     """List the subscriptions, oldest first.
 
     \b
     Examples:
       holdfast webhooks list --database jobs.db
     """
-    with opened(database, schema_name) as face:
+    with place.opened() as face:
         found = face.webhooks.list()
     show([subscription_object(each) for each in found], subscription_line, as_json, "there are no subscriptions")
 
@@ -54,15 +55,14 @@ def list_subscriptions(database: str | None, schema_name: str | None, as_json: b
     help="Sign with the secret of this name in webhook_secrets; repeat the option for more.",
 )
 @click.option("--name", help="Name the subscription. If the name exists, change that subscription instead.")
-@of_database
+@of_place
 def add(
     url: str,
     events: tuple[Any, ...],
     tasks: tuple[str, ...],
     secrets: tuple[str, ...],
     name: str | None,
-    database: str | None,
-    schema_name: str | None,
+    place: ChosenPlace,
     as_json: bool,
 ) -> None:
     """Subscribe URL to events and print the subscription id.
@@ -77,15 +77,15 @@ def add(
       holdfast webhooks add https://example.com/hooks --event job:failed --task orders.charge --secret shop
     """
     wanted: dict[str, Any] = {"events": events} if events else {}
-    with opened(database, schema_name) as face:
+    with place.opened() as face:
         made = face.webhooks.subscribe(url, **wanted, tasks=tasks or None, secrets=secrets, name=name)
     click.echo(json.dumps(subscription_object(made)) if as_json else str(made.id))
 
 
 @webhooks.command()
 @click.argument("subscription")
-@of_database
-def remove(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
+@of_place
+def remove(subscription: str, place: ChosenPlace, as_json: bool) -> None:
     """Delete a subscription. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     Workers still send the deliveries that exist.
@@ -94,15 +94,15 @@ def remove(subscription: str, database: str | None, schema_name: str | None, as_
     Examples:
       holdfast webhooks remove 01980f00-6e1c-7000-8000-5a1c2f9e0b77
     """
-    with opened(database, schema_name) as face:
+    with place.opened() as face:
         face.webhooks.remove(subscription)
     click.echo(json.dumps({"removed": subscription}) if as_json else f"removed {subscription}")
 
 
 @webhooks.command()
 @click.argument("subscription")
-@of_database
-def enable(subscription: str, database: str | None, schema_name: str | None, as_json: bool) -> None:
+@of_place
+def enable(subscription: str, place: ChosenPlace, as_json: bool) -> None:
     """Enable a subscription again. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     It gets the events that happen from now on. Holdfast disables a subscription when its URL answers 410 Gone.
@@ -111,7 +111,7 @@ def enable(subscription: str, database: str | None, schema_name: str | None, as_
     Examples:
       holdfast webhooks enable 01980f00-6e1c-7000-8000-5a1c2f9e0b77
     """
-    with opened(database, schema_name) as face:
+    with place.opened() as face:
         found = face.webhooks.enable(subscription)
     show([subscription_object(found)], subscription_line, as_json)
 
@@ -119,8 +119,8 @@ def enable(subscription: str, database: str | None, schema_name: str | None, as_
 @webhooks.command()
 @click.argument("subscription")
 @click.option("--why", help="Show this text as the reason.")
-@of_database
-def disable(subscription: str, why: str | None, database: str | None, schema_name: str | None, as_json: bool) -> None:
+@of_place
+def disable(subscription: str, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Disable a subscription until you enable it again. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     It gets no new events. Workers still send the deliveries that exist.
@@ -129,7 +129,7 @@ def disable(subscription: str, why: str | None, database: str | None, schema_nam
     Examples:
       holdfast webhooks disable 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --why "moving house"
     """
-    with opened(database, schema_name) as face:
+    with place.opened() as face:
         found = face.webhooks.disable(subscription, why=why)
     show([subscription_object(found)], subscription_line, as_json)
 
@@ -138,13 +138,12 @@ def disable(subscription: str, why: str | None, database: str | None, schema_nam
 @click.option("--job", help="Show only deliveries about the job with this id.")
 @click.option("--subscription", help="Show only deliveries to the subscription with this id or name.")
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Show at most this many.")
-@of_database
+@of_place
 def deliveries(
     job: str | None,
     subscription: str | None,
     limit: int,
-    database: str | None,
-    schema_name: str | None,
+    place: ChosenPlace,
     as_json: bool,
 ) -> None:
     """List deliveries, newest first, with the result of each.
@@ -154,7 +153,7 @@ def deliveries(
       holdfast webhooks deliveries --database jobs.db
       holdfast webhooks deliveries --job 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --json
     """
-    with opened(database, schema_name) as face:
+    with place.opened() as face:
         found = face.webhooks.deliveries(job=job, subscription=subscription, limit=limit)
     show([delivery_object(each) for each in found], delivery_line, as_json, "there are no deliveries")
 
@@ -163,10 +162,8 @@ def deliveries(
 @click.argument("delivery")
 @click.option("--by", help="Record who asks for it, in the history.")
 @click.option("--why", help="Record the reason, in the history.")
-@of_database
-def redeliver(
-    delivery: str, by: str | None, why: str | None, database: str | None, schema_name: str | None, as_json: bool
-) -> None:
+@of_place
+def redeliver(delivery: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Send a finished delivery again. DELIVERY is the id that `holdfast webhooks deliveries` prints.
 
     The receiver gets the same body with the same webhook-id.
@@ -175,7 +172,7 @@ def redeliver(
     Examples:
       holdfast webhooks redeliver 01980f00-6e1c-7000-8000-5a1c2f9e0b77
     """
-    with opened(database, schema_name) as face:
+    with place.opened() as face:
         made = face.webhooks.redeliver(delivery, by=by, why=why)
     show([delivery_object(made)], delivery_line, as_json)
 

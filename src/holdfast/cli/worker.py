@@ -25,7 +25,13 @@ def _option(option: WorkerOption) -> Callable[[Callable[..., None]], Callable[..
     if option.kind is bool:
         switch = f"{option.flag}/--no-{option.name}"
         return click.option(switch, default=option.default, help=f"{option.help}  [default: {option.flag}]")
-    return click.option(option.flag, type=_click_type(option), default=option.default, help=option.described)
+    return click.option(
+        option.flag,
+        type=_click_type(option),
+        default=option.default,
+        help=option.described,
+        multiple=option.is_repeated,
+    )
 
 
 def _click_type(option: WorkerOption) -> Any:
@@ -58,6 +64,9 @@ def worker(app: str, queues: str | None, **options: Any) -> None:
     30 seconds, and its signals apply to all workers. On SIGHUP it replaces its workers one by one, so that they load
     the new code.
 
+    With --tenant the worker serves tenants instead of the control place. The numbers are upper limits: if all tenants
+    together want more than --concurrency, they take turns. A tenant may be created later.
+
     Exit codes: 0 the worker wrote the result of every handler that ended; 1 the worker crashed; 2 APP cannot be used;
     5 the database could not be reached, at the start or for the last writes; 130 and 143 after a second Ctrl-C or
     SIGTERM. A supervisor exits with the worst of its workers' last codes, in this order: 2, 1, 5, 0. A worker that had
@@ -68,6 +77,7 @@ def worker(app: str, queues: str | None, **options: Any) -> None:
       holdfast worker shop.jobs:hf
       holdfast worker shop.jobs:hf --queues mail,reports --concurrency 20 --grace 60
       holdfast worker shop.jobs:hf --processes 4 --health-file /run/shop/health.json
+      holdfast worker shop.jobs:hf --concurrency 50 --tenant acme=4 --tenant '*=1'
     """
     import sys
 

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.list_options import PageOptions, page_of
-from holdfast.client.verbs import is_callers
+from holdfast.client.transactions import is_callers
 from holdfast.database.tx import Runner
-from holdfast.errors import InvalidInput, StoreError, got
+from holdfast.errors import HoldfastError, InvalidInput, StoreError, got
 from holdfast.ids import Target, target_id
+from holdfast.logging import reason_of
 from holdfast.models import Job, LaneInfo, Page
+from holdfast.states import TERMINAL, Status
 from holdfast.tasks.decoder import Decoder
 from holdfast.texts import word_of
 from holdfast.times import milliseconds_of
 
 if TYPE_CHECKING:
-    from holdfast.explanations import Explanation, QueueExplanation
+    from holdfast.explanations import Explanation, QueueExplanation, Reason
     from holdfast.figures import Overview, Series
     from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import InboxEntry, InboxKind
     from holdfast.store.insight.gauges import Sample
+    from holdfast.store.tenants import TenantView
+    from holdfast.store.workers import LivingWorker
+    from holdfast.tenancy import TenantInfo
 
 LOOKED_MS = 10_000
 """How old a sample may be for who looks."""
 
 
-async def list_tasks(runner: Runner) -> list[TaskInfo]:
+async def list_tasks(runner: Runner, tenant: TenantView | None) -> list[TaskInfo]:
     """List tasks."""
     from holdfast.store.insight import inventory  # few programs ask
 
-    return await runner.read(inventory.list_tasks)
+    return await runner.read(inventory.list_tasks, _hosts(tenant))
 
 
-async def list_queues(runner: Runner) -> list[QueueInfo]:
+async def list_queues(runner: Runner, tenant: TenantView | None) -> list[QueueInfo]:
     """List queues."""
     from holdfast.store.insight import inventory
 
-    return await runner.read(inventory.list_queues)
+    return await runner.read(inventory.list_queues, _hosts(tenant))
 
 
 async def list_workers(runner: Runner) -> list[WorkerInfo]:
@@ -84,14 +91,27 @@ async def inbox(runner: Runner, decoder: Decoder, kind: InboxKind | None, option
     )
 
 
-async def explain(runner: Runner, decoder: Decoder, target: Target) -> Explanation:
-    """Say why a job does not run; also, if nothing else does, that a stranger's transaction holds its row."""
+async def explain(runner: Runner, decoder: Decoder, target: Target, tenant: TenantView | None = None) -> Explanation:
+    """Say why a job does not run; also, if nothing else does, that a stranger's transaction holds its row.
+
+    It may be the *tenant* that does not let it run; if its tables cannot be read, that is all there is to say.
+    """
+    from holdfast.explanations import Explanation
     from holdfast.store.insight import explain as reasons
 
-    found, is_in_doubt = await runner.read(reasons.explain_or_doubt, target_id(target))
+    job_id = target_id(target)
+    try:
+        found, is_in_doubt = await runner.read(reasons.explain_or_doubt, job_id, _hosts(tenant))
+    except Exception as error:
+        if tenant is None or is_callers(runner):
+            raise
+        return Explanation(None, _of_broken(tenant.info, error))
     job = found.job
     if job is None:
         return found
+    if tenant is not None:
+        told = within_tenant(found, tenant)
+        found, is_in_doubt = told, is_in_doubt and told.reasons == found.reasons
     if is_in_doubt and not is_callers(runner):
         found = await _with_lock(runner, found, job.seq, job.version)
     return replace(found, job=decoder.job(job))
@@ -113,11 +133,62 @@ async def _with_lock(runner: Runner, found: Explanation, seq: int, version: int)
     return found
 
 
-async def explain_queue(runner: Runner, name: str) -> QueueExplanation:
-    """Say why the jobs of a queue do not run."""
+async def explain_many(runner: Runner, job_ids: Sequence[UUID], tenant: TenantView | None) -> list[Explanation]:
+    """Explain a few jobs of one snapshot, for who has waited for them."""
     from holdfast.store.insight import explain as reasons
 
-    return await runner.read(reasons.explain_queue, name)
+    found = await runner.read(reasons.explain_many, job_ids, _hosts(tenant))
+    return found if tenant is None else [within_tenant(each, tenant) for each in found]
+
+
+def _hosts(tenant: TenantView | None) -> Sequence[LivingWorker]:
+    return () if tenant is None else tenant.hosts
+
+
+def within_tenant(found: Explanation, tenant: TenantView) -> Explanation:
+    """Add to the reasons of a job that waits those that its *tenant* gives."""
+    if found.job is None or found.job.status in (*TERMINAL, Status.RUNNING):
+        return found
+    return replace(found, reasons=_with_tenant(found.reasons, tenant.info))
+
+
+async def explain_queue(runner: Runner, name: str, tenant: TenantView | None = None) -> QueueExplanation:
+    """Say why the jobs of a queue do not run."""
+    from holdfast.explanations import QueueExplanation
+    from holdfast.store.insight import explain as reasons
+
+    try:
+        found = await runner.read(reasons.explain_queue, name, _hosts(tenant))
+    except Exception as error:
+        if tenant is None:
+            raise
+        return QueueExplanation(name, _of_broken(tenant.info, error))
+    return found if tenant is None else replace(found, reasons=_with_tenant(found.reasons, tenant.info))
+
+
+def _with_tenant(reasons: Sequence[Reason], found: TenantInfo) -> tuple[Reason, ...]:
+    """Add to the reasons of what waits those that its tenant gives; they are why nobody takes it up, if they hold."""
+    from holdfast.explanations import CODES, Arriving, Moving, NoWorker, Suspended, TenantBroken, in_tenant
+
+    reasons = in_tenant(reasons, found.name)
+    own: list[Reason] = []
+    if found.state == "suspended":  # that is why no worker serves it: to start one would not help
+        reasons = tuple(each for each in reasons if not isinstance(each, NoWorker))
+        own.append(Suspended(found.name, found.changed_by, found.reason, found.changed_at))
+    if found.trouble is not None:
+        own.append(TenantBroken(found.name, found.trouble, found.trouble_at))
+    if not own:
+        return reasons
+    order = list(CODES)
+    others = (each for each in reasons if not isinstance(each, Arriving | Moving))
+    return tuple(sorted((*others, *own), key=lambda each: order.index(each.code)))
+
+
+def _of_broken(tenant: TenantInfo, error: Exception) -> tuple[Reason, ...]:
+    """Say that the tables of a tenant cannot be read, as workers have found, or as *error* says."""
+    if isinstance(error, HoldfastError) and not isinstance(error, StoreError):
+        raise error
+    return _with_tenant((), tenant if tenant.trouble is not None else replace(tenant, trouble=reason_of(error)))
 
 
 async def overview(runner: Runner) -> Overview:

@@ -6,18 +6,19 @@ transaction. A task whose code lives elsewhere is started by what its owner wrot
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast import current_block
 from holdfast.client.chain_handle import ChainHandle, GetResult, H, Handles
 from holdfast.client.wrong_calls import check_call
 from holdfast.database.tx import Runner
-from holdfast.errors import InvalidInput, Misuse, TransactionRequired, UnknownTask, got
+from holdfast.errors import InvalidInput, Misuse, TooMany, TransactionRequired, UnknownTask, UsageError, got
 from holdfast.ids import IdMaker, refuse_too_many
-from holdfast.logging import RUNNING_JOB
+from holdfast.logging import RUNNING_JOB, RUNNING_TENANT, reason_of, say
 from holdfast.models import Continuation, Start, TaskRecord
 from holdfast.runtime import Runtime
 from holdfast.store import task_rows, webhooks
@@ -29,10 +30,16 @@ from holdfast.tasks.decoder import Decoder
 from holdfast.tasks.registry import Tasks, unknown_task
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from holdfast.schedules import NewSchedule, StoredCall
     from holdfast.settings import Settings
+    from holdfast.store.tenants import TenantView
     from holdfast.webhooks.addresses import AddressRules
 
 R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
 
 INHERITABLE = frozenset({"queue", "priority", "tags", "webhook", "lane"})
 """What a continuation has from its predecessor, unless its call or its task says otherwise."""
@@ -43,11 +50,59 @@ USUAL: dict[str, Any] = {"queue": "default", "priority": 0, "history": True}
 NO_ID = UUID(int=0)
 
 
+class Tenant(Protocol):
+    """Whose jobs a `Holdfast` starts, and whether it may."""
+
+    @property
+    def name(self) -> str | None:
+        """The name of the tenant; None where there is none."""
+
+    @property
+    def made_at(self) -> datetime | None:
+        """When it was made, as far as that is known: one of the same name that was made later is another one."""
+
+    async def admit(self) -> None:
+        """Raise `TenantSuspended` or `TenantNotFound` if nothing may be started there."""
+
+    def admit_sync(self) -> None:
+        """Do the same, blocking."""
+
+    async def view(self) -> TenantView | None:
+        """Read what the registry says of it now, and who serves it; None where there is no tenant."""
+
+    def view_sync(self) -> TenantView | None:
+        """Do the same, blocking."""
+
+
+class NoTenant:
+    """No tenant: all may be started."""
+
+    name = None
+    made_at = None
+
+    async def admit(self) -> None:
+        """Let it be started."""
+
+    def admit_sync(self) -> None:
+        """Let it be started."""
+
+    async def view(self) -> None:
+        """Say that there is none."""
+
+    def view_sync(self) -> None:
+        """Say that there is none."""
+
+
+NO_TENANT = NoTenant()
+
+
 class Starter:
     """Starts calls of the tasks of one registry, under one set of settings."""
 
-    def __init__(self, tasks: Tasks, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, tasks: Tasks, settings: Settings, runtime: Runtime, tenant: Tenant = NO_TENANT) -> None:
         self.tasks = tasks
+        self.tenant = tenant
+        """Whose jobs these are; `tenant.name` is None in the control place, and where there are no tenants."""
         self.decoder = Decoder(tasks)
         self.new_id = IdMaker(runtime.wall_ms, runtime.chance)
         self.settings = settings
@@ -55,7 +110,10 @@ class Starter:
             self.addresses.check(settings.webhook)
         self.get_result: dict[type[ChainHandle[Any]], GetResult] = {}
         """How each face waits for a result; for chains that are started in a block, and waited for behind it."""
+        self._recorded_in: datetime | None = None
+        """When the tenant was made where that was written which we think is written."""
         self._recorded: set[str] = set()
+        self._recorded_schedules: set[str] = set()
         self._has_recorded_webhook = False
         self._strangers: dict[str, TaskRecord] = {}
         self._plans: dict[str, tuple[Options, Start]] = {}
@@ -68,8 +126,13 @@ class Starter:
         return AddressRules.of(self.settings)
 
     async def record(self, runner: Runner) -> None:
-        """Write down what strangers to this program must know: what is new of its tasks, and its webhook."""
+        """Write down what is new of the tasks and schedules of this program, and its webhook: strangers must know."""
+        if (made_at := self.tenant.made_at) != self._recorded_in:
+            self.forget()
+            self._recorded_in = made_at
         await self._record_tasks(runner)
+        if len(self._recorded_schedules) < len(self.tasks.schedules):
+            await self._record_schedules(runner)
         if self.settings.webhook is not None and not self._has_recorded_webhook:
             await self._record_webhook(runner, self.settings.webhook)
             self._has_recorded_webhook = True
@@ -94,19 +157,65 @@ class Starter:
                 await runner.run(task_rows.record, changed)
             self._recorded |= {task.name for task in fresh}
 
+    async def _record_schedules(self, runner: Runner) -> None:
+        """Write down the schedules that are declared anew; one that cannot start its call says so, and stops nobody."""
+        from holdfast.store import schedules
+
+        fresh = {name: each for name, each in self.tasks.schedules.items() if name not in self._recorded_schedules}
+        is_tenant = self.tenant.name is not None
+        if not (self.settings.tenants or is_tenant):
+            self._refuse_schedules_of_tenants([name for name, each in fresh.items() if each.for_tenants])
+        here = [each.schedule for each in fresh.values() if each.for_tenants is is_tenant]
+        declared = [each._replace(declared=each.fingerprint) for each in here]
+        if changed := await runner.read(schedules.changed, declared):
+            await self._put(runner, [await self._in_trouble_or_not(runner, each) for each in changed])
+        self._recorded_schedules |= fresh.keys()
+
+    async def _put(self, runner: Runner, wanted: Sequence[NewSchedule]) -> None:
+        """Write schedules down; those that are too many are left out, and stop no program."""
+        from holdfast.store import schedules
+
+        try:
+            await runner.run(schedules.put, wanted)
+        except TooMany as error:
+            if len(wanted) == 1:
+                (each,) = wanted
+                say(logger, "schedule_in_trouble", schedule=each.name, task=each.call.task, reason=reason_of(error))
+                return
+            for each in wanted:
+                await self._put(runner, [each])
+
+    def _refuse_schedules_of_tenants(self, names: Sequence[str]) -> None:
+        if names:
+            raise Misuse(
+                f"schedule {names[0]!r} is declared with tenants=True, and this Holdfast has no tenants; write "
+                "Holdfast(…, tenants=True), or leave tenants= out of the declaration"
+            )
+
+    async def _in_trouble_or_not(self, runner: Runner, wanted: NewSchedule) -> NewSchedule:
+        try:
+            await self.check_stored(runner, wanted.call)
+        except UsageError as error:
+            say(logger, "schedule_in_trouble", schedule=wanted.name, task=wanted.call.task, reason=reason_of(error))
+            return wanted._replace(trouble=reason_of(error))
+        return wanted
+
     def forget(self) -> None:
         """Forget what is written down: the database may be another when it is next used."""
         self._recorded, self._strangers, self._has_recorded_webhook = set(), {}, False
+        self._recorded_schedules = set()
 
     async def start(
         self, runner: Runner, calls: Sequence[Call[Any]], handles: Handles[H], from_chain: UUID | None = None
     ) -> list[H]:
         """Start a chain for each call, in order; a unique key that *from_chain* holds is handed over.
 
-        What a handler starts has the handler's job as its parent, unless the call says otherwise.
+        What a handler starts has the handler's job as its parent, unless the call says otherwise, or it is for another
+        tenant than the handler's.
         """
         starts = await self._starts_of(runner, calls)
-        if (running := RUNNING_JOB.get()) is not None:
+        running = RUNNING_JOB.get()
+        if running is not None and RUNNING_TENANT.get() == self.tenant.name:  # else its id is nobody's in this place
             parent = UUID(running.id)
             starts = [_child(*each, parent) for each in zip(starts, calls, strict=True)]
         if from_chain is not None:
@@ -130,11 +239,31 @@ class Starter:
         policy = {} if record is None else task_rows.read_policy(task, record.policy)
         return {name for name in INHERITABLE & USUAL.keys() if policy.get(name, USUAL[name]) != USUAL[name]}
 
+    def is_elsewhere(self, task: str) -> bool:
+        """Tell whether the code of *task* is not here, so that what its owner wrote down of it is needed."""
+        return task not in self.tasks or self.tasks.get(task).is_declared
+
+    async def check_stored(self, runner: Runner, call: StoredCall) -> None:
+        """Raise `UsageError` if *call*, which a schedule is to keep, cannot be started."""
+        found = await runner.read(task_rows.find, [call.task]) if self.is_elsewhere(call.task) else []
+        if not found and call.task not in self.tasks:
+            raise await self._unknown(runner, call.task)
+        self.stored_start(call, found[0] if found else None)
+
+    def stored_start(self, call: StoredCall, record: TaskRecord | None) -> Start:
+        """Make the start of a call that a schedule keeps; *record* is what the task's owner wrote down of it."""
+        from holdfast.tasks.scheduled_calls import read_call
+
+        made = read_call(call, self.tasks.get(call.task) if call.task in self.tasks else None)
+        if record is None and made.task not in self.tasks:
+            raise unknown_task(made.task, self.tasks.names)
+        return self._plan(made, record)
+
     def take(self, calls: Sequence[Call[R]], connection: object) -> list[Call[R]]:
         """Take *calls* as used, whatever comes of them, and hold the setting `require_connection`."""
         taken = take_calls(calls)
         if connection is None:
-            current_block.refuse_start()
+            current_block.refuse_start(self.tenant.name)
             self.require_connection()
         return taken
 

@@ -14,9 +14,10 @@ from uuid import UUID
 
 from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle, Handles, Seconds
 from holdfast.client.starter import Starter, take_calls
+from holdfast.database.borrowed import Borrowed
 from holdfast.database.records import Record
-from holdfast.database.tx import OpenTx, drive
-from holdfast.errors import Misuse
+from holdfast.database.tx import OpenTx, Runner, drive
+from holdfast.errors import Misuse, WrongConnection
 from holdfast.tasks.calls import Call, StartOptions
 
 R = TypeVar("R")
@@ -52,6 +53,14 @@ class Statements:
         """Raise `Misuse` after the block."""
         if self._is_closed:
             raise Misuse("the block is closed, and its transaction with it; use `tx` inside the block only")
+
+    def refuse_elsewhere(self, starter: Starter) -> None:
+        """Raise `WrongConnection` for the face of another tenant, whose tables are not those of the block."""
+        if (here := starter.tenant.name) != (block := self._starter.tenant.name):
+            raise WrongConnection(
+                f"tx is of {_place(block)}, and the call is for {_place(here)}; a block writes in one place: make "
+                "this call after it, without connection="
+            )
 
     def close(self) -> None:
         """Refuse what comes after the block."""
@@ -112,8 +121,13 @@ class BlockTransaction:
             raise Misuse(f"tx.session is a {type(session).__qualname__}, not a {kind.__qualname__}; ask for what it is")
         return session
 
+    def runner_for(self, starter: Starter, *, is_async: bool) -> InBlock:
+        """Give the transaction for `connection=tx` of a face, by its *starter*; raise if it is of another place."""
+        self._statements.refuse_elsewhere(starter)
+        return self.runner(is_async=is_async)
+
     def runner(self, *, is_async: bool) -> InBlock:
-        """Give the transaction for a verb with `connection=tx`, of a face of this colour."""
+        """Give the transaction for what a face of this colour does."""
         if is_async is not self._is_async:
             raise Misuse("tx is async; write `await hf.…`" if self._is_async else "tx is blocking; write `hf.sync.…`")
         return InBlock(self._statements.open_tx)
@@ -128,6 +142,15 @@ class InBlock:
         self.run = open_tx.run
         self.read = open_tx.read
         self.gather = open_tx.gather
+
+
+def _place(tenant: str | None) -> str:
+    return "the control place" if tenant is None else f"tenant {tenant!r}"
+
+
+def is_callers(runner: Runner) -> bool:
+    """Tell whether it writes in a transaction that the caller, or a block, has opened and will commit."""
+    return isinstance(runner, Borrowed | InBlock)
 
 
 class BlockJournal:

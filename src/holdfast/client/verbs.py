@@ -24,10 +24,9 @@ from holdfast.client.list_options import (
     paging,
 )
 from holdfast.client.starter import Starter
-from holdfast.client.transactions import InBlock
+from holdfast.client.transactions import is_callers
 from holdfast.client.waiter import Until, Waits
-from holdfast.database.borrowed import Borrowed
-from holdfast.database.tx import Operation, Runner
+from holdfast.database.tx import Blocking, Operation, Runner
 from holdfast.errors import (
     LISTED,
     Busy,
@@ -37,6 +36,7 @@ from holdfast.errors import (
     InvalidInput,
     StateConflict,
     StoreError,
+    TenantNotFound,
     WaitTimeout,
     WrongTask,
     got,
@@ -94,7 +94,7 @@ class Verbs:
             await runner.read(reads.get_chain, chain_id)  # says that it cannot be read, if it is there
             raise ChainNotFound(chain_id)
         if end.closed_as is None:
-            end = (await _wait(runner, waits, [end.chain_id], "all", seconds))[end.chain_id]
+            end = (await self._wait(runner, waits, [end.chain_id], "all", seconds))[end.chain_id]
         match end.closed_as:
             case Status.FAILED:
                 raise ChainFailed(end.chain_id, end.job_id, end.reason, end.error)
@@ -116,7 +116,7 @@ class Verbs:
             raise ChainNotFound(missing[0])
         still_open = list({each.chain_id: None for each in found.values() if each.closed_as is None})
         if still_open and (until == "all" or len(still_open) == len({each.chain_id for each in found.values()})):
-            await _wait(runner, waits, still_open, until, seconds)
+            await self._wait(runner, waits, still_open, until, seconds)
         chain_ids = [found[each].chain_id for each in ids]
         known = {each.id: self._decoder.chain(each) for each in await runner.read(reads.chains_by_id, chain_ids)}
         if gone := [each for each in chain_ids if each not in known]:
@@ -292,21 +292,22 @@ class Verbs:
             current_block.refuse_write(f"hf.{verb}")
             self._starter.require_connection()
 
-
-async def _wait(
-    runner: Runner, waits: Waits, chain_ids: Sequence[UUID], until: Until, seconds: float | None
-) -> dict[UUID, ChainResult]:
-    """Wait; if that takes too long, say in the error how the jobs stand, as far as one read can tell."""
-    try:
-        return await waits.wait(chain_ids, until, seconds)
-    except WaitTimeout as late:
-        from holdfast.store.insight import explain
-
+    async def _wait(
+        self, runner: Runner, waits: Waits, chain_ids: Sequence[UUID], until: Until, seconds: float | None
+    ) -> dict[UUID, ChainResult]:
+        """Wait; if that takes too long, say in the error how the jobs stand, as far as one read can tell."""
         try:
-            found = await runner.read(explain.explain_many, late.chain_ids[:LISTED])
-        except StoreError:
-            raise late from None
-        raise WaitTimeout(late.chain_ids, late.seconds, found) from None
+            return await waits.wait(chain_ids, until, seconds)
+        except WaitTimeout as late:
+            from holdfast.client import insight  # what explains is read by those who need it
+
+            whose = self._starter.tenant
+            try:
+                tenant = whose.view_sync() if isinstance(runner, Blocking) else await whose.view()
+                found = await insight.explain_many(runner, late.chain_ids[:LISTED], tenant)
+            except (StoreError, TenantNotFound):
+                raise late from None
+            raise WaitTimeout(late.chain_ids, late.seconds, found) from None
 
 
 def _timeout(timeout: Seconds | None) -> float | None:
@@ -371,11 +372,6 @@ def _target_ids(targets: object) -> list[UUID]:
 
 def _are_several(targets: object) -> bool:
     return isinstance(targets, Iterable) and not isinstance(targets, str | bytes) and not hasattr(targets, "id")
-
-
-def is_callers(runner: Runner) -> bool:
-    """Tell whether it writes in a transaction that the caller, or a block, has opened and will commit."""
-    return isinstance(runner, Borrowed | InBlock)
 
 
 def asked_by(by: str | None, why: str | None) -> Asked:

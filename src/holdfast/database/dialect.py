@@ -21,10 +21,12 @@
     :name                      a value
 
 Tables are written `holdfast_job`; the schema is put in front, so that no `search_path` and no temporary table, ours or
-a caller's, decides what a statement means. Each text is compiled once in a process for all stores whose fragments are
-the same, and kept in two forms: for lists of any length, and for lists of one row, whose cells are then plain values. A
-single start is the usual one, and to unpack its list cost more than the rest: both INSERTs of a start took 412 µs
-instead of 567 on PostgreSQL, 53 instead of 67 on SQLite.
+a caller's, decides what a statement means. One that has a schema in front already is left as it is.
+
+Each text is compiled once in a process for all stores whose fragments are the same, and kept in two forms: for lists of
+any length, and for lists of one row, whose cells are then plain values. A single start is the usual one, and to unpack
+its list cost more than the rest: both INSERTs of a start took 412 µs instead of 567 on PostgreSQL, 53 instead of 67 on
+SQLite.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
 TABLES = (
     "job", "jobs", "phase", "blocker", "unique", "lane", "queue", "task", "event", "subscription", "schedule", "tick",
-    "worker", "audit", "token", "meta", "delivery", "outbox", "journal", "tally",
+    "worker", "audit", "token", "meta", "delivery", "outbox", "journal", "tally", "tenant",
 )  # fmt: skip
 
 NUL = "\0"
@@ -62,7 +64,7 @@ TOKEN = re.compile(
     | (?P<bracket> [()] )
     | \$(?P<fragment>\w+)
     | (?<!:) :(?P<value>[a-z]\w*)
-    | \b holdfast_(?P<table>{"|".join(TABLES)}) \b (?!\.)
+    | \b (?<!\.) holdfast_(?P<table>{"|".join(TABLES)}) \b (?!\.)
     | (?P<percent>%)
     """,
     re.VERBOSE,
@@ -101,6 +103,10 @@ class Dialect:
         if known.for_one_row is not None and _have_one_row(known, values):
             return known.for_one_row
         return known
+
+    def forget(self, sql: str) -> None:
+        """Keep what was compiled of *sql* no longer: of a text that is made at run time, and comes no more."""
+        self._compiled.pop(sql, None)
 
     def bind(self, statement: Statement, values: Mapping[str, object]) -> dict[str, object]:
         """Turn *values* into the parameters that the driver is given."""
@@ -341,6 +347,11 @@ class PostgresDialect(Dialect):
                 transposed = zip(*rows, strict=True) if rows else [()] * len(columns)
                 given |= zip(_cell_names(name, columns), map(array_literal, transposed), strict=True)
         return given
+
+
+def in_schema(sql: str, schema: str) -> str:
+    """Name the tables of *sql* in *schema*, which is a valid one: for a statement about several of them."""
+    return TOKEN.sub(lambda match: f'"{schema}".{match[0]}' if match["table"] else match[0], sql)
 
 
 def channel(schema: str) -> str:

@@ -157,6 +157,11 @@ class SleepMark:
         """Tell whether it should take that back."""
         return self.is_marked and self._is_awake
 
+    @property
+    def is_listening(self) -> bool:
+        """Tell whether hints arrive at all."""
+        return self._listener.is_listening
+
     def has_marked(self) -> None:
         """Note that the mark is committed; the next look shows which transactions may not have seen it."""
         self._has_said_again = self.is_marked

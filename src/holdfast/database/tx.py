@@ -43,6 +43,8 @@ First: TypeAlias = Callable[[Tx], Coroutine[Any, Any, object]]
 """What is looked at as a transaction opens; it raises to refuse it."""
 Last: TypeAlias = First
 """What is written right before COMMIT; it raises to refuse it."""
+RemovePlace: TypeAlias = Callable[[Tx], Coroutine[Any, Any, None]]
+"""Removes the place of a tenant, within a transaction of the control place."""
 ListOperation: TypeAlias = Callable[[Tx, Sequence[T]], Coroutine[Any, Any, Sequence[R]]]
 
 
@@ -106,6 +108,17 @@ def patient(operation: Callable[P, R]) -> Callable[P, R]:
 def is_patient(operation: Callable[..., object]) -> bool:
     """Tell whether *operation* was marked by `patient`."""
     return bool(getattr(operation, "patient", False))
+
+
+def gives_way(operation: Callable[P, R]) -> Callable[P, R]:
+    """Mark *operation* as one that soon raises `Busy` if another has a lock: others wait for what it holds itself."""
+    operation.__dict__["gives_way"] = True
+    return operation
+
+
+def is_giving_way(operation: Callable[..., object]) -> bool:
+    """Tell whether *operation* was marked by `gives_way`."""
+    return bool(getattr(operation, "gives_way", False))
 
 
 Execute: TypeAlias = Callable[[str, Sequence[object]], Any]

@@ -142,5 +142,5 @@ class Poller:
             return
         mark.stop()
         if mark.is_marked:
-            with suppress(StoreError):  # a row that is left behind has no beat, and is forgotten
+            with suppress(HoldfastError):  # a row that is left behind has no beat, and is forgotten
                 self._store.run_sync(workers.forget, [self._member.id])

@@ -21,7 +21,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidInput, Misuse, StoreError, UsageError
 from holdfast.events.filters import EventOptions, event_filter
 from holdfast.events.sse_stream import EventStream
-from holdfast.http.connections import Connection, ShutdownSignals
+from holdfast.http.connections import Connection, ShutdownSignals, is_server_stopping
 from holdfast.logging import reason_of, say
 from holdfast.models import EventFilter
 from holdfast.wire.sse_frames import MEDIA_TYPE, retry
@@ -106,6 +106,8 @@ class Events:
             return _error(405, "method_not_allowed", "events are read with GET", allow="GET")
         if allowed is None:
             return _error(*FORBIDDEN)
+        if is_server_stopping():  # it may not have closed its socket yet; a stream would be ended at once
+            return _error(503, "server_stopping", "this server is stopping; ask again in a moment", retry_after="1")
         if self.open_streams >= self._most_streams:
             message = f"{self._most_streams} streams are open here, which is the most; ask again later"
             return _error(503, "too_many_streams", message, retry_after="5")

@@ -26,10 +26,14 @@ class WaitingWork(NamedTuple):
     horizon: Horizon
     has_outbox: bool = False
     """Whether events wait for their webhook deliveries to be made."""
+    tick_ms: int | None = None
+    """In how many milliseconds the next schedule is due; None if there are no schedules."""
 
 
+NEVER = 2**53
+"""When the next schedule is due if there are some, and none of them ever is."""
 # scalar subqueries stay probes, one for each (queue, task) that is served
-WAITING_WORK = """
+WAITING_WORK = f"""
     SELECT
         CASE WHEN (SELECT 1 FROM holdfast_queue AS held WHERE held.name = given.queue AND held.paused_at IS NOT NULL
             AND (held.until IS NULL OR held.until > $now)) IS NULL
@@ -40,6 +44,9 @@ WAITING_WORK = """
             WHERE arrival.queue = given.queue AND arrival.gate = 'arrival'
             ORDER BY arrival.wake_at LIMIT 1) - $now,
         (SELECT unmade.seq FROM holdfast_outbox AS unmade ORDER BY unmade.seq LIMIT 1),
+        coalesce((SELECT due.next_at FROM holdfast_schedule AS due
+            WHERE due.paused_at IS NULL AND due.next_at > 0 ORDER BY due.next_at LIMIT 1),
+            (SELECT {NEVER} FROM holdfast_schedule AS known LIMIT 1)) - $now,
         $oldest, $newest
     FROM $list(given: queue text, task text)"""
 
@@ -51,8 +58,8 @@ async def waiting_work(tx: Tx, wants: Sequence[Want]) -> WaitingWork:
     is_there = any(seq is not None for seq, *_ in rows) or (next_ms is not None and next_ms <= 0)
     if not rows:
         return WaitingWork(is_there, next_ms, Horizon(0, 0))
-    _, _, unmade, *horizon = rows[0]
-    return WaitingWork(is_there, next_ms, Horizon(*horizon), has_outbox=unmade is not None)
+    _, _, unmade, tick_ms, *horizon = rows[0]
+    return WaitingWork(is_there, next_ms, Horizon(*horizon), has_outbox=unmade is not None, tick_ms=tick_ms)
 
 
 # by when it was due: the key is earlier or later by its priority

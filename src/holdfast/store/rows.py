@@ -344,6 +344,7 @@ READ: dict[str, Callable[[Any], object]] = {
     "stale_at": instant,
     "webhook_sent": bool,
     "parent": UUID,
+    "scheduled_at": instant,
 }
 """How a column is read that is not NULL; the others are taken as they are."""
 

@@ -1,5 +1,8 @@
 """Workers, and others who sleep: one row each, with a beat, and a mark while they sleep and want to be woken.
 
+A worker of tenants has a row in the control place, which says whom it serves, and in each tenant where it has work just
+now that of the worker which it has opened there.
+
 A row is advice, never a lease: nothing that a job depends on is decided by it, save whether a worker that is gone has
 died of its jobs or with its machine. On a SQLite database it also names the file that a worker keeps locked while it
 lives, by which the others know of its death before its leases end.
@@ -10,13 +13,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from holdfast.database.tx import Row, Tx, repeatable
 from holdfast.models import BUILT_IN, BULK, BULK_QUEUE, INTERNAL_QUEUE
 from holdfast.unreadable import object_of
+
+WATCH = "~watch-"
+"""What the id of a host begins with that sleeps for a tenant, and that of no worker can; its beats are rare."""
+IS_WATCH = f"substr(id, 1, {len(WATCH)}) = '{WATCH}'"
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -74,8 +81,10 @@ AWAKE = """UPDATE holdfast_worker SET asleep_at = NULL, seen_at = $now WHERE id 
 # a row with a lock file is the proof of its worker's death: it goes when that has been used, or given up
 FORGET = """DELETE FROM holdfast_worker WHERE id $any(ids: text) AND lock_path IS NULL"""
 # who still has jobs is needed to tell whether its machine was started anew
-FORGET_SILENT = """
-    DELETE FROM holdfast_worker WHERE seen_at < $now - :milliseconds AND lock_path IS NULL AND NOT EXISTS (
+FORGET_SILENT = f"""
+    DELETE FROM holdfast_worker
+    WHERE seen_at < $now - :milliseconds * CASE WHEN {IS_WATCH} THEN 3 ELSE 1 END
+    AND lock_path IS NULL AND NOT EXISTS (
         SELECT 1 FROM holdfast_job AS held WHERE held.lease_until IS NOT NULL AND held.worker = holdfast_worker.id)
     RETURNING id"""
 # whose lock file has gone astray, with its machine or its directory, nobody proves dead
@@ -86,6 +95,16 @@ FORGET_ASTRAY = """DELETE FROM holdfast_worker WHERE id $any(ids: text) AND seen
 async def beat(tx: Tx, member: Member, *, is_asleep: bool = False) -> None:
     """Say that *member* lives; the first beat, or the first after it was forgotten, makes its row."""
     await tx.execute(BEAT, **member.values(), is_asleep=int(is_asleep))
+
+
+SILENT_MS = 300_000
+"""How long after its last beat somebody is forgotten."""
+
+
+async def give_sign(tx: Tx, member: Member, *, is_asleep: bool = False) -> None:
+    """Say that *member* lives, and forget those that have not said so for long."""
+    await beat(tx, member, is_asleep=is_asleep)
+    await forget_silent(tx, SILENT_MS)
 
 
 async def mark_asleep(tx: Tx, member: Member) -> None:
@@ -104,7 +123,7 @@ async def forget(tx: Tx, member_ids: Sequence[str]) -> None:
 
 
 async def forget_silent(tx: Tx, milliseconds: int) -> list[str]:
-    """Remove the rows without a beat for *milliseconds*; answer whose they were."""
+    """Remove the rows without a beat for *milliseconds*, of a host for three times that; answer whose they were."""
     return [id_ for (id_,) in await tx.fetch_all(FORGET_SILENT, milliseconds=milliseconds)]
 
 
@@ -155,6 +174,10 @@ class LivingWorker(NamedTuple):
     in_children: frozenset[str] = frozenset()
     """Those of its tasks that run in child processes."""
     slots: Slots = Slots()
+    host: str | None = None
+    """The worker of tenants that has opened it, by its id."""
+    tenants: Mapping[str, int] | None = None
+    """For a worker of tenants, in the control place: the slots of each that it serves, `*` for all others."""
 
     def serves(self, queue: str) -> bool:
         """Tell whether it claims from *queue*."""
@@ -173,8 +196,29 @@ class LivingWorker(NamedTuple):
         return "children" if task in self.in_children else "handlers"
 
 
-async def living(tx: Tx) -> list[LivingWorker]:
-    """Read which workers live and what they serve; at most 1,000, the last ones that gave a sign first."""
+async def living(tx: Tx, hosts: Sequence[LivingWorker] = ()) -> list[LivingWorker]:
+    """Read which workers live and what they serve here; at most 1,000, the last ones that gave a sign first.
+
+    *Hosts* serve this place as well, also while they have no worker here.
+    """
+    here = [each for each in await _living(tx) if each.tenants is None]
+    opened = {each.host for each in here}
+    return [*here, *(each for each in hosts if each.id not in opened)]
+
+
+async def hosts_of(tx: Tx, tenant: str) -> list[LivingWorker]:
+    """Read in the control place which living workers serve *tenant*."""
+    living = await _living(tx)
+    return [each for each in living if each.tenants is not None and not {tenant, "*"}.isdisjoint(each.tenants)]
+
+
+async def serve_tenants_alone(tx: Tx) -> bool:
+    """Tell whether workers of tenants live here, in the control place, and no other ones."""
+    living = await _living(tx)
+    return bool(living) and all(each.tenants is not None for each in living)
+
+
+async def _living(tx: Tx) -> list[LivingWorker]:
     rows = await tx.fetch_all(LIVING, alive_ms=ALIVE_MS)
     known = [(id_, name, object_of(facts)) for id_, name, facts in rows]
     return [
@@ -193,6 +237,10 @@ def read_worker(id_: str, name: str | None, facts: dict[str, object]) -> LivingW
         _names(facts["tasks"]) if isinstance(facts.get("tasks"), list) else None,
         _names(facts.get("in_children")),
         Slots(*(count if isinstance(count := slots.get(kind), int) else None for kind in Slots._fields)),
+        host if isinstance(host := facts.get("of_host"), str) else None,
+        {name: slots for name, slots in tenants.items() if isinstance(slots, int)}
+        if isinstance(tenants := facts.get("tenants"), dict)
+        else None,
     )
 
 

@@ -160,6 +160,8 @@ def _troubles(process: ProcessReport, now: datetime) -> Iterator[Problem]:
 def _health_words(health: dict[str, Any], now: datetime) -> Iterator[str]:
     asked, trouble = (_age(_instant(health.get(name)), now) for name in ("claimed_at", "trouble_since"))
     yield f"{health.get('running', 0)} running"
+    if (tenants := health.get("tenants")) is not None:
+        yield "1 tenant" if tenants == 1 else f"{tenants} tenants"
     yield str(health.get("hints", "polling"))
     if asked is not None:
         yield f"asked for work {asked:.0f} s ago"

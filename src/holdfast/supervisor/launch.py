@@ -5,7 +5,7 @@ The options are plain data: each command translates them for its own command-lin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -34,6 +34,8 @@ class WorkerOption:
     most: float | None = None
     unset: str | None = None
     choices: tuple[str, ...] = ()
+    is_repeated: bool = False
+    """Whether it may be given several times; then its value is a list."""
 
     @property
     def flag(self) -> str:
@@ -60,6 +62,13 @@ OPTIONS = (
         "queues", str, "Serve these queues, separated by commas.", unset="`default` and the queues of its tasks"
     ),
     WorkerOption("concurrency", int, "Run at most this many jobs at once in each process.", 100, 1, 10_000),
+    WorkerOption(
+        "tenant",
+        str,
+        "Serve this tenant with at most so many of the slots, e.g. `acme=4`; `*=1` for all others. Repeat it for more.",
+        unset="the control place alone",
+        is_repeated=True,
+    ),
     WorkerOption("name", str, "Name the worker; its id starts with this name.", unset="worker"),
     WorkerOption("grace", float, "Give running jobs this many seconds when the worker stops.", 20.0, 0, 86_400),
     WorkerOption("poll", float, "Look for new jobs after this many seconds without a notification.", 2.0, 0.05, 3_600),
@@ -127,11 +136,16 @@ def work(load: Callable[[], Holdfast], options: WorkerKeywords, process: Process
     return serve(hf, options, reporting, pipe)
 
 
-def keywords(names: str | None, **options: Unpack[WorkerKeywords]) -> WorkerKeywords:
-    """Make the keywords of `hf.worker()` of the options of this command; *names* are the queues, with commas."""
-    if names is not None:
-        from holdfast.errors import Misuse
+def keywords(
+    names: str | None, tenant: Sequence[str] | None = None, **options: Unpack[WorkerKeywords]
+) -> WorkerKeywords:
+    """Make the keywords of `hf.worker()` of the options of this command.
 
+    *Names* are the queues, with commas, and *tenant* the tenants, each with `=` and its slots.
+    """
+    from holdfast.errors import Misuse
+
+    if names is not None:
         queues = options["queues"] = [each.strip() for each in names.split(",") if each.strip()]
         if any(len(each.split()) > 1 for each in queues):
             meant = ",".join(names.replace(",", " ").split())
@@ -139,7 +153,31 @@ def keywords(names: str | None, **options: Unpack[WorkerKeywords]) -> WorkerKeyw
                 f"--queues {names!r} has blanks inside a name; if these are several, write commas: `--queues {meant}`; "
                 "a queue with a blank in its name is served by hf.worker(queues=[…])"
             )
+    if tenant:
+        options["tenants"] = _slots_of_all(tenant)
     return options
+
+
+def _slots_of_all(texts: Sequence[str]) -> dict[str, int]:
+    """Read `acme=4` and `*=1`; a tenant has one number."""
+    found: dict[str, int] = {}
+    for name, slots in map(_slots_of, texts):
+        if name in found:
+            from holdfast.errors import Misuse
+
+            raise Misuse(f"--tenant {name}={slots} comes after --tenant {name}={found[name]}; give each tenant once")
+        found[name] = slots
+    return found
+
+
+def _slots_of(text: str) -> tuple[str, int]:
+    """Read `acme=4`."""
+    name, equals, slots = text.partition("=")
+    if not equals or not slots.strip().isdecimal():
+        from holdfast.errors import Misuse
+
+        raise Misuse(f"--tenant {text!r} has no number of slots; write `--tenant {name.strip() or 'acme'}=1`")
+    return name.strip(), int(slots)
 
 
 def import_app(path: str) -> Holdfast:

@@ -193,14 +193,14 @@ def check_lane(value: object) -> str:
     return _refuse_reserved("lane", check_any("lane", value))
 
 
-def check_milliseconds(option: str, value: object) -> int:
-    """Take seconds or a timedelta, given as *option*; give milliseconds."""
+def check_milliseconds(option: str, value: object, without: str = "to run the job now") -> int:
+    """Take seconds or a timedelta, given as *option*; give milliseconds. *without* says why to leave it out."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= cast("float", seconds) <= LONGEST.total_seconds():
         negative = is_number and cast("float", seconds) < 0
         limits = "must not be negative" if negative else "must be seconds or a timedelta, up to 100 years"
-        instead = "leave it out to run the job now" if is_number else f"write {option}=60 for a minute"
+        instead = f"leave it out {without}" if is_number else f"write {option}=60 for a minute"
         raise InvalidInput(f"{option} {limits}, {got(value)}; {instead}", f"options.{option}")
     return math.ceil(cast("float", seconds) * 1000)
 

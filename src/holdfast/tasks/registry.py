@@ -32,11 +32,15 @@ from holdfast.tasks.task import (
 
 if TYPE_CHECKING:
     from holdfast.codec import Codec
+    from holdfast.schedules import ScheduleOptions
+    from holdfast.tasks.scheduled_calls import DeclaredSchedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
 O = TypeVar("O", bound=Mapping[str, Any])  # noqa: E741 - options
 
+OF_SCHEDULE = frozenset({"cron", "every", "timezone", "jitter", "missed", "tenants"})
+"""The options of a task that declare a schedule."""
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 
 
@@ -70,7 +74,10 @@ class Registrar:
         if function is None:
             return Registrar(self._tasks, merged)
         task = _from_function(function, self._tasks.filled(merged), sys._getframe(1), self._tasks.middleware)
+        declared = _schedule_of(task, merged)
         self._tasks.add(task)
+        if declared is not None:
+            self._tasks.add_schedules(declared)
         return task
 
 
@@ -97,6 +104,8 @@ class Tasks:
         Policy(**self._defaults)  # refuses what no task can have
         self.middleware = tuple(middleware)
         """Wraps every attempt of the tasks registered here, inside the worker's and outside the task's own."""
+        self.schedules: dict[str, DeclaredSchedule] = {}
+        """The schedules that are declared here, by their names."""
         self.task = Registrar(self, {})
         self.pipeline = Pipeliner(self._add_pipeline, PipelineOptions.__optional_keys__)
 
@@ -176,9 +185,35 @@ class Tasks:
             raise DuplicateTask(list(clashes), places)
         self._by_name = merged
 
+    def schedule(
+        self, name: str, call: Call[Any], *, tenants: bool = False, **options: Unpack[ScheduleOptions]
+    ) -> None:
+        """Declare a schedule: `hf.schedule("sync", sync(source="crm").options(unique="sync"), every=300)`.
+
+        The options are those of `hf.schedules.put`. It is written down when the program first uses the database, and
+        again when the declaration changes: until then edits by hand stay, and a pause always does. With *tenants* each
+        tenant has it, and not the control place.
+        """
+        from holdfast.tasks.scheduled_calls import DeclaredSchedule, make_schedule  # few programs have schedules
+
+        task = self._by_name.get(getattr(call, "task", ""))
+        wanted = make_schedule(name, call, task, "hf.schedule()", options)
+        self.add_schedules(DeclaredSchedule(wanted, tenants, _place(sys._getframe(1))))
+
+    def add_schedules(self, *declared: DeclaredSchedule) -> None:
+        """Take declared schedules in; raise `Misuse` for a name under which another one is declared."""
+        for each in declared:
+            name = each.schedule.name
+            known = self.schedules.setdefault(name, each)
+            if known[:2] != each[:2]:
+                raise Misuse(
+                    f"the schedule {name!r} is declared twice: {known.place}, {each.place}; rename one of them"
+                )
+
     def merge(self, *others: Tasks) -> None:
-        """Add all tasks of *others*; adding the same task twice is no error."""
+        """Add all tasks and schedules of *others*; adding the same twice is no error."""
         self.add(*(task for other in others for task in other))
+        self.add_schedules(*(each for other in others for each in other.schedules.values()))
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
         return iter(dict.fromkeys(self._by_name.values()))
@@ -193,6 +228,19 @@ class Tasks:
     def names(self) -> Collection[str]:
         """The names of all tasks, former ones included."""
         return self._by_name.keys()
+
+
+def _schedule_of(task: Task[..., Any], options: TaskOptions) -> DeclaredSchedule | None:
+    """Give the schedule that the decorator of *task* declares, if it does."""
+    said = {name: value for name, value in options.items() if name in OF_SCHEDULE and value is not None}
+    for_tenants = bool(said.pop("tenants", False))
+    if not said and not for_tenants:
+        return None
+    from holdfast.tasks.scheduled_calls import DeclaredSchedule, call_without_arguments, make_schedule
+
+    chosen = cast("ScheduleOptions", said)
+    wanted = make_schedule(task.name, call_without_arguments(task, chosen), task, "@hf.task()", chosen)
+    return DeclaredSchedule(wanted, for_tenants, task.place)
 
 
 def unknown_task(name: str, known: Collection[str]) -> UnknownTask:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from functools import cache, cached_property
 from hashlib import sha256
 from typing import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.codec import Codec
     from holdfast.questions import Question
     from holdfast.retention import Retention
+    from holdfast.schedules import Missed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,10 +114,20 @@ class PipelineOptions(PolicyOptions, total=False):
 
 
 class TaskOptions(PipelineOptions, total=False):
-    """The keywords of `@hf.task(…)`; *phases* are the steps that its handler runs by `ctx.phase`, in their order."""
+    """The keywords of `@hf.task(…)`; *phases* are the steps that its handler runs by `ctx.phase`, in their order.
+
+    *cron* or *every* declare a schedule of the task's name, which starts it without arguments; *timezone*, *jitter* and
+    *missed* belong to it. With *tenants* each tenant has the schedule, and not the control place.
+    """
 
     name: str
     phases: Sequence[str]
+    cron: str | None
+    timezone: str | None
+    every: float | timedelta | None
+    jitter: float | timedelta
+    missed: Missed
+    tenants: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +348,13 @@ class Task(Generic[P, R]):
         task.__dict__.pop("_record", None)
         return task
 
+    def with_code(self, function: Callable[..., Any], policy: Policy) -> Task[P, R]:
+        """Give this task with *policy* and another *function* of the same signature, which is not read anew: a copy."""
+        task = copy(self)
+        task.function, task.policy, task._original = function, policy, task
+        task.__dict__.pop("_record", None)
+        return task
+
     def is_same(self, other: Task[..., Any]) -> bool:
         """Tell whether both are one function, whatever defaults each was given."""
         return self._original is other._original
@@ -355,6 +374,11 @@ class Task(Generic[P, R]):
                     f"`hf.sync.start({call})` in blocking code; its keywords are the options: delay=60, run_at=, lane="
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    @property
+    def chosen(self) -> Options:
+        """The options that its calls begin with."""
+        return self._chosen
 
     @property
     def is_declared(self) -> bool:

@@ -37,6 +37,8 @@ class Health:
     """How its child processes are; None if no task of its runs in them."""
     receivers: tuple[ReceiverHealth, ...] = ()
     """The webhook receivers that do not answer, or too slowly, the longest first."""
+    tenants: int | None = None
+    """How many tenants it serves, all of which the rest sums up; None for a worker of one place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -13,6 +13,7 @@ from holdfast.store.jobs.claiming import Want
 from holdfast.tasks.calls import check_any, is_name
 from holdfast.tasks.registry import Tasks
 from holdfast.tasks.task import Policy, check_middleware
+from holdfast.tenancy import check_tenant_name
 from holdfast.worker.attempts.attempt import Middleware
 
 MANY = 2**31
@@ -28,6 +29,8 @@ class WorkerOptions:
     that is no name of a module; *children* how many there are at most, by default one for each core; *child_jobs* after
     how many jobs one is replaced, and *child_megabytes* above which size. If *app* is given, jobs of all other tasks
     that have crashed twice run in child processes as well, each alone.
+
+    With *tenants* it serves these instead of its own place: how many slots each may have at most, `*` for all others.
     """
 
     queues: Sequence[str] | None = None
@@ -41,6 +44,9 @@ class WorkerOptions:
     children: int | None = None
     child_jobs: int = 10_000
     child_megabytes: float | None = None
+    tenants: Mapping[str, int] | None = None
+    host: str | None = None
+    """For the worker of one tenant: the id of the worker of tenants that has opened it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):
@@ -73,12 +79,27 @@ class WorkerOptions:
         limit = self.child_megabytes
         if limit is not None and not (_is_number(limit) and limit > 0):
             raise InvalidSettings(f"child_megabytes must be a number above 0, or None for no limit, {got(limit)}")
+        if self.tenants is not None:
+            _check_tenants(self.tenants)
 
     @classmethod
     def of(cls, given: WorkerKeywords) -> WorkerOptions:
         """Take the keywords of `hf.worker()`; raise `Misuse` for one that it does not have."""
         refuse_unknown(given, WorkerKeywords.__optional_keys__, "hf.worker()")
         return cls(**given)
+
+
+def _check_tenants(tenants: object) -> None:
+    if not isinstance(tenants, Mapping) or not tenants:
+        given = "got an empty one" if isinstance(tenants, Mapping) else got(tenants)
+        raise InvalidSettings(
+            f'tenants must map names to their slots, {given}; write tenants={{"*": 1}} to serve all of them'
+        )
+    for name, slots in tenants.items():
+        if name != "*":
+            check_tenant_name(name)
+        if type(slots) is not int or slots < 1:
+            raise InvalidSettings(f"tenants[{name!r}] must be a whole number of slots of at least 1, {got(slots)}")
 
 
 def _is_number(value: object) -> bool:
@@ -99,6 +120,7 @@ class WorkerKeywords(TypedDict, total=False):
     children: int | None
     child_jobs: int
     child_megabytes: float | None
+    tenants: Mapping[str, int] | None
 
 
 def wants_of(tasks: Tasks, queues: Sequence[str] | None) -> list[Want]:

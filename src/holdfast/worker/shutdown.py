@@ -13,6 +13,11 @@ SPARED_SECONDS = 1.0
 """The last of them, in which what could not be written is given back."""
 
 
+def grace_in_words(seconds: float | None) -> str:
+    """Say how long handlers may go on once their worker drains."""
+    return "as long as they need" if seconds is None else f"{seconds:g} s"
+
+
 @dataclass(slots=True)
 class Shutdown:
     """A worker works, then drains (claims nothing, lets run), then has its last seconds to write things down."""

@@ -20,7 +20,7 @@ from contextlib import suppress
 from holdfast.database.tx import Store
 from holdfast.errors import StoreError, UnknownOutcome
 from holdfast.figures import BINS, BOUNDS, COUNTED_AS, OPEN_SECONDS, Counts, Histogram, Tallied
-from holdfast.logging import reason_of, say
+from holdfast.logging import level_beside, reason_of, say
 from holdfast.outcomes import Kind
 from holdfast.runtime import Runtime
 from holdfast.store import reads
@@ -210,9 +210,7 @@ class Tally:
         try:
             await self.write()
         except Exception as error:  # noqa: BLE001 - no job depends on it, and the next time comes
-            # the worker itself says that the store is in trouble
-            level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
-            say(logger, "figures_not_written", level=level, trace=error, reason=reason_of(error))
+            say(logger, "figures_not_written", level=level_beside(error), trace=error, reason=reason_of(error))
 
     def _seconds_left(self) -> float:
         """Say how long the interval of now goes on."""

@@ -7,7 +7,8 @@ slots of handlers has those of webhooks, of acting on many jobs, or of child pro
 
 `attempts` has one attempt: its `context`, its blocks, its phases, what it reports; `active` knows all that run.
 `leases` are kept by a thread of their own, which also learns what is asked of running jobs. `upkeep` takes over what
-other workers have left, makes deliveries of what somebody wants a webhook of, and removes what ended long ago.
+other workers have left, makes deliveries of what somebody wants a webhook of, starts the jobs of schedules, and removes
+what ended long ago.
 `children` are processes whose handlers can be killed.
 """
 
@@ -50,18 +51,20 @@ from holdfast.worker.claiming.core import WorkerCore
 from holdfast.worker.claiming.dispatcher import Dispatcher
 from holdfast.worker.claiming.executor import Executor
 from holdfast.worker.claiming.slot_group import SlotGroup, bulk_slot, webhook_slots
+from holdfast.worker.claiming.slot_share import SlotShare
 from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.claiming.wakeups import Wakeups
 from holdfast.worker.health import Health, HintMode, wall_time
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions, wants_of
-from holdfast.worker.shutdown import CLEANUP_SECONDS, LAST_SECONDS, SPARED_SECONDS, Shutdown
+from holdfast.worker.shutdown import CLEANUP_SECONDS, LAST_SECONDS, SPARED_SECONDS, Shutdown, grace_in_words
 from holdfast.worker.tally import Tally
 from holdfast.worker.upkeep.folding import keep_figures
 from holdfast.worker.upkeep.liveness_lock import LivenessLocks
 from holdfast.worker.upkeep.outbox import OutboxMaker
 from holdfast.worker.upkeep.reaper import EXTRA_ADVICE, LostLeases, Upkeep
 from holdfast.worker.upkeep.retention import RetentionPass, make_passes
+from holdfast.worker.upkeep.ticks import Ticker
 from holdfast.worker.upkeep.unserved import UnservedJobs
 
 logger = logging.getLogger(__name__)
@@ -79,6 +82,7 @@ class Worker:
         retention: RetentionPass | None = None,
         delivery: DeliveryTask | None = None,
         launch: Launch | None = None,
+        slots: SlotShare | None = None,
     ) -> None:
         bulk = make_bulk(engine.store, engine.runtime)
         runtime, tasks = engine.runtime, Tasks()
@@ -92,6 +96,10 @@ class Worker:
         self._core = WorkerCore(
             self.id, engine.store, runtime, options, tasks, Shutdown(runtime.monotonic), lost_leases
         )
+        self._level: int | None = None
+        """At which level it says that it begins and ends: the worker of a tenant does so all the time."""
+        if slots is not None:
+            self._core.share, self._level = slots.join(self._core.woken.set), logging.DEBUG
         self._engine = engine
         self._lease_store = lease_store
         wants = wants_of(engine.starter.tasks, options.queues)
@@ -171,7 +179,8 @@ class Worker:
         in_children = sorted({each.task for each in self._child_slots.wants})
         children = (options.children or usable_cores()) if in_children else 0
         slots = Slots(options.concurrency, children, self._deliveries.size, self._bulk.size)
-        return {"concurrency": options.concurrency, "slots": slots._asdict(), "in_children": in_children}
+        facts = {"concurrency": options.concurrency, "slots": slots._asdict(), "in_children": in_children}
+        return facts if options.host is None else facts | {"of_host": options.host}
 
     def _say_started(self, queues: Sequence[str]) -> None:
         facts: dict[str, Any] = {
@@ -183,9 +192,11 @@ class Worker:
             "queues": queues,
             "tasks": sorted(each.name for each in self._engine.starter.tasks if not each.is_declared),
         }
-        say(logger, "worker_started", **facts)
+        say(logger, "worker_started", level=self._level, **facts)
         if not facts["tasks"]:
             say(logger, "worker_has_no_tasks", worker=self.id)
+        if self._engine.starter.settings.tenants and self._engine.starter.tenant.name is None:
+            say(logger, "worker_serves_no_tenants", worker=self.id)
         if self._lacks_extra and self._engine.starter.settings.webhook is not None:
             say(logger, "webhooks_need_the_extra", advice=EXTRA_ADVICE)
 
@@ -193,7 +204,7 @@ class Worker:
         """Say, once, that nothing is claimed or written any more, and how many handlers did not stop."""
         if not self._has_said_stopped:
             self._has_said_stopped = True
-            say(logger, "worker_stopped", worker=self.id, left=left)
+            say(logger, "worker_stopped", level=self._level, worker=self.id, left=left)
 
     def _make_children(self, launch: Launch, options: WorkerOptions, on_free: Callable[[], None]) -> Children:
         services = ParentServices(self._core.store, self._core.leases, self._core.progress, self._core.tally)
@@ -208,6 +219,7 @@ class Worker:
         if self._deliveries.wants:
             core.outbox = OutboxMaker(core.store, core.runtime, self._has_deliveries)
         claimer = self._claimer = Claimer(core, self._wants, groups, executor, dispatcher, self._wakeups)
+        ticker = core.ticker = Ticker(core.store, core.runtime, self._engine.starter, claimer.wake)
         upkeep = self._upkeep = Upkeep(
             core.store,
             core.runtime,
@@ -218,8 +230,9 @@ class Worker:
             core.lost_leases,
             UnservedJobs(core.store, self.id, self._all_wants, self._engine.starter.tasks),
             core.tally,
+            ticker.note_clock_jump,
         )
-        loops = [upkeep.run(), core.progress.run(), self._late_entries.run(), self._wakeups.run()]
+        loops = [upkeep.run(), ticker.run(), core.progress.run(), self._late_entries.run(), self._wakeups.run()]
         loops += [core.tally.run(), keep_figures(core.store, core.runtime, core.tally)]
         loops += [] if self._retention is None else [make_passes(self._retention, core.runtime)]
         loops += [] if core.outbox is None else [core.outbox.run()]
@@ -279,6 +292,8 @@ class Worker:
         if self._has_let_go:
             return
         self._has_let_go = True
+        if self._core.share is not None:
+            self._core.share.close()
         await self._wakeups.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)  # those that still run are left to themselves
         for each in self._pools:
@@ -324,13 +339,13 @@ class Worker:
         try:
             if not await self.has_ended(self._core.options.grace):
                 self.interrupt()
-                await self._end_in_time()
+                await self.end_in_time()
             await asyncio.shield(self.ended)  # who awaits this may be a handler that it waits for
         except asyncio.CancelledError:
             self.interrupt()
             raise
 
-    async def _end_in_time(self) -> None:
+    async def end_in_time(self) -> None:
         """Wait for handlers that were told to stop, and leave behind those that do not."""
         if await self.has_ended(CLEANUP_SECONDS):
             return
@@ -371,9 +386,8 @@ class Worker:
         if self._core.shutdown.is_draining:
             return
         self._core.shutdown.is_draining = True
-        grace = self._core.options.grace
-        time = "as long as they need" if grace is None else f"{grace:g} s"
-        say(logger, "worker_drains", worker=self.id, running=len(self._core.active), grace=time)
+        running, grace = len(self._core.active), grace_in_words(self._core.options.grace)
+        say(logger, "worker_drains", level=self._level, worker=self.id, running=running, grace=grace)
         if self._claimer is not None:
             self._claimer.drain()
 
@@ -438,6 +452,20 @@ class Worker:
         return self._claimer is not None and bool(self._core.unsettled)
 
     @property
+    def has_worked(self) -> bool:
+        """Tell whether it has claimed something, or written something down."""
+        return self._claimer is not None and self._claimer.worked is not None
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long it has had nothing to do."""
+        if self._claimer is None or self._since is None or self._claimer.is_at_work:
+            return 0.0
+        if self._core.share is not None and self._core.share.hunger:  # it waits for a slot that others have
+            return 0.0
+        return self._core.runtime.monotonic() - (self._claimer.worked or self._since)
+
+    @property
     def stubborn(self) -> list[str]:
         """The jobs whose handlers were told to stop long ago and have not."""
         return self._core.active.stubborn
@@ -499,7 +527,7 @@ class Worker:
             await self.stop()
         except asyncio.CancelledError:
             try:
-                await self._end_in_time()
+                await self.end_in_time()
             except asyncio.CancelledError:  # who cancels this, too, ends the worker and leaves its jobs to their leases
                 assert self._main is not None  # noqa: S101 - it was entered
                 self._main.cancel()

@@ -124,10 +124,11 @@ async def _mark(tx: Tx) -> str:
 
 
 class Borrower:
-    """Makes `Borrowed` transactions out of callers' connections to one store's database."""
+    """Makes `Borrowed` transactions out of callers' connections to one store's database; *file* is it, on SQLite."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, file: str | None = None) -> None:
         self._store = store
+        self._file = file
         self._identity: str | None = None
         self._asked: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -144,7 +145,7 @@ class Borrower:
         lent = DriverConnection(connection) if lend is None else await lend()
         driver = _driver_of(lent.connection) if isinstance(found, Library) else found
         if driver.database != self._store.database:
-            raise _another_database()
+            raise _another_database(self._file)
         if lent.opens is None:
             driver.refuse(lent.connection)
         borrowed = Borrowed(lent, driver, self._store, lend)
@@ -171,7 +172,7 @@ class Borrower:
         if found != self._identity:  # ours may be unknown still, or a new file in the place of the one it was
             self._identity = await identity()
         if found != self._identity:
-            raise _another_database()
+            raise _another_database(self._file)
 
 
 def _ended() -> TransactionRequired:
@@ -182,10 +183,12 @@ def _ended() -> TransactionRequired:
     )
 
 
-def _another_database() -> WrongConnection:
+def _another_database(file: str | None) -> WrongConnection:
+    right = "pass a connection to the database of hf"
+    if file is not None:  # each tenant has a file: of a tenant, that of `hf` is another one
+        right = f"connect to the file {file} (hf.database, or hf.tenant(name).database)"
     return WrongConnection(
-        "this connection leads to another database than hf; pass a connection to the database of hf, or create another "
-        "Holdfast for this one"
+        f"this connection leads to another database than hf; {right}, or create another Holdfast for this one"
     )
 
 

@@ -15,12 +15,12 @@ from functools import cache
 from typing import NamedTuple
 
 from holdfast.database.dialect import TABLES, Dialect
-from holdfast.database.tx import Database, SchemaVersion, Tx
-from holdfast.errors import NotMigrated, WrongConnection
+from holdfast.database.tx import Database, Row, SchemaVersion, Tx
+from holdfast.errors import NotMigrated, TenantInUse, WrongConnection
 
 __all__ = [
-    "LOCK_MILLISECONDS", "SchemaVersion", "check", "code_number", "drop", "identity", "judge", "pending_sql", "sql_of",
-    "standing", "step", "steps",
+    "LEASES", "LOCK_MILLISECONDS", "SchemaVersion", "check", "code_number", "drop", "drop_unused", "identity", "judge",
+    "pending_sql", "refuse_running", "sql_of", "standing", "step", "steps",
 ]  # fmt: skip
 
 LOCK_MILLISECONDS = 1500
@@ -80,12 +80,15 @@ FIRST_ROWS = """INSERT INTO holdfast_meta (key, value) VALUES ('schema', '0'), (
 LOCK = """SELECT CAST(value AS bigint) FROM holdfast_meta WHERE key = 'schema' $locked"""
 
 
-async def step(tx: Tx, database: Database, last: int | None = None) -> str | None:
+async def step(tx: Tx, database: Database, last: int | None = None, *, anew: bool = True) -> str | None:
     """Take the next step, up to number *last*, and name it; None when there is none to take.
 
-    Run it in a transaction of its own. Its statements carry no values, so that they can also be written out.
+    Run it in a transaction of its own. Its statements carry no values, so that they can also be written out. Unless
+    *anew*, it raises `NotMigrated` where there are no tables of ours: they were removed.
     """
-    if (await standing(tx, database)).schema == 0:
+    if (found := await standing(tx, database)).schema == 0:
+        if not anew:
+            judge(found, code_number(database))
         if database == "postgres" and not await tx.fetch_all(FIND_SCHEMA):
             await tx.execute(CREATE_SCHEMA)
         await tx.execute(CREATE_META)
@@ -115,6 +118,56 @@ async def drop(tx: Tx) -> None:
     """Drop every table of ours, and all jobs with them."""
     for each in DROPS:
         await tx.execute(each)
+
+
+# a lease that is over is that of a worker that is gone: in a suspended tenant nobody takes its job over
+LEASES = "SELECT count(*) FROM holdfast_job WHERE lease_until > $now"
+
+
+def refuse_running(name: str, found: Sequence[Row]) -> None:
+    """Raise `TenantInUse` if jobs run in the place of the tenant *name*, by what `LEASES` has *found* there."""
+    ((number,),) = found
+    if number:
+        jobs = "a job runs" if number == 1 else f"{number} jobs run"
+        raise TenantInUse(name, f"{jobs} in it; wait until they have ended")
+
+
+async def refuse_used(tx: Tx, name: str) -> None:
+    """Raise `TenantInUse` if jobs run here, in the place of the tenant *name*."""
+    refuse_running(name, await tx.fetch_all(LEASES))
+
+
+def refuse_strangers(name: str, found: Sequence[str]) -> None:
+    """Raise `TenantInUse` if there is something in the place of the tenant *name* that is not ours."""
+    if found:
+        raise TenantInUse(name, f"it also holds {', '.join(found)}, which Holdfast has not made; move or drop it first")
+
+
+STRANGERS = """
+    SELECT name FROM sqlite_master
+    WHERE type IN ('table', 'view') AND substr(name, 1, 7) <> 'sqlite_' AND NOT name $any(ours: text)
+    ORDER BY name LIMIT 5"""
+
+
+async def find_strangers(tx: Tx) -> list[str]:
+    """Name tables and views in this file that are not ours; five at most."""
+    return [name for (name,) in await tx.fetch_all(STRANGERS, ours=[f"holdfast_{each}" for each in TABLES])]
+
+
+async def has_anything(tx: Tx) -> bool:
+    """Tell whether anything was ever made in this file."""
+    return bool(await tx.fetch_all("SELECT 1 FROM sqlite_master LIMIT 1"))
+
+
+async def drop_unused(tx: Tx, name: str) -> None:
+    """Drop every table of ours here, in the file of the tenant *name*; raise `TenantInUse` if jobs run.
+
+    Or if somebody else has tables there: the file is removed after this.
+    """
+    refuse_strangers(name, await find_strangers(tx))
+    if await tx.fetch_all(FIND_META["sqlite"]):
+        refuse_running(name, await tx.fetch_all(LEASES))
+    await drop(tx)
 
 
 FIND_META = {

@@ -5,6 +5,7 @@ Read it in this order:
     store             the store: what the faces call; opening, closing, migrating, forking
     execution         one operation from BEGIN to COMMIT, again where that is safe: what the outcomes are
     block             a transaction that stays open around a user's code
+    connections       what stores of several schemas share
     colours           async and blocking: the few things that they do differently
     pool              at most so many connections; how each colour connects, and waits for a place
     group             callers that wait share the next commit

@@ -41,6 +41,7 @@ class Beginnings:
         self._quoting = Escaping(self._connection.pgconn)
         self._names: dict[str, str] = {}
         self._count = 0
+        self.most = MOST_PREPARED
 
     def write(self, begin: str, text: str, values: Mapping[str, object], end: str = "") -> str | None:
         """Write *text*, as psycopg reads it, with *values*, between *begin* and *end*; None to leave that to psycopg.
@@ -48,7 +49,7 @@ class Beginnings:
         So it is behind a transaction pooler, where nothing can be prepared, and on a connection that was made to forget
         so often that its names would add up.
         """
-        if self._connection.prepare_threshold is None or self._count >= MOST_PREPARED:
+        if self._connection.prepare_threshold is None or self._count >= self.most:
             return None
         numbered, names = number(text)
         prepare = ""

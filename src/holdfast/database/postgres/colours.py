@@ -13,8 +13,9 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -30,8 +31,16 @@ from holdfast.database.postgres.deadline import (
     LoopAlarms,
     Reminder,
 )
-from holdfast.database.postgres.group import AsyncGroup, BlockingGroup
-from holdfast.database.postgres.pool import AsyncConnector, BlockingConnector, ConnectionPool, Connector
+from holdfast.database.postgres.pool import (
+    AsyncConnector,
+    AsyncPlaces,
+    BlockingConnector,
+    BlockingPlaces,
+    ConnectionPool,
+    Connector,
+    Places,
+    PoolShare,
+)
 from holdfast.database.tx import R, drive
 from holdfast.errors import StoreError
 from holdfast.logging import reason_of, say
@@ -39,6 +48,8 @@ from holdfast.models import R_co
 from holdfast.runtime import Runtime
 
 MakeConnector: TypeAlias = Callable[[Address, Dialect, int, Callable[[], float]], Connector]
+
+SMALLEST_SHARE = 2
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +109,31 @@ class Side:
         size, dialect = resources.size, resources.dialect
         for_blocks = make_connector(resources.block_address, dialect, size, self.monotonic)
         for_others = make_connector(resources.address, dialect, size, self.monotonic)
-        self.blocks = ConnectionPool(for_blocks, size, self.monotonic, self.call_later)
-        self.pool = ConnectionPool(for_others, size, self.monotonic, self.call_later)
+        blocks = ConnectionPool(for_blocks, dialect, size, self.monotonic, self.call_later)
+        pool = ConnectionPool(for_others, dialect, size, self.monotonic, self.call_later)
+        self.pools = (pool, blocks)
+        self.pool: ConnectionPool | PoolShare = pool
+        self.blocks: ConnectionPool | PoolShare = blocks
+        self.groups: dict[Callable[..., Any], Any] = {}
+        self._share = max(SMALLEST_SHARE, size // 4)
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether its pools are."""
+        return all(pool.is_closed for pool in self.pools)
+
+    def for_schema(self, dialect: Dialect, most_prepared: Callable[[], int]) -> Self:
+        """Make the side of another schema: it shares every connection, a part of them at a time, and no commit."""
+        side = copy(self)
+        pool, blocks = self.pools
+        side.pool = PoolShare(pool, self.make_places(self._share), self._share, dialect, most_prepared)
+        side.blocks = PoolShare(blocks, self.make_places(self._share), self._share, dialect, most_prepared)
+        side.groups = {}
+        return side
+
+    def make_places(self, number: int) -> Places:
+        """Make *number* places to wait for."""
+        raise NotImplementedError
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], object]:
         """Have *function* called in *seconds*; give what takes that back."""
@@ -136,8 +170,8 @@ class Side:
 
     def close_pools(self) -> None:
         """Throw away what is idle now, and later what is still lent."""
-        self.pool.close()
-        self.blocks.close()
+        for pool in self.pools:
+            pool.close()
 
 
 class AsyncSide(Side):
@@ -145,7 +179,6 @@ class AsyncSide(Side):
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources, AsyncConnector)
-        self.groups: dict[Callable[..., Any], AsyncGroup[Any, Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._alarms = LoopAlarms(self._loop)
         self._sleep = resources.runtime.sleep
@@ -154,6 +187,10 @@ class AsyncSide(Side):
     def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], object]:
         """Have *function* called by the loop."""
         return self._loop.call_later(seconds, function).cancel
+
+    def make_places(self, number: int) -> Places:
+        """Make *number* places for the tasks of the loop."""
+        return AsyncPlaces(number)
 
     async def finish(self, execution: Runs[R]) -> R:
         """Run *execution*."""
@@ -214,7 +251,6 @@ class BlockingSide(Side):
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources, BlockingConnector)
-        self.groups: dict[Callable[..., Any], BlockingGroup[Any, Any]] = {}
         self._sleep = resources.runtime.sleep_blocking
         self._watch = AlarmThread(resources.runtime)
 
@@ -223,6 +259,10 @@ class BlockingSide(Side):
         reminder = Reminder(function)
         self._watch.arm(reminder, seconds)
         return reminder.disarm
+
+    def make_places(self, number: int) -> Places:
+        """Make *number* places for all threads."""
+        return BlockingPlaces(number)
 
     def finish(self, execution: Runs[R]) -> R:
         """Run *execution*."""
@@ -248,6 +288,6 @@ class BlockingSide(Side):
 
 def abandon(side: Side) -> None:
     """Close, in a forked child, our copies of the parent's sockets, and say nothing on them."""
-    for lent in (*side.pool.abandon(), *side.blocks.abandon()):
+    for lent in [each for pool in side.pools for each in pool.abandon()]:
         with suppress(OSError, psycopg.OperationalError):
             os.close(lent.pgconn.socket)

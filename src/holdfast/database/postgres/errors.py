@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import psycopg
 
-from holdfast.errors import Busy, StoreError, Unavailable
+from holdfast.errors import Busy, MissingRight, StoreError, Unavailable
 
 
 class Trouble(StrEnum):
@@ -101,7 +101,7 @@ def failure(trouble: Trouble, text: str) -> StoreError:
         case Trouble.EXHAUSTED:
             return Unavailable(f"the database ran out of time, disk or memory ({text}); try again")
         case Trouble.FORBIDDEN:
-            return StoreError(f"the user of the database lacks a right ({text}); grant it, or use another user")
+            return MissingRight(f"the user of the database lacks a right ({text}); grant it, or use another user")
         case _:
             return StoreError(f"the database refused a statement ({text})")
 

@@ -1,9 +1,12 @@
 """Hints on PostgreSQL: one connection that LISTENs, in a thread of its own, and hears itself or is not trusted.
 
+All schemas that one process uses on a server share that connection, each with a channel of its own.
+
 Behind a transaction pooler LISTEN succeeds and what others send never comes. So the listener also listens on a channel
 that only it knows, and sends itself a word there: at the beginning, and every ten seconds. Unless it hears that within
-five it is deaf, those who listen go back to their short poll, and it connects anew. A line that is back is told as a
-hint, so that everybody reads once more *after* the LISTEN.
+five it is deaf, those who listen go back to their short poll, and it connects anew. The same word, sent behind the
+LISTEN of a channel, tells that this channel is heard from now on. That is told as a hint, so that who listens there
+reads once more *after* the LISTEN.
 
 A pooler does pass on what a server connection tells itself, for it is the answer to a statement. Where one stands
 between (the server's process is another than the one we were told of when we connected), the first word that counts is
@@ -18,6 +21,8 @@ import logging
 import os
 import selectors
 import socket
+import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -40,6 +45,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 10.0
 DEAF_PAUSE = 60.0  # a pooler stays one
 WHO_IS_THERE = "SELECT pg_backend_pid()"
 ELSEWHERE = "elsewhere"
+MOST_CHANNELS = 200  # of one statement, whose text must fit into an empty socket
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +55,11 @@ class Deaf(Exception):
 
 
 class ListenSocket:
-    """An open connection that listens on *channel*, and on one of its own."""
+    """An open connection that listens on the channels that it is told, and on one of its own."""
 
-    def __init__(self, address: Address, channel: str, runtime: Runtime) -> None:
+    def __init__(self, address: Address, runtime: Runtime) -> None:
         self._monotonic = runtime.monotonic
         self._hosts = address.hosts()
-        self._channel = channel
         self._own = f"holdfast_{runtime.chance.getrandbits(64):016x}"  # a channel has at most 63 characters
         self._connection = connect(self._hosts, Deadline(self._monotonic, CONNECT_SECONDS))
         self.pgconn = self._connection.pgconn
@@ -62,24 +67,50 @@ class ListenSocket:
         self._heard = self._monotonic()
         self.is_proven = False
         self._is_indirect = self._is_sent_from_elsewhere = False
-        self._send(f'LISTEN "{self._channel}"; LISTEN "{self._own}"; {WHO_IS_THERE}; NOTIFY "{self._own}"')
+        self._words = 0
+        self._told: frozenset[str] = frozenset()
+        """The channels that the server was told of, by statements that it may not have carried out yet."""
+        self.channels: frozenset[str] = frozenset()
+        """The channels that it surely hears."""
+        self._send(f'LISTEN "{self._own}"', WHO_IS_THERE)
+
+    def listen_on(self, wanted: Iterable[str]) -> None:
+        """Tell the server of channels that are new, and of those that nobody wants any more; some at a time.
+
+        While an answer of its own is awaited nothing is sent: whoever has heard that asks again.
+        """
+        if self._asked is not None or self.pgconn.transaction_status != TransactionStatus.IDLE:
+            return
+        wanted = frozenset(wanted)
+        new, gone = sorted(wanted - self._told)[:MOST_CHANNELS], sorted(self._told - wanted)[:MOST_CHANNELS]
+        if not (new or gone):
+            return
+        self._told = self._told.union(new).difference(gone)
+        self.channels &= self._told
+        self._send(*(f'LISTEN "{each}"' for each in new), *(f'UNLISTEN "{each}"' for each in gone))
 
     def due(self) -> float:
         """Say in how many seconds there is something to do, if nothing comes."""
         until = self._heard + BEAT_SECONDS if self._asked is None else self._asked + DEAF_SECONDS
         return max(0.0, until - self._monotonic())
 
-    def receive(self) -> set[str]:
-        """Take in what has come; give the words of the hints among it. Raise `Deaf` if our own word is overdue."""
+    def receive(self) -> dict[str, set[str]]:
+        """Take in what has come; give the words of the hints among it, by channel.
+
+        A channel that is heard from now on has an empty word. Raises `Deaf` if our own word is overdue.
+        """
         self.pgconn.consume_input()
         self._read_answers()
-        hints: set[str] = set()
+        hints: dict[str, set[str]] = {}
         while (notification := self.pgconn.notifies()) is not None:
-            is_own = notification.relname.decode() == self._own
-            if not is_own:
-                hints.add(notification.extra.decode())
-            if is_own and (self.is_proven or not self._is_indirect or notification.extra.decode() == ELSEWHERE):
+            name, word = notification.relname.decode(), notification.extra.decode()
+            if name != self._own:
+                hints.setdefault(name, set()).add(word)
+            elif word == (ELSEWHERE if self._is_indirect and not self.is_proven else str(self._words)):
                 self._asked, self._heard, self.is_proven = None, self._monotonic(), True
+                for each in self._told - self.channels:
+                    hints.setdefault(each, set()).add("")
+                self.channels = self._told
         self._keep_alive()
         return hints
 
@@ -102,7 +133,7 @@ class ListenSocket:
             return
         if self._asked is not None:
             raise Deaf
-        self._send(f'NOTIFY "{self._own}"')
+        self._send()
 
     def _send_from_elsewhere(self) -> None:
         self._asked, self._is_sent_from_elsewhere = self._monotonic(), True
@@ -117,8 +148,11 @@ class ListenSocket:
         finally:
             other.close()
 
-    def _send(self, text: str) -> None:
+    def _send(self, *statements: str) -> None:
+        """Send *statements*, and a word to ourselves that comes back when they have been carried out."""
         self._asked = self._monotonic()
+        self._words += 1
+        text = "; ".join((*statements, f"NOTIFY \"{self._own}\", '{self._words}'"))
         self.pgconn.send_query(text.encode())
         self.pgconn.flush()  # a few bytes into an empty buffer
 
@@ -128,10 +162,18 @@ class Bell:
 
     def __init__(self) -> None:
         self._outside, self.inside = socket.socketpair()
+        self._outside.setblocking(False)
+        self.inside.setblocking(False)
 
     def ring(self) -> None:
         """Let the wait end."""
-        self._outside.send(b"!")
+        with suppress(BlockingIOError):  # it rings already, for so many that nobody has taken
+            self._outside.send(b"!")
+
+    def take(self) -> None:
+        """Let the next wait be one again."""
+        with suppress(BlockingIOError):
+            self.inside.recv(4096)
 
     def close(self) -> None:
         """Put it away."""
@@ -139,35 +181,69 @@ class Bell:
         self.inside.close()
 
 
-class HintSource:
-    """Keeps a line open while somebody listens."""
+class SharedListener:
+    """Keeps a line open while somebody listens on one of its channels."""
 
-    def __init__(self, address: Address, channel: str, runtime: Runtime, notify: Notify) -> None:
+    def __init__(self, address: Address, runtime: Runtime) -> None:
         self._address = address
-        self._channel = channel
         self._runtime = runtime
-        self._notify = notify
+        self._begin()
+
+    def _begin(self) -> None:
+        self._change = threading.Lock()
+        self._channels: dict[str, tuple[Notify, ...]] = {}
+        """Whom to call for each channel; replaced whole, for its thread reads it at any moment."""
         self._line: ListenSocket | None = None
         self._shell: Stepper | None = None
         self._bell: Bell | None = None
         self._failures = 0
         self._is_stopping = False
 
-    @property
-    def is_listening(self) -> bool:
+    def hears(self, channel: str) -> bool:
+        """Tell whether what is sent on *channel* arrives."""
         line = self._line
-        return line is not None and line.is_proven
+        return line is not None and channel in line.channels
 
-    def start(self) -> None:
-        """Begin to listen."""
+    def add(self, channel: str, notify: Notify) -> None:
+        """Have *notify* called for what is sent on *channel*."""
+        with self._change:
+            self._channels = self._channels | {channel: (*self._channels.get(channel, ()), notify)}
+            if self._shell is None:
+                self._start()
+            elif self._bell is not None:
+                self._bell.ring()
+
+    def remove(self, channel: str, notify: Notify) -> None:
+        """Call *notify* no more; the last one to leave hangs up."""
+        with self._change:
+            left = tuple(each for each in self._channels.get(channel, ()) if each != notify)
+            others = {name: whom for name, whom in self._channels.items() if name != channel}
+            self._channels = others | ({channel: left} if left else {})
+            if not self._channels:
+                self._stop()
+            elif self._bell is not None:
+                self._bell.ring()
+
+    def abandon(self) -> object:
+        """Begin anew in a forked child: close our copy of the parent's socket, and say nothing on it.
+
+        Whoever calls this keeps what it gives, so that no destructor says goodbye for the parent.
+        """
+        left = self._line, self._shell, self._bell
+        if self._line is not None:
+            with suppress(OSError, psycopg.OperationalError):
+                os.close(self._line.pgconn.socket)
+        self._begin()
+        return left
+
+    def _start(self) -> None:
         self._is_stopping = False
         self._failures = 0
         self._bell = Bell()
         self._shell = self._runtime.stepper(partial(self._step, self._bell), "holdfast-hints")
         self._shell.wake()
 
-    def stop(self) -> None:
-        """Hang up."""
+    def _stop(self) -> None:
         shell, self._shell = self._shell, None
         bell, self._bell = self._bell, None
         self._is_stopping = True
@@ -177,16 +253,10 @@ class HintSource:
             bell.close()
         self._hang_up()
 
-    def abandon(self) -> None:
-        """Close, in a forked child, our copy of the parent's socket, and say nothing on it."""
-        if self._line is not None:
-            with suppress(OSError, psycopg.OperationalError):
-                os.close(self._line.pgconn.socket)
-
     def _step(self, bell: Bell) -> float | None:
         """Listen until the line fails; answer when to try again."""
         try:
-            self._line = ListenSocket(self._address, self._channel, self._runtime)
+            self._line = ListenSocket(self._address, self._runtime)
             self._listen(self._line, bell)
             return None
         except Deaf:
@@ -203,13 +273,18 @@ class HintSource:
             selector.register(bell.inside, selectors.EVENT_READ)
             while not self._is_stopping:
                 selector.select(line.due())
+                bell.take()  # before the channels are read: who rings later is heard the next time
                 was_proven = line.is_proven
                 hints = line.receive()
+                line.listen_on(self._channels)
                 if line.is_proven and not was_proven:
                     self._note_success()
-                    hints.add("")  # so that everybody reads once more, now that it listens
-                if hints:
-                    self._notify(of_log=hints == {READERS_ONLY})
+                for channel, words in hints.items():
+                    self._tell(channel, of_log=words == {READERS_ONLY})
+
+    def _tell(self, channel: str, *, of_log: bool) -> None:
+        for notify in self._channels.get(channel, ()):
+            notify(of_log=of_log)
 
     def _note_success(self) -> None:
         if self._failures:
@@ -217,13 +292,13 @@ class HintSource:
         self._failures = 0
 
     def _after_failure(self, reason: str, longest: float) -> float:
-        was_listening = self.is_listening
+        heard = self._line.channels if self._line is not None else frozenset()
         self._hang_up()
         self._failures += 1
         if self._failures == 1:
             say(logger, "hints_lost", reason=reason)
-        if was_listening:
-            self._notify()  # those who sleep long, by a line that is gone, shall look at their watches
+        for each in heard:  # those who sleep long, by a line that is gone, shall look at their watches
+            self._tell(each, of_log=False)
         pause = longest if longest == DEAF_PAUSE else min(longest, SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))
         return pause * (0.5 + self._runtime.chance.random() / 2)
 
@@ -231,6 +306,27 @@ class HintSource:
         line, self._line = self._line, None
         if line is not None:
             line.close()
+
+
+class HintChannel:
+    """The hints of one schema, over the line that all of them share."""
+
+    def __init__(self, listener: SharedListener, channel: str, notify: Notify) -> None:
+        self._listener = listener
+        self._channel = channel
+        self._notify = notify
+
+    @property
+    def is_listening(self) -> bool:
+        return self._listener.hears(self._channel)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._listener.add(self._channel, self._notify)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._listener.remove(self._channel, self._notify)
 
 
 class NoListener:
@@ -246,7 +342,4 @@ class NoListener:
             say(logger, "hints_lost", reason="there is a pooler and no listen_url")
 
     def stop(self) -> None:
-        """Do nothing."""
-
-    def abandon(self) -> None:
         """Do nothing."""

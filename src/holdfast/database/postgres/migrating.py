@@ -41,9 +41,10 @@ logger = logging.getLogger(__name__)
 class TakingStep(Execution[str | None]):
     """Takes the next step, if there is one, and names it; gives way to others while it cannot have its locks."""
 
-    def __init__(self, side: Side, address: Address) -> None:
+    def __init__(self, side: Side, address: Address, *, anew: bool = True) -> None:
         deadline = Deadline(side.monotonic, MIGRATION_SECONDS)
-        super().__init__(side, bound(migrations.step, "postgres"), address.migration, deadline, is_repeatable=True)
+        step = bound(migrations.step, "postgres", anew=anew)
+        super().__init__(side, step, address.migration, deadline, is_repeatable=True)
         self._look = address.view
         self._way = SHORTEST_WAY
 

@@ -48,14 +48,18 @@ class PooledConnection:
     """When it has forgotten its plans last."""
 
 
-class Connector(Protocol):
-    """How one colour connects, and waits until one of the places is free."""
+class Places(Protocol):
+    """So many places, in one colour."""
 
     async def acquire(self, seconds: float | None) -> bool:
         """Wait for a free place, for ever if need be; tell whether there was one in time."""
 
     def release(self) -> None:
         """Free a place."""
+
+
+class Connector(Places, Protocol):
+    """How one colour connects, and waits until one of the places is free."""
 
     async def connect(self, deadline: Deadline) -> PooledConnection:
         """Make a connection."""
@@ -68,7 +72,15 @@ CallLater: TypeAlias = Callable[[float, Callable[[], None]], Callable[[], object
 class ConnectionPool:
     """The connections of one side of a store; by *call_later* it closes those that nobody has used for a while."""
 
-    def __init__(self, connector: Connector, size: int, monotonic: Callable[[], float], call_later: CallLater) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        dialect: Dialect,
+        size: int,
+        monotonic: Callable[[], float],
+        call_later: CallLater,
+    ) -> None:
+        self.dialect = dialect
         self._connector = connector
         self._size = size
         self._monotonic = monotonic
@@ -79,6 +91,10 @@ class ConnectionPool:
         self._will_look = False
         self._look_no_more: Callable[[], object] = lambda: None
         self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     async def take(self, deadline: Deadline) -> PooledConnection:
         """Lend a connection; give it back in every case."""
@@ -167,13 +183,72 @@ class ConnectionPool:
         lent.pgconn.finish()
 
 
-class AsyncConnector:
-    """The connector of a pool that belongs to one event loop."""
+class PoolShare:
+    """What one schema may have of a pool that several share, in the shape of a pool: *most* connections at a time.
 
-    def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
-        self._address = address
+    So one whose tables are locked leaves connections for the others. A connection speaks the pool's own dialect, and
+    the share's while it is lent here; it keeps as many statements prepared as *most_prepared* says.
+    """
+
+    def __init__(
+        self, pool: ConnectionPool, places: Places, most: int, dialect: Dialect, most_prepared: Callable[[], int]
+    ) -> None:
+        self._pool = pool
+        self._places = places
+        self._most = most
         self._dialect = dialect
-        self._monotonic = monotonic
+        self._most_prepared = most_prepared
+
+    async def take(self, deadline: Deadline) -> PooledConnection:
+        """Lend a connection; give it back in every case."""
+        if not await self._places.acquire(deadline.remaining()):
+            raise Unavailable(
+                f"the {self._most} connections that one schema may have of a shared pool were in use for "
+                f"{deadline.seconds:g} s; raise pool_size, or make transactions shorter"
+            )
+        try:
+            return self._speaking(await self._pool.take(deadline))
+        except BaseException:
+            self._places.release()
+            raise
+
+    async def wait_for_place(self) -> None:
+        """Wait until a connection may be lent, for as long as the caller does; `lend` it then, and at once."""
+        await self._places.acquire(None)
+        try:
+            await self._pool.wait_for_place()
+        except BaseException:
+            self._places.release()
+            raise
+
+    async def lend(self, deadline: Deadline) -> PooledConnection:
+        """Lend a connection to who has a place; give it back in every case."""
+        try:
+            return self._speaking(await self._pool.lend(deadline))
+        except BaseException:
+            self._places.release()
+            raise
+
+    def give_back(self, lent: PooledConnection, *, is_clean: bool) -> None:
+        """Keep *lent* for the next one of any schema, or throw it away."""
+        lent.tx.speak(self._pool.dialect)
+        self._pool.give_back(lent, is_clean=is_clean)
+        self._places.release()
+
+    def drop_idle(self) -> None:
+        """Throw away what nobody uses, of any schema."""
+        self._pool.drop_idle()
+
+    def _speaking(self, lent: PooledConnection) -> PooledConnection:
+        lent.tx.speak(self._dialect)
+        lent.tx.keep_prepared(self._most_prepared())
+        return lent
+
+
+class AsyncPlaces:
+    """So many places on one event loop."""
+
+    def __init__(self, size: int) -> None:
         self._places = asyncio.Semaphore(size)
 
     async def acquire(self, seconds: float | None) -> bool:
@@ -187,6 +262,29 @@ class AsyncConnector:
 
     def release(self) -> None:
         self._places.release()
+
+
+class BlockingPlaces:
+    """So many places for all threads."""
+
+    def __init__(self, size: int) -> None:
+        self._places = threading.Semaphore(size)
+
+    async def acquire(self, seconds: float | None) -> bool:
+        return in_slices(lambda slice_seconds: self._places.acquire(timeout=slice_seconds), seconds)
+
+    def release(self) -> None:
+        self._places.release()
+
+
+class AsyncConnector(AsyncPlaces):
+    """The connector of a pool that belongs to one event loop."""
+
+    def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
+        super().__init__(size)
+        self._address = address
+        self._dialect = dialect
+        self._monotonic = monotonic
 
     async def connect(self, deadline: Deadline) -> PooledConnection:
         try:
@@ -203,20 +301,14 @@ class AsyncConnector:
         )
 
 
-class BlockingConnector:
+class BlockingConnector(BlockingPlaces):
     """The connector of a pool that all threads share."""
 
     def __init__(self, address: Address, dialect: Dialect, size: int, monotonic: Callable[[], float]) -> None:
+        super().__init__(size)
         self._address = address
         self._dialect = dialect
         self._monotonic = monotonic
-        self._places = threading.Semaphore(size)
-
-    async def acquire(self, seconds: float | None) -> bool:
-        return in_slices(lambda slice_seconds: self._places.acquire(timeout=slice_seconds), seconds)
-
-    def release(self) -> None:
-        self._places.release()
 
     async def connect(self, deadline: Deadline) -> PooledConnection:
         connection = connect(self._address.hosts(), deadline)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from holdfast.database import migrations
 from holdfast.database.dialect import Dialect, PostgresDialect, channel
 from holdfast.database.hints import HintListener, Hints, Notify, OnHint
 from holdfast.database.postgres.address import PATIENT_SECONDS, Address, block_plan
 from holdfast.database.postgres.block import PostgresTransaction
-from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Resources, Side, abandon
-from holdfast.database.postgres.deadline import Cancels, Deadline
+from holdfast.database.postgres.colours import AsyncSide, BlockingSide, Side
+from holdfast.database.postgres.connections import LEFT_TO_PARENTS, Connections
+from holdfast.database.postgres.deadline import Deadline
 from holdfast.database.postgres.execution import Execution, Opening, Reading
 from holdfast.database.postgres.group import AsyncGroup, BlockingGroup, Run
-from holdfast.database.postgres.listener import HintSource, NoListener
+from holdfast.database.postgres.listener import HintChannel, NoListener
 from holdfast.database.postgres.migrating import TakingStep
-from holdfast.database.single_statement import MultiStatementReads
 from holdfast.database.tx import (
     Database,
     First,
@@ -32,12 +30,15 @@ from holdfast.database.tx import (
     T,
     Tx,
     bound,
+    is_giving_way,
     is_one_write,
     is_patient,
     is_repeatable,
 )
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
+
+AnySide = TypeVar("AnySide", AsyncSide, BlockingSide)
 
 
 class PostgresStore:
@@ -49,20 +50,32 @@ class PostgresStore:
     dialect: Dialect
     database: Database = "postgres"
 
-    def __init__(self, settings: Settings, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime | None = None,
+        *,
+        connections: Connections | None = None,
+        address: Address | None = None,
+    ) -> None:
         self.dialect = PostgresDialect(settings.schema_name)
         self._settings = settings
         self._runtime = runtime or Runtime()
-        self._address = Address.of(settings)
-        self._block_address = Address.for_blocks(settings)
-        self._cancels = Cancels(self._runtime, settings.deadline_seconds)
-        self._multi_statement = MultiStatementReads()
+        self._is_guest = connections is not None
+        self._connections = connections or Connections(settings, self._runtime, self.dialect, address)
         self._is_checked = False
-        self._lock = threading.Lock()
-        self._async_sides: dict[asyncio.AbstractEventLoop, AsyncSide] = {}
-        self._blocking: BlockingSide | None = None
-        self._hints = Hints(self._listener)
+        self._sides: dict[Side, Side] = {}
+        self._hints = Hints(self._hint_source)
         STORES.add(self)
+
+    def for_schema(self, schema: str) -> PostgresStore:
+        """Make a store for another *schema* on the same connections; to close it closes none of them.
+
+        It may have a part of them at a time, so that one schema with locked tables does not keep the others waiting.
+        """
+        settings = self._settings.model_copy(update={"schema_name": schema})
+        self._connections.note_schema(schema)
+        return PostgresStore(settings, self._runtime, connections=self._connections)
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *operation* in a write transaction, again after a failure that left nothing."""
@@ -114,14 +127,14 @@ class PostgresStore:
         """Open a transaction around a user's code, on a connection of the blocks' pool."""
         await self._check()
         side = self._async_side()
-        opening = Opening(side, first, block_plan(self._block_address, lease_seconds), self._deadline())
+        opening = Opening(side, first, block_plan(self._connections.block_address, lease_seconds), self._deadline())
         return PostgresTransaction(side, await opening.run(), self._settings.deadline_seconds)
 
     def begin_sync(self, lease_seconds: float, first: First | None = None) -> OpenTx:
         """Open a transaction around a user's code, blocking."""
         self._check_sync()
         side = self._blocking_side()
-        opening = Opening(side, first, block_plan(self._block_address, lease_seconds), self._deadline())
+        opening = Opening(side, first, block_plan(self._connections.block_address, lease_seconds), self._deadline())
         return PostgresTransaction(side, side.finish(opening), self._settings.deadline_seconds)
 
     async def open(self) -> None:
@@ -138,37 +151,31 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Let go of every connection, task and thread of both sides; the next use opens it again."""
-        with self._lock:
-            own = self._async_sides.pop(asyncio.get_running_loop(), None)
-        if own is not None:
-            await own.close()
-        self.close_sync()
+        self._forget()
+        if not self._is_guest:
+            await self._connections.close()
 
     def close_sync(self) -> None:
         """Let go of what belongs to no running event loop; the next use opens it again."""
-        self._is_checked = False
-        with self._lock:
-            blocking, self._blocking = self._blocking, None
-            self._drop_sides_of_stopped_loops()
-        if blocking is not None:
-            blocking.close()
-        self._cancels.stop()
+        self._forget()
+        if not self._is_guest:
+            self._connections.close_sync()
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, a transaction for each step; return the names of the steps taken."""
         side = self._async_side()
         await side.finish(self._standing(side))  # by the usual deadline: a step may take long, to connect may not
         taken = []
-        while (name := await side.finish(TakingStep(side, self._address))) is not None:
+        while (name := await side.finish(TakingStep(side, self._connections.address))) is not None:
             taken.append(name)
         return taken
 
-    def migrate_sync(self) -> list[str]:
-        """Bring the schema up to date, blocking; return the names of the steps taken."""
+    def migrate_sync(self, *, anew: bool = True) -> list[str]:
+        """Bring the schema up to date, blocking, or raise if there is none, unless *anew*; return the steps taken."""
         side = self._blocking_side()
         side.finish(self._standing(side))
         taken = []
-        while (name := side.finish(TakingStep(side, self._address))) is not None:
+        while (name := side.finish(TakingStep(side, self._connections.address, anew=anew))) is not None:
             taken.append(name)
         return taken
 
@@ -183,6 +190,11 @@ class PostgresStore:
         """Tell how far the schema has been brought; changes nothing."""
         side = self._blocking_side()
         return side.finish(self._standing(side))
+
+    def role_sync(self) -> str:
+        """Name the role by which the server knows us; whatever that role may do."""
+        side = self._blocking_side()
+        return side.finish(self._reading(side, _role, _role))
 
     async def _check(self) -> None:
         if not self._is_checked:
@@ -201,8 +213,11 @@ class PostgresStore:
         repeats, seconds = is_repeatable(operation), self._settings.deadline_seconds
         if is_patient(operation) and seconds < PATIENT_SECONDS:
             deadline = Deadline(self._runtime.monotonic, PATIENT_SECONDS)
-            return Execution(side, work, self._address.patient, deadline, is_repeatable=repeats)
-        plan = self._address.alone if is_one_write(operation) else self._address.write
+            return Execution(side, work, self._connections.address.patient, deadline, is_repeatable=repeats)
+        address = self._connections.address
+        plan = address.alone if is_one_write(operation) else address.write
+        if is_giving_way(operation):
+            plan = address.giving_way
         return Execution(side, work, plan, self._deadline(), is_repeatable=repeats)
 
     def _reading(
@@ -212,8 +227,10 @@ class PostgresStore:
         work: Callable[[Tx], Coroutine[Any, Any, R]],
     ) -> Execution[R]:
         if self._settings.transaction_pooler:  # the time-outs travel with BEGIN, so there must be one
-            return Execution(side, work, self._address.view, self._deadline())
-        return Reading(side, operation, work, self._address.view, self._deadline(), self._multi_statement)
+            return Execution(side, work, self._connections.address.view, self._deadline())
+        return Reading(
+            side, operation, work, self._connections.address.view, self._deadline(), self._connections.multi_statement
+        )
 
     def _standing(self, side: AsyncSide | BlockingSide) -> Execution[migrations.SchemaVersion]:
         return self._reading(side, migrations.standing, lambda tx: migrations.standing(tx, self.database))
@@ -225,65 +242,49 @@ class PostgresStore:
         repeats = is_repeatable(operation)
 
         async def run(items: Sequence[T], deadline: Deadline) -> Sequence[R]:
-            plan = self._address.alone if only_insert(items) else self._address.write
+            plan = self._connections.address.alone if only_insert(items) else self._connections.address.write
             return await Execution(side, bound(operation, items), plan, deadline, is_repeatable=repeats).run()
 
         return run
 
-    def _listener(self, notify: Notify) -> HintSource | NoListener:
-        self._source: HintSource | NoListener = NoListener()
-        settings = self._settings
-        if settings.listen_url is not None or not settings.transaction_pooler:
-            direct = {"database": settings.listen_url or settings.database, "transaction_pooler": False}
-            address = Address.of(settings.model_copy(update=direct))
-            self._source = HintSource(address, channel(settings.schema_name), self._runtime, notify)
-        return self._source
+    def _hint_source(self, notify: Notify) -> HintChannel | NoListener:
+        listener = self._connections.listener
+        if listener is None:
+            return NoListener()
+        return HintChannel(listener, channel(self._settings.schema_name), notify)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._runtime.monotonic, self._settings.deadline_seconds)
 
     def _async_side(self) -> AsyncSide:
-        loop = asyncio.get_running_loop()
-        if (side := self._async_sides.get(loop)) is None:
-            with self._lock:
-                self._drop_sides_of_stopped_loops()
-                side = self._async_sides[loop] = AsyncSide(self._resources())
-        return side
+        side = self._connections.async_side()
+        return self._own(side) if self._is_guest else side
 
     def _blocking_side(self) -> BlockingSide:
-        if (side := self._blocking) is None:
-            with self._lock:
-                side = self._blocking = self._blocking or BlockingSide(self._resources())
-        return side
+        side = self._connections.blocking_side()
+        return self._own(side) if self._is_guest else side
 
-    def _resources(self) -> Resources:
-        size = self._settings.pool_size
-        return Resources(
-            self._address,
-            self._block_address,
-            self.dialect,
-            size,
-            self._runtime,
-            self._cancels,
-        )
+    def _own(self, side: AnySide) -> AnySide:
+        """Give this schema's own view of a *side* that others share."""
+        if (own := self._sides.get(side)) is None:
+            for closed in [each for each in tuple(self._sides) if each.is_closed]:
+                self._sides.pop(closed, None)
+            own = self._sides.setdefault(side, side.for_schema(self.dialect, self._connections.most_prepared))
+        return cast("AnySide", own)
 
-    def _drop_sides_of_stopped_loops(self) -> None:
-        for loop in [loop for loop in self._async_sides if not loop.is_running()]:
-            self._async_sides.pop(loop).close_pools()
+    def _forget(self) -> None:
+        self._is_checked = False
+        self._sides = {}
 
     def _forget_parent(self) -> None:
-        """Leave to the parent what it has; keep the objects, so that no destructor says goodbye for it."""
-        for side in (*self._async_sides.values(), self._blocking):
-            if side is not None:
-                LEFT_TO_PARENTS.append(side)
-                abandon(side)
-        LEFT_TO_PARENTS.extend((self._hints, self._cancels))
-        self._cancels = Cancels(self._runtime, self._settings.deadline_seconds)
-        self._source.abandon()
-        self._hints = Hints(self._listener)
-        self._lock = threading.Lock()
-        self._async_sides = {}
-        self._blocking = None
+        LEFT_TO_PARENTS.extend((self._hints, *self._sides.values()))
+        self._hints = Hints(self._hint_source)
+        self._sides = {}
+
+
+async def _role(tx: Tx) -> str:
+    ((role,),) = await tx.fetch_all("SELECT CAST(current_user AS text)")
+    return str(role)
 
 
 def may_wait(items: Sequence[object]) -> bool:
@@ -297,11 +298,10 @@ def only_insert(items: Sequence[object]) -> bool:
 
 
 STORES: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
-LEFT_TO_PARENTS: list[object] = []
 
 
 def forget_parents() -> None:
-    """Drop, in a child process that was just forked, the connections of every store."""
+    """Leave, in a child process that was just forked, what every store has to the parent."""
     for store in STORES:
         store._forget_parent()
 

@@ -150,6 +150,15 @@ class OwnAsyncPostgresTx(AsyncPostgresTx):
         self._whole_cursor = WholeAsyncCursor(connection, row_factory=tuple_row)
         self._beginnings = Beginnings(self._cursor)
 
+    def speak(self, dialect: Dialect) -> None:
+        """Compile our SQL by *dialect* from now on."""
+        self._dialect = dialect
+
+    def keep_prepared(self, most: int) -> None:
+        """Keep up to *most* statements prepared, so that those of one schema do not push out another's."""
+        if self.connection.prepared_max != most:
+            self.connection.prepared_max = self._beginnings.most = most
+
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""
         await self._users_cursor.execute(text, values)
@@ -219,6 +228,15 @@ class OwnPostgresTx(PostgresTx):
         self._users_cursor = UsersCursor(connection, row_factory=tuple_row)
         self._whole_cursor = WholeCursor(connection, row_factory=tuple_row)
         self._beginnings = Beginnings(self._cursor)
+
+    def speak(self, dialect: Dialect) -> None:
+        """Compile our SQL by *dialect* from now on."""
+        self._dialect = dialect
+
+    def keep_prepared(self, most: int) -> None:
+        """Keep up to *most* statements prepared, so that those of one schema do not push out another's."""
+        if self.connection.prepared_max != most:
+            self.connection.prepared_max = self._beginnings.most = most
 
     async def query(self, text: str, values: Mapping[str, object]) -> list[Record]:
         """Run a user's statement, which is written as psycopg reads it."""

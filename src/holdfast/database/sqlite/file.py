@@ -48,11 +48,16 @@ class DatabaseFile:
         self._beside: dict[str, tuple[int, int] | None] = {}
         self._is_torn = False
 
-    def prepare(self) -> bool:
-        """Create the file if there is none, and raise unless it can serve as a database here; tell if it is new."""
+    def prepare(self, *, creates: bool = True) -> bool:
+        """Create the file if there is none, and raise unless it can serve as a database here; tell if it is new.
+
+        Where it *creates* nothing, it raises if there is none.
+        """
         require_sqlite(sqlite3.sqlite_version_info)
+        if not creates and identity(self.path) is None:
+            raise Unavailable(f"the file {self.path} is gone; put it back")
         require_place(self.path)
-        is_new = _create(self.path)
+        is_new = creates and _create(self.path)
         require_rights(self.path)
         self._identity = identity(self.path)
         self._beside, self._is_torn = {}, False

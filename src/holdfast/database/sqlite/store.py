@@ -6,10 +6,10 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast import current_block
 from holdfast.database import migrations
@@ -44,7 +44,8 @@ class SqliteStore:
 
     Of *settings* it heeds `synchronous`, `transaction_seconds` and `deadline_seconds`: what has not begun by then
     raises `Busy` and never happens. *clock* gives milliseconds in place of the database's clock, in a simulation. One
-    store serves any number of threads and event loops, and may be used on both sides of a fork.
+    that *creates* nothing leaves the file as it is until `migrate` is called: it raises if there is none, or if its
+    tables are older. One store serves any number of threads and event loops, and may be used on both sides of a fork.
     """
 
     dialect: Dialect
@@ -57,6 +58,7 @@ class SqliteStore:
         settings: Settings | None = None,
         runtime: Runtime | None = None,
         clock: Callable[[], int] | None = None,
+        creates: bool = True,
     ) -> None:
         if settings is None:
             from holdfast.settings import Settings
@@ -64,6 +66,7 @@ class SqliteStore:
             settings = Settings()
         self.dialect = SqliteDialect() if clock is None else SqliteDialect(now="holdfast_now()")
         self._file = DatabaseFile(os.fspath(path), settings.synchronous, clock)
+        self._creates = creates
         self._runtime = runtime or Runtime()
         self._seconds = settings.deadline_seconds
         self._block_seconds = settings.transaction_seconds
@@ -115,22 +118,25 @@ class SqliteStore:
 
     def open_sync(self) -> None:
         """Create the file if there is none, and bring its tables up to date, blocking."""
-        self.migrate_sync()
+        self._open(creates=self._creates, takes_steps=self._creates)
 
     async def migrate(self) -> list[str]:
         """Bring the tables up to date; return the names of the steps that were taken."""
         return await self._runtime.threads.call(self.migrate_sync)
 
-    def migrate_sync(self) -> list[str]:
-        """Bring the tables up to date, blocking."""
+    def migrate_sync(self, *, anew: bool = True) -> list[str]:
+        """Bring the tables up to date, blocking; raise if there is no file of ours, unless *anew*."""
+        return self._open(creates=anew, takes_steps=True)
+
+    def _open(self, *, creates: bool, takes_steps: bool) -> list[str]:
         state = self._usable_state()
         if not in_slices(lambda seconds: state.opening.acquire(timeout=seconds), self._seconds):
             raise Busy(f"another thread has been opening the database for {self._seconds:g} s; try again")
         try:
             if state.is_open:
                 return []
-            is_new = self._file.prepare()
-            taken = self._bring_up_to_date(state)
+            is_new = self._file.prepare(creates=creates)
+            taken = self._bring_up_to_date(state, takes_steps=takes_steps, anew=creates)
             state.is_open = True
             if is_new:
                 say(logger, "sqlite_created", path=self._file.path, version=sqlite3.sqlite_version)
@@ -144,7 +150,11 @@ class SqliteStore:
         """Tell how far the tables have been brought; makes and changes nothing."""
         if not Path(self._file.path).exists():
             return migrations.SchemaVersion(0, 0)
-        return self._usable_state().readers.read(_standing, _standing, self._deadline())
+        return self.look_sync(_standing)
+
+    def look_sync(self, operation: Callable[[Tx], Coroutine[Any, Any, R]]) -> R:
+        """Run *operation*, which only reads, whatever release the tables are of; makes and changes nothing."""
+        return self._usable_state().readers.read(operation, operation, self._deadline())
 
     def tidy(self) -> None:
         """Have SQLite's log emptied, soon, if it has grown long."""
@@ -225,12 +235,15 @@ class SqliteStore:
     def _deadline(self) -> float:
         return self._runtime.monotonic() + self._seconds
 
-    def _bring_up_to_date(self, state: _SqliteState) -> list[str]:
+    def _bring_up_to_date(self, state: _SqliteState, *, takes_steps: bool, anew: bool) -> list[str]:
         try:
             state.readers.read(_check, _check, self._deadline())
             return []  # the usual case does without the right to write
         except NotMigrated:
-            taken = list(iter(lambda: state.writer.write_sync(bound(migrations.step, "sqlite")), None))
+            if not takes_steps:
+                raise
+            step = bound(migrations.step, "sqlite", anew=anew)
+            taken = list(iter(lambda: state.writer.write_sync(step), None))
             state.readers.read(_check, _check, self._deadline())
             return taken
 

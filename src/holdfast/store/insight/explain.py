@@ -12,6 +12,7 @@ transaction that is rolled back, and only for a job that nothing else keeps.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -60,8 +61,8 @@ OVERDUE_MS = 10_000
 """For how long nobody has taken up a job that nothing keeps, before that is worth a word."""
 
 
-async def explain(tx: Tx, job_id: UUID) -> Explanation:
-    """Say why the current job of the chain of *job_id* does not run."""
+async def explain(tx: Tx, job_id: UUID, hosts: Sequence[LivingWorker] = ()) -> Explanation:
+    """Say why the current job of the chain of *job_id* does not run; *hosts* serve the tenant whose job it is."""
     rows = await tx.fetch_all(CURRENT, id=str(job_id))
     if not rows:
         return Explanation(None, (NotCommitted(job_id),))
@@ -70,12 +71,13 @@ async def explain(tx: Tx, job_id: UUID) -> Explanation:
         return Explanation(found.job, tuple(await _running(tx, found)))
     if found.job.status in TERMINAL:
         return Explanation(found.job, (await _ended(tx, found),))
-    return Explanation(found.job, tuple(await _waiting(tx, found, await workers.living(tx))))
+    reasons = await _waiting(tx, found, await workers.living(tx, hosts))
+    return Explanation(found.job, tuple(await _beside_hosts(tx, reasons)))
 
 
-async def explain_many(tx: Tx, job_ids: Sequence[UUID]) -> list[Explanation]:
+async def explain_many(tx: Tx, job_ids: Sequence[UUID], hosts: Sequence[LivingWorker] = ()) -> list[Explanation]:
     """Explain a few jobs, as `explain` does, of one snapshot."""
-    return [await explain(tx, each) for each in job_ids]
+    return [await explain(tx, each, hosts) for each in job_ids]
 
 
 class Standing(NamedTuple):
@@ -280,6 +282,13 @@ def _no_worker(queue: str, policy: Mapping[str, Any], living: Sequence[LivingWor
     return NoWorker(queue, near[0] if near else None, tuple(others), is_internal=queue.startswith(RESERVED))
 
 
+async def _beside_hosts(tx: Tx, reasons: list[Reason]) -> list[Reason]:
+    """Have a lack of workers say if there are some, and they serve tenants alone."""
+    if not any(isinstance(each, NoWorker) for each in reasons) or not await workers.serve_tenants_alone(tx):
+        return reasons
+    return [replace(each, beside_hosts=True) if isinstance(each, NoWorker) else each for each in reasons]
+
+
 def _own_queues(worker: LivingWorker) -> tuple[str, ...]:
     """Name the queues that it serves, without the engine's."""
     return tuple(sorted(name for name in worker.queues if not name.startswith(RESERVED)))
@@ -341,9 +350,9 @@ def _arriving(found: Standing, reasons: Iterable[Reason]) -> list[Arriving]:
     return [Arriving(wake_at, wake_at < instant(found.now - OVERDUE_MS))]
 
 
-async def explain_or_doubt(tx: Tx, job_id: UUID) -> tuple[Explanation, bool]:
+async def explain_or_doubt(tx: Tx, job_id: UUID, hosts: Sequence[LivingWorker] = ()) -> tuple[Explanation, bool]:
     """Explain a job; tell whether nothing that can be read keeps it, so that `find_lock` has to look."""
-    found = await explain(tx, job_id)
+    found = await explain(tx, job_id, hosts)
     is_arriving = any(isinstance(each, Arriving) for each in found.reasons)
     is_alone = all(isinstance(each, Arriving | Blocked) for each in found.reasons)
     return found, tx.database == "postgres" and is_arriving and is_alone
@@ -387,11 +396,11 @@ WAITING_TASKS = """
     FROM waiting ORDER BY waiting.number"""
 
 
-async def explain_queue(tx: Tx, queue: str) -> QueueExplanation:
+async def explain_queue(tx: Tx, queue: str, hosts: Sequence[LivingWorker] = ()) -> QueueExplanation:
     """Say why the jobs of *queue* that could be claimed are not; of its first tasks, in the order of their names."""
     rows = await tx.fetch_all(WAITING_TASKS, queue=queue, most=MOST_TASKS)
     waiting = {task: {} if policy is None else task_rows.read_policy(task, policy) for task, policy, _ in rows if task}
-    living = await workers.living(tx)
+    living = await workers.living(tx, hosts)
     reasons: list[Reason] = [*await _queue_paused(tx, queue, rows[0][2])]
     titles = {task: title for task, policy in waiting.items() if (title := _title(policy)) is not None}
     reasons += [AsksAPerson(None, task, title, None) for task, title in titles.items()]
@@ -402,7 +411,7 @@ async def explain_queue(tx: Tx, queue: str) -> QueueExplanation:
     reasons += [each for each in unable.values() if isinstance(each, TaskUnknown)]
     if able := [task for task, why in unable.items() if why is None]:
         reasons += await _busy(tx, queue, able, living)
-    return QueueExplanation(queue, tuple(reasons or [Moving(queue, is_empty=not waiting)]))
+    return QueueExplanation(queue, tuple(await _beside_hosts(tx, reasons) or [Moving(queue, is_empty=not waiting)]))
 
 
 def _title(policy: Mapping[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ The names of queues come from a loose index scan: a probe for each name, whateve
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.database.tx import Row, Tx
@@ -13,16 +14,17 @@ from holdfast.inventory import QueueInfo, TaskInfo, WorkerInfo
 from holdfast.models import INTERNAL_QUEUE
 from holdfast.store import task_rows, workers
 from holdfast.store.rows import instant, maybe_instant
+from holdfast.store.workers import LivingWorker
 from holdfast.unreadable import object_of, readable, reading
 
 MOST_LISTED = 1_000
 MOST_RUNNING = 10_000
 
-# who only waits for results or follows the log is no worker, and says so
-WORKERS = """
+# who only waits for results or follows the log is no worker, and says so; who sleeps for a tenant is one elsewhere
+WORKERS = f"""
     SELECT id, name, host, pid, facts, started_at, seen_at, CASE WHEN seen_at > $now - :alive_ms THEN 1 ELSE 0 END
     FROM holdfast_worker
-    WHERE $position(facts, '"looks_out_as"') = 0
+    WHERE $position(facts, '"looks_out_as"') = 0 AND NOT {workers.IS_WATCH}
     ORDER BY seen_at DESC, id LIMIT :most"""
 # a beat is a minute old, and says nothing of what runs now
 RUNNING = """
@@ -59,6 +61,7 @@ def _worker(row: Row, running: int) -> WorkerInfo:
             running=running,
             version=_text(facts.get("version")),
             hint_mode=_text(facts.get("hint_mode")),
+            tenants=said.tenants,
         )
 
 
@@ -74,10 +77,10 @@ class Serving(NamedTuple):
     tasks: dict[str, list[str]]
 
 
-async def serving(tx: Tx) -> Serving:
-    """Read which living workers serve which queues, and have the code of which tasks."""
+async def serving(tx: Tx, hosts: Sequence[LivingWorker]) -> Serving:
+    """Read which living workers serve which queues, and have the code of which tasks; *hosts* serve this tenant."""
     found = Serving({}, {})
-    for worker in await workers.living(tx):
+    for worker in await workers.living(tx, hosts):
         for queue in worker.queues:
             found.queues.setdefault(queue, []).append(worker.id)
         for task in worker.tasks or ():
@@ -90,9 +93,9 @@ TASKS = """
     ORDER BY name LIMIT :most"""
 
 
-async def list_tasks(tx: Tx) -> list[TaskInfo]:
+async def list_tasks(tx: Tx, hosts: Sequence[LivingWorker] = ()) -> list[TaskInfo]:
     """List the tasks that some program has written down, by their names."""
-    served = (await serving(tx)).tasks
+    served = (await serving(tx, hosts)).tasks
     rows = await tx.fetch_all(TASKS, most=MOST_LISTED)
     return readable(rows, lambda row: _task(row, tuple(sorted(served.get(row[0], ())))))
 
@@ -130,9 +133,9 @@ PAUSED = """
     FROM holdfast_queue WHERE paused_at IS NOT NULL ORDER BY name LIMIT :most"""
 
 
-async def list_queues(tx: Tx) -> list[QueueInfo]:
+async def list_queues(tx: Tx, hosts: Sequence[LivingWorker] = ()) -> list[QueueInfo]:
     """List the queues that have jobs waiting, are paused, named by a task, or served; by their names."""
-    served = (await serving(tx)).queues
+    served = (await serving(tx, hosts)).queues
     rows = await tx.fetch_all(PAUSED, most=MOST_LISTED)
     paused = {name: pause for name, *pause in rows if pause[-1]}
     waiting = [name for sql in QUEUES.values() for (name,) in await tx.fetch_all(sql, most=MOST_LISTED)]

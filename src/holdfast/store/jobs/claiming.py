@@ -84,6 +84,8 @@ class Claimed(NamedTuple):
     """The last error of an earlier attempt, a JSON text."""
     last_attempt_at: int | None = None
     """When the attempt before this one began."""
+    scheduled_at: int | None = None
+    """The time of the schedule that started it."""
     waited_ms: int = 0
     """How long it had been ready when it was claimed, in a lane since it joined that."""
     is_begun: bool = True
@@ -135,7 +137,7 @@ CLAIMED_COLUMNS = f"""holdfast_job.seq, holdfast_job.status, holdfast_job.versio
         holdfast_job.history, holdfast_job.id, holdfast_job.chain_id, holdfast_job.chain_index, holdfast_job.task,
         holdfast_job.queue, holdfast_job.lane, holdfast_job.input, holdfast_job.used, holdfast_job.crashes,
         holdfast_job.sort_key, holdfast_job.current_phase, holdfast_job.attempts, holdfast_job.error,
-        holdfast_job.last_attempt_at,
+        holdfast_job.last_attempt_at, holdfast_job.scheduled_at,
         holdfast_job.lease_until - holdfast_job.lease_ms - holdfast_job.sort_key
             - {PRIORITY_MS} * holdfast_job.priority AS waited_ms,
         holdfast_job.started_at IS NOT NULL AS is_begun"""

@@ -8,6 +8,7 @@ thread, or a coroutine that will not stop, keeps its job, its slot and its lane 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 import types
@@ -21,7 +22,7 @@ from holdfast.client.completion import BlockState
 from holdfast.database.tx import drive
 from holdfast.errors import InvalidOutput, LeaseLost, Misuse
 from holdfast.fault_points import reach
-from holdfast.logging import RUNNING_JOB, keep_logs, say
+from holdfast.logging import RUNNING_JOB, RUNNING_TENANT, keep_logs, say
 from holdfast.outcomes import Fail, Kind, Outcome, completed
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.tasks.calls import Call
@@ -103,6 +104,12 @@ class Attempt(LocalRun):
             self._context = Context(self) if self.task.signature.is_async else BlockingContext(self)
         return self._context
 
+    def _enter(self) -> contextvars.Token[Any]:
+        """Let what is logged here tell of the job; who runs others in the same context has all from one tenant."""
+        if (tenant := self.services.starting.tenant.name) is not None:
+            RUNNING_TENANT.set(tenant)
+        return RUNNING_JOB.set(self.job)
+
     def begin(self) -> Outcome | None:
         """Make the first step of an async handler that has neither middleware nor phases, in the task that calls this.
 
@@ -119,7 +126,7 @@ class Attempt(LocalRun):
                 coroutine = _awaited(coroutine)
         except BaseException as error:  # noqa: BLE001 - also a StopIteration, which is no end of a handler here
             return self._end_at_once(error, is_error=True)
-        outside = RUNNING_JOB.set(self.job)
+        outside = self._enter()
         try:
             self._waits_for = coroutine.send(None)
             self._coroutine = coroutine
@@ -138,7 +145,7 @@ class Attempt(LocalRun):
 
         Give what the attempt came to; None where more has to be done to know that: then `run` does the rest.
         """
-        RUNNING_JOB.set(self.job)
+        self._enter()
         try:
             if self.abort_reason is not None:
                 raise Aborted(self.abort_reason)
@@ -183,7 +190,7 @@ class Attempt(LocalRun):
 
     async def run(self) -> Outcome | None:
         """Run the handler to its end, on from where it was left, and say what the attempt came to."""
-        RUNNING_JOB.set(self.job)
+        self._enter()
         if (level := self.task.policy.keep_logs) is not None:
             keep_logs(level, self.make_journal().keep)
         try:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
@@ -19,6 +20,7 @@ from holdfast.errors import ChainCancelled, ChainFailed, ChainNotFound, Misuse, 
 from holdfast.models import RunningJob
 from holdfast.states import Status
 from holdfast.store.jobs.claiming import ProgressReport
+from holdfast.store.rows import maybe_instant
 from holdfast.tasks.calls import Call
 from holdfast.tasks.phases import half_up, percent_of
 from holdfast.tasks.signatures import AsyncHandlerContext, BlockingHandlerContext
@@ -84,6 +86,16 @@ class _Base:
     def idempotency_key(self) -> str:
         """The same text in every attempt of this job, for services that take such a key."""
         return self._attempt.job.id
+
+    @property
+    def scheduled_at(self) -> datetime | None:
+        """The time of the schedule that started this job, which may be earlier than now; None if none has."""
+        return maybe_instant(self._attempt.job.scheduled_at)
+
+    @property
+    def tenant(self) -> str | None:
+        """The name of the tenant whose job this is; None for a job of the control place, or where there are none."""
+        return self._attempt.services.starting.tenant.name
 
     @cached_property
     def state(self) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from holdfast.store.jobs import bulk_pages
 from holdfast.store.jobs.bulk_pages import Acted
 from holdfast.store.reads import read_cursor
 from holdfast.tasks.bulk_task import OPTIONS, read_filter
-from holdfast.tasks.signatures import read_signature
 from holdfast.tasks.task import Policy, Task
 from holdfast.worker.attempts.context import Context
+from holdfast.worker.builtin.builtin_task import make_builtin
 
 LEASE_SECONDS, LONGEST_REST = 30.0, 60.0
 RETRY = Retry(attempts=20, first=1.0, factor=2.0, maximum=60.0)
@@ -44,14 +44,7 @@ def make_bulk(store: Store, runtime: Runtime) -> Task[..., BulkResult]:
             rest = min(LONGEST_REST, runtime.monotonic() - began)
             return tx.continue_with(task(act=act, so_far=result).options(delay=rest))
 
-    task: Task[..., BulkResult] = Task(
-        BULK,
-        read_signature(bulk, {}),
-        policy=Policy(lease=LEASE_SECONDS, retry=RETRY),
-        chosen=OPTIONS,
-        place="holdfast",
-        function=bulk,
-    )
+    task: Task[..., BulkResult] = make_builtin(BULK, bulk, Policy(lease=LEASE_SECONDS, retry=RETRY), OPTIONS)
     return task
 
 

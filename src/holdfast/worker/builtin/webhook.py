@@ -32,13 +32,13 @@ from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.store import reads
 from holdfast.tasks.calls import Options
-from holdfast.tasks.signatures import read_signature
 from holdfast.tasks.task import Policy, Task
 from holdfast.webhooks import signing
 from holdfast.webhooks.addresses import AddressRules, receiver_of
 from holdfast.webhooks.answers import Answer, NotPosted, Posts
 from holdfast.webhooks.receivers import NoTurn, Receivers
 from holdfast.worker.attempts.context import Context
+from holdfast.worker.builtin.builtin_task import make_builtin
 
 FACTOR, LONGEST_SECONDS, JITTER = 3.0, 14_400.0, 0.1
 MOST_RETRY_AFTER = 86_400.0
@@ -117,17 +117,9 @@ def make_delivery(store: Store, settings: Settings, runtime: Runtime, poster: Po
             age_ms = await store.read(reads.now_ms) - at if error.is_silent else 0
             raise put_off(error, age_ms, receivers.give_up_ms) from None
 
-    task: Task[..., Any] = Task(
-        DELIVER,
-        read_signature(deliver, {}),
-        policy=Policy(
-            lease=LEASE_SECONDS, timeout=TIMEOUT_SECONDS, retry=_retry(settings, runtime.chance), halts_lane=False
-        ),
-        chosen=Options(),
-        place="holdfast",
-        function=deliver,
-    )
-    return DeliveryTask(task, receivers)
+    retry = _retry(settings, runtime.chance)
+    policy = Policy(lease=LEASE_SECONDS, timeout=TIMEOUT_SECONDS, retry=retry, halts_lane=False)
+    return DeliveryTask(make_builtin(DELIVER, deliver, policy, Options()), receivers)
 
 
 def _tell(receiver: str, seconds: float | None) -> None:

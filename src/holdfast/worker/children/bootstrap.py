@@ -49,6 +49,8 @@ class Launch:
     middleware: tuple[str, ...]
     main: dict[str, str | None] | None
     database: str
+    tenant: str | None = None
+    """Whose jobs they run, of the tenants of that object."""
 
     @classmethod
     def of(
@@ -59,8 +61,12 @@ class Launch:
         store: Store,
         tasks: Sequence[Task[..., Any]],
         middleware: Sequence[object],
+        tenant: str | None = None,
     ) -> Self:
-        """Say how children of a worker of *application* begin, or raise `Misuse`; *app* is its path, if known."""
+        """Say how children of a worker of *application* begin, or raise `Misuse`; *app* is its path, if known.
+
+        The worker may be one of its tenant *tenant*: then the children find that by the name.
+        """
         if os.getpid() in _children:
             raise Misuse(IN_CHILD)
         modules = [each.function.__module__ for each in tasks if each.function is not None]
@@ -77,12 +83,13 @@ class Launch:
             raise Misuse(
                 f"a child process cannot import code that was typed into Python or given by `python -c`; {NAME_THE_APP}"
             )
-        return cls(path, middleware_paths, main, database_digest(settings, store))
+        return cls(path, middleware_paths, main, database_digest(settings, store), tenant)
 
     def first_message(self, worker: str, megabytes: float | None) -> dict[str, Any]:
         """Give the first message to a child of *worker*, which runs no other job once it has more than *megabytes*."""
         return {
             "app": self.app,
+            "tenant": self.tenant,
             "middleware": self.middleware,
             "main": self.main,
             "path": sys.path,

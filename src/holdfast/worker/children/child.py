@@ -150,6 +150,8 @@ class Child:
             run_program(**message["main"])
         app = import_object(message["app"])
         self._middleware = [import_object(each) for each in message["middleware"]]  # type: ignore[misc]
+        if message["tenant"] is not None:
+            app = app.tenant(message["tenant"])  # type: ignore[attr-defined]  # as it is looked at right below
         engine = getattr(app, "__holdfast_engine__", None)
         if not isinstance(engine, EngineParts):
             raise Misuse(f"{message['app']} is a {type(app).__name__}, not a Holdfast object; correct app=")

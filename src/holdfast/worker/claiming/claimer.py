@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.errors import Busy, HoldfastError, Unavailable, UnknownOutcome
+from holdfast.errors import Busy, HoldfastError, TenantNotFound, Unavailable, UnknownOutcome
 from holdfast.fault_points import reach
 from holdfast.logging import reason_of, say
 from holdfast.outcomes import Kind
@@ -30,6 +31,7 @@ from holdfast.worker.claiming.core import WorkerCore
 from holdfast.worker.claiming.dispatcher import Dispatcher
 from holdfast.worker.claiming.executor import Executor
 from holdfast.worker.claiming.slot_group import SlotGroup
+from holdfast.worker.claiming.slot_share import Share
 from holdfast.worker.claiming.unknown_claims import UnknownClaims
 from holdfast.worker.claiming.wakeups import Wakeups
 
@@ -75,6 +77,10 @@ class Claimer:
         self._trouble_with: type[plan.Step] = plan.Exchange
         self._answered_at = 0.0
         self.claimed: float | None = None
+        self.worked: float | None = None
+        """When something was claimed last, or written down."""
+        if core.share is not None:
+            executor.on_end = partial(self._note_end, core.share, executor.on_end)
 
     def note_hint(self) -> bool:
         """Take note of a hint, in any thread; tell whether a loop waits for it, and is to be woken.
@@ -94,6 +100,12 @@ class Claimer:
         self._dispatcher.drain()
         self._core.woken.set()
         reach("shutdown.after_stop_claim")
+
+    @property
+    def is_at_work(self) -> bool:
+        """Tell whether something runs, waits to begin, is being claimed, or is to be written down."""
+        is_idle = self._executor.is_idle and self._dispatcher.is_empty and not self._core.unsettled
+        return self._is_claiming or not is_idle or self._unknown.seconds() is not None
 
     async def run(self) -> None:
         """Go round, as one of the loops, until the worker has drained."""
@@ -169,15 +181,37 @@ class Claimer:
         handlers, concurrency = self._handlers, self._core.options.concurrency
         running = self._core.active.taken(Slot.HANDLER) + self._executor.waiting
         free = handlers.idle(running)
-        room = self._dispatcher.room(free)
-        if room < free:
-            return room, 0
-        ahead = concurrency + handlers.claim_ahead.most - running - handlers.reserved - free
-        return min(free, MOST_CLAIMED), max(0, min(ahead, MOST_CLAIMED - free))
+        room, ahead = self._dispatcher.room(free), 0
+        if room >= free:
+            ahead = concurrency + handlers.claim_ahead.most - running - handlers.reserved - free
+            room, ahead = min(free, MOST_CLAIMED), max(0, min(ahead, MOST_CLAIMED - free))
+        share = self._core.share
+        return (room, ahead) if share is None else self._shared_room(share, room, ahead)
+
+    def _shared_room(self, share: Share, free: int, ahead: int) -> tuple[int, int]:
+        """Say the same by what this worker's host grants it; who only looks for work takes no slot of it."""
+        is_wanted = self._handlers.is_wanted or self._core.unsettled.has_some()
+        if self._core.shutdown.is_draining or not is_wanted:
+            share.ask(self._used, 0)
+            return free, 0
+        granted = share.ask(self._used, free)
+        return granted, share.spare(ahead) if granted == free else 0
+
+    @property
+    def _used(self) -> int:
+        """How many slots are taken, have been claimed for, or are being claimed for."""
+        return self._core.active.taken(Slot.HANDLER) + self._executor.waiting + self._handlers.reserved
+
+    def _note_end(self, share: Share, then: Callable[[], None]) -> None:
+        """Leave the slots that have come free to whoever waits for one, also while both loops wait for an answer."""
+        then()
+        share.report(self._used)
 
     def _reserve(self, free: int, ahead: int = 0) -> None:
         """Count so many, which may be below zero, as being claimed: to begin at once, and to wait."""
         self._handlers.reserved += free + ahead
+        if self._core.share is not None and free + ahead > 0:
+            self._core.share.take(free + ahead)
         self._executor.keep_slots(free)
 
     @property
@@ -259,6 +293,7 @@ class Claimer:
         if self._core.outbox is not None:
             self._core.outbox.has_settled()
         if request.settlements:
+            self.worked = now
             self._core.unsettled.batch_size.note_answered(now - sent)
         self._core.unsettled.note(request.settlements, settled)
         self._handlers.claim_ahead.note_exchange(now - sent, self._executor.ended[Slot.HANDLER])
@@ -298,6 +333,8 @@ class Claimer:
         """
         if not (most and self._wakeups.take_hint()) or self._core.store.database == "sqlite":
             return False
+        if self._core.share is not None and not (most := self._core.share.ask(self._used, most)):
+            return False
         nonce, sent = self._nonce(), self._monotonic()
         self._reserve(most)
         try:
@@ -317,7 +354,7 @@ class Claimer:
         try:
             if not is_wanted:
                 found = await store.read(polls.waiting_work, wants)
-                self._core.note_outbox(found)
+                self._core.note_look(found)
                 if not found.is_there:
                     group.note_look(found)
                     self._plan_for(group)
@@ -363,6 +400,8 @@ class Claimer:
 
     def _begin(self, claimed: Sequence[Claimed], sent: float) -> None:
         """Keep the leases of what a call has claimed that was sent at *sent*, and begin it."""
+        if claimed:
+            self.worked = self._monotonic()
         tokens: defaultdict[float, list[Token]] = defaultdict(list)
         for each in claimed:
             tokens[self._core.tasks.get(each.task).policy.lease].append(each.token)
@@ -405,7 +444,9 @@ class Claimer:
         if self.trouble_since is None and began >= self._answered_at:
             self.trouble_since, self._trouble_with = self._monotonic(), type(step)
             unexpected = None if isinstance(error, HoldfastError) else error
-            say(logger, "worker_store_trouble", trace=unexpected, reason=reason_of(error))
+            is_dropped = isinstance(error, TenantNotFound) and self._core.options.host is not None  # its host closes it
+            level = logging.DEBUG if is_dropped else None
+            say(logger, "worker_store_trouble", level=level, trace=unexpected, reason=reason_of(error))
         if self.trouble_since is not None:
             self.trouble = reason_of(error)
             self._give_up_if_exhausted(error, self._monotonic() - self.trouble_since)

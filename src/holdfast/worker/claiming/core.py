@@ -11,6 +11,7 @@ from holdfast.store.polls import WaitingWork
 from holdfast.tasks.registry import Tasks
 from holdfast.worker.attempts.active import Active
 from holdfast.worker.attempts.progress import Progress
+from holdfast.worker.claiming.slot_share import Share
 from holdfast.worker.claiming.unsettled import Unsettled
 from holdfast.worker.leases import LeaseKeeper
 from holdfast.worker.options import WorkerOptions
@@ -18,6 +19,7 @@ from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.tally import Tally
 from holdfast.worker.upkeep.outbox import OutboxMaker
 from holdfast.worker.upkeep.reaper import LostLeases
+from holdfast.worker.upkeep.ticks import Ticker
 
 
 @dataclass(slots=True)
@@ -41,8 +43,14 @@ class WorkerCore:
     unsettled: Unsettled = field(init=False)
     outbox: OutboxMaker | None = None
     """Only if this worker posts webhooks."""
+    share: Share | None = None
+    """What it has of the slots of its host; None for a worker without one, whose slots are all its own."""
 
-    def note_outbox(self, found: WaitingWork) -> None:
-        """Have deliveries made, if a look has found events that wait for theirs."""
+    ticker: Ticker | None = None
+
+    def note_look(self, found: WaitingWork) -> None:
+        """Have deliveries made and schedules taken up, as far as a look has found some."""
+        if self.ticker is not None:
+            self.ticker.note_look(found.tick_ms)
         if self.outbox is not None:
             self.outbox.note_look(has_events=found.has_outbox)

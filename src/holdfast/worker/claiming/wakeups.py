@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.database.hints import OnHint, SleepMark
-from holdfast.database.tx import Tx
 from holdfast.errors import StoreError
 from holdfast.store import polls, workers
 from holdfast.store.jobs.claiming import Want
@@ -17,7 +16,6 @@ from holdfast.worker.health import HintMode
 
 AGAIN_SECONDS = 0.025  # for an arrival that is due and was passed over, because somebody has locked it
 BEAT_SECONDS = 60.0
-SILENT_SECONDS = 300.0
 GOODBYE_SECONDS = 1.0
 
 
@@ -95,7 +93,7 @@ class Wakeups:
             self._rest.has_unmarked()
         found = await self._core.store.read(polls.waiting_work, wants or self._wants)  # without any there is no horizon
         self._rest.has_looked(found.horizon)
-        self._core.note_outbox(found)
+        self._core.note_look(found)
         if not wants:
             return False
         self.plan(found.next_ms)
@@ -105,7 +103,7 @@ class Wakeups:
         """Say every now and then that we live, and forget those that are silent; until cancelled."""
         while True:
             with suppress(Exception):  # the worker itself says that the store is in trouble
-                await self._core.store.run(_beat, self._member_now, is_asleep=self._rest.is_marked)
+                await self._core.store.run(workers.give_sign, self._member_now, is_asleep=self._rest.is_marked)
             await self._core.runtime.sleep(BEAT_SECONDS * (0.9 + 0.2 * self._core.runtime.chance.random()))
 
     async def stop(self) -> None:
@@ -114,8 +112,3 @@ class Wakeups:
         with suppress(StoreError, TimeoutError):  # a row that is left behind has no beat, and is forgotten
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await self._core.store.run(workers.forget, [self._member.id])
-
-
-async def _beat(tx: Tx, member: Member, *, is_asleep: bool) -> None:
-    await workers.beat(tx, member, is_asleep=is_asleep)
-    await workers.forget_silent(tx, round(SILENT_SECONDS * 1000))

@@ -10,8 +10,7 @@ import logging
 
 from holdfast.client.insight import sampled
 from holdfast.database.tx import Store
-from holdfast.errors import StoreError
-from holdfast.logging import reason_of, say
+from holdfast.logging import level_beside, reason_of, say
 from holdfast.runtime import Runtime
 from holdfast.store.insight import tallies
 from holdfast.worker.tally import Tally
@@ -33,9 +32,7 @@ async def keep_figures(store: Store, runtime: Runtime, tally: Tally) -> None:
                 written = tally.written
                 await sampled(store, SAMPLE_MS)
         except Exception as error:  # noqa: BLE001 - no job depends on it, and the next round comes
-            # the worker itself says that the store is in trouble
-            level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
-            say(logger, "figures_not_written", level=level, trace=error, reason=reason_of(error))
+            say(logger, "figures_not_written", level=level_beside(error), trace=error, reason=reason_of(error))
 
 
 async def keep_once(store: Store) -> None:

@@ -6,6 +6,7 @@ A lock that is not got, and a file that is missing or another one, prove nothing
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.database.sqlite.file_locks import HeldLock, take_liveness_lock, take_of_the_dead
@@ -77,11 +78,24 @@ class LivenessLocks:
 
     def _look(self) -> None:
         for each in self._others:
-            if each.worker not in self._dead:
-                # the name beside our own database: a container may see the same files under another path
-                path = str(Path(self._store.path).with_name(Path(each.path).name))
-                if (lock := take_of_the_dead(path, each.device, each.inode)) is not None:
-                    self._dead[each.worker] = lock
+            if each.worker not in self._dead and (lock := _take_if_dead(self._store.path, each)) is not None:
+                self._dead[each.worker] = lock
+
+
+def has_a_dead(database: str, locks: Sequence[LivenessLock]) -> bool:
+    """Tell whether the worker of one of *locks*, which stand in the file *database*, is dead; in the loop only."""
+    for each in locks:
+        if (lock := _take_if_dead(database, each)) is not None:
+            lock.close()  # for the worker that takes its jobs over
+            return True
+    return False
+
+
+def _take_if_dead(database: str, of: LivenessLock) -> HeldLock | None:
+    """Take the lock of a worker that is dead."""
+    # the name beside our own database: a container may see the same files under another path
+    path = str(Path(database).with_name(Path(of.path).name))
+    return take_of_the_dead(path, of.device, of.inode)
 
 
 def make_liveness_locks(store: Store, worker: str) -> LivenessLocks | None:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from holdfast.database.tx import Store
-from holdfast.errors import StoreError, Unreadable
-from holdfast.logging import reason_of, say
+from holdfast.errors import Unreadable
+from holdfast.logging import level_beside, reason_of, say
 from holdfast.runtime import Runtime
 from holdfast.store import outbox
 from holdfast.store.outbox import OutboxBatch, OutboxRow
@@ -75,10 +75,8 @@ class OutboxMaker:
                 while await self.step():
                     pass
             except Exception as error:  # noqa: BLE001 - whatever it is, the rows are still there
-                # the worker itself says that the store is in trouble
                 self._has_failed = True
-                level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
-                say(logger, "deliveries_not_made", level=level, trace=error, reason=reason_of(error))
+                say(logger, "deliveries_not_made", level=level_beside(error), trace=error, reason=reason_of(error))
                 await self._runtime.sleep(TROUBLE_SECONDS * (0.5 + self._runtime.chance.random() / 2))
                 self._woken.set()
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from holdfast.database.sqlite import planner_statistics
 from holdfast.database.tx import Store
-from holdfast.errors import StoreError, pip_install
-from holdfast.logging import reason_of, say
+from holdfast.errors import pip_install
+from holdfast.logging import level_beside, reason_of, say
 from holdfast.models import DELIVER, INTERNAL_QUEUE
 from holdfast.runtime import Runtime
 from holdfast.store import admission, outbox, polls
@@ -85,7 +85,7 @@ class LostLeases:
 
 
 class Upkeep:
-    """The reaper and its hold-off; *wake* is called when jobs were taken back.
+    """The reaper and its hold-off; *wake* is called when jobs were taken back, *on_clock_jump* as its name says.
 
     *lacks_extra*: webhooks were to be posted here as well, and cannot, because the extra is not installed.
     """
@@ -101,6 +101,7 @@ class Upkeep:
         lost_leases: LostLeases | None = None,
         unserved: UnservedJobs | None = None,
         tally: Tally | None = None,
+        on_clock_jump: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -111,6 +112,7 @@ class Upkeep:
         self._lost_leases = lost_leases
         self._unserved = unserved
         self._tally = tally
+        self._on_clock_jump = on_clock_jump
         self._last_success: tuple[float, int] | None = None
         self._failing_since: float | None = None
         self._quiet_since: float | None = None
@@ -130,9 +132,7 @@ class Upkeep:
                 await self.step()
             except Exception as error:  # noqa: BLE001 - whatever it is, the next round comes
                 self._note_failure(began)
-                # the worker itself says that the store is in trouble
-                level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
-                say(logger, "upkeep_failed", level=level, trace=error, reason=reason_of(error))
+                say(logger, "upkeep_failed", level=level_beside(error), trace=error, reason=reason_of(error))
             await self._pause()
 
     def _note_failure(self, began: float) -> None:
@@ -233,6 +233,7 @@ class Upkeep:
         jump = passed - min(max(passed, earliest), latest)
         if abs(jump) > JUMP_SECONDS:
             say(logger, "database_clock_jumped", seconds=round(jump))
+            self._on_clock_jump()
 
     def _expected_ms(self, now: float) -> int | None:
         if self._last_success is None:

@@ -17,12 +17,12 @@ from typing import Any
 from holdfast.database.tx import Runner
 from holdfast.errors import Busy, InvalidInput, StoreError, Unreadable
 from holdfast.fault_points import reach
-from holdfast.logging import reason_of, say
+from holdfast.logging import level_beside, reason_of, say
 from holdfast.retention import INTERNAL, STAGES, Hook, Retained, Retention, RetentionCount, Stage, Times, is_internal
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.states import Status
-from holdfast.store import journal, retention, task_rows, unique, workers
+from holdfast.store import journal, retention, schedules, task_rows, unique, workers
 from holdfast.store.log import pruning
 from holdfast.store.retention import BEGINNING, DueChain, RetentionGroup, WalkPosition
 from holdfast.store.unique import Turn
@@ -65,6 +65,7 @@ class RetentionPass:
         self._key_position: Turn | None = None
         self._orphan_position: int | None = None
         self._journal_position: journal.JournalPosition | None = None
+        self._tick_position: str | None = None
 
     async def run(self, *, dry_run: bool = False, most_batches: int | None = None) -> Retained:
         """Make one pass; with *dry_run* only tell what it would do, and change nothing.
@@ -157,6 +158,9 @@ class RetentionPass:
         await self._sweep_keys()
         while is_whole and self._key_position is not None:
             await self._sweep_keys()
+        await self._forget_ticks()
+        while is_whole and self._tick_position is not None:
+            await self._forget_ticks()
         age_ms = round(ASTRAY_SECONDS * 1000)
         if gone := await self._runner.read(workers.list_astray, age_ms):
             await self._runner.run(workers.forget_astray, gone, age_ms)
@@ -189,6 +193,11 @@ class RetentionPass:
     async def _forget_orphans(self) -> int:
         gone, self._orphan_position = await self._runner.read(pruning.orphans, self._orphan_position or 0)
         return await self._runner.run(pruning.delete_events, gone) if gone else 0
+
+    async def _forget_ticks(self) -> None:
+        ticks, self._tick_position = await self._runner.read(schedules.old_ticks, self._tick_position or "")
+        if ticks:
+            await self._runner.run(schedules.forget_ticks, ticks)
 
     async def _sweep_keys(self) -> None:
         walked = await self._runner.read(unique.walk, self._key_position or Turn())
@@ -279,10 +288,8 @@ async def make_pass(retention_pass: RetentionPass) -> float:
     try:
         done = await retention_pass.run(most_batches=MOST_BATCHES)
     except Exception as error:  # noqa: BLE001 - whatever it is, the next pass comes
-        is_of_store = isinstance(error, StoreError)  # the worker itself says that the store is in trouble
-        level = logging.DEBUG if is_of_store else logging.ERROR
-        say(logger, "retention_failed", level=level, trace=error, reason=reason_of(error))
-        return BUSY_SECONDS if is_of_store else IDLE_SECONDS
+        say(logger, "retention_failed", level=level_beside(error), trace=error, reason=reason_of(error))
+        return BUSY_SECONDS if isinstance(error, StoreError) else IDLE_SECONDS
     if done.stale or done.deleted:
         say(logger, "retention_passed", stale=done.stale, deleted=done.deleted, trimmed=done.trimmed)
     return BUSY_SECONDS if done.stale or done.deleted or not done.is_done else IDLE_SECONDS

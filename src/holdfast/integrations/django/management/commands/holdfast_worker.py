@@ -30,6 +30,7 @@ class Command(BaseCommand):
             parser.add_argument(
                 each.flag,
                 dest=each.name,
+                action="append" if each.is_repeated else "store",
                 type=_converter(each),
                 default=each.default,
                 help=each.described,
