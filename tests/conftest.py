@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from tests.support.databases.kept_connections import KeptConnections, kept_connections
 from tests.support.databases.sweeping import Sweeper
 from tests.support.factories import TASKS
-from tests.support.ways import WAYS, Way
+from tests.support.ways import TENANT_WAYS, WAYS, Way
 
 pytest_plugins = [
     "tests.support.processes.debian",
@@ -30,6 +30,7 @@ pytest_plugins = [
 ]
 
 SCHEMA = "contract"
+CONTROL, TENANT = "of_tenants", "tried"
 
 # what fails says how it is drawn again (in CI, hypothesis draws the same each time); a slow machine is no failure
 hypothesis.settings.register_profile(
@@ -125,6 +126,10 @@ def new_holdfast(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
     def make(database: str, **options: object) -> Holdfast:
         options = {"deadline_seconds": 20, **options}
+        if is_in_tenant(request):
+            place: tuple[str, dict[str, object]] = request.getfixturevalue(f"{database}_of_tenant")
+            made.append(Holdfast(place[0], **{**place[1], "tenants": True, **options}))  # type: ignore[arg-type]
+            return made[-1].tenant(TENANT)
         if database == "postgres":
             made.append(Holdfast(request.getfixturevalue("empty_url"), **{"schema_name": SCHEMA, **options}))  # type: ignore[arg-type]
         else:
@@ -138,6 +143,51 @@ def new_holdfast(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
         hf.sync.close()
 
 
+def is_in_tenant(request: pytest.FixtureRequest) -> bool:
+    """Tell whether a test is run inside a tenant."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    return str(parameters.get("way", "")) in TENANT_WAYS
+
+
+@pytest.fixture(scope="session")
+def migrated_tenant(postgres_url: str) -> Iterator[Sweeper]:
+    """A tenant on PostgreSQL whose schema is up to date, and who empties its tables."""
+    face = Holdfast(postgres_url, schema_name=CONTROL, tenants=True).sync
+    face.migrate()
+    face.tenants.create(TENANT)
+    face.close()
+    sweeper = Sweeper(postgres_url, f"{CONTROL}_t_{TENANT}")
+    yield sweeper
+    sweeper.close()
+
+
+@pytest.fixture
+def postgres_of_tenant(
+    postgres_url: str, migrated_tenant: Sweeper, kept_connections_of_run: KeptConnections | None
+) -> tuple[str, dict[str, object]]:
+    """The control place of a tenant whose tables are empty, and its settings."""
+    migrated_tenant.sweep()
+    return postgres_url, {"schema_name": CONTROL}
+
+
+@pytest.fixture(scope="session")
+def migrated_files_of_tenant(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a control place and the file of a tenant, to be copied."""
+    directory = tmp_path_factory.mktemp("migrated-tenant")
+    face = Holdfast(str(directory / "jobs.db"), tenants=True).sync
+    face.migrate()
+    face.tenants.create(TENANT)
+    face.close()
+    return directory
+
+
+@pytest.fixture
+def sqlite_of_tenant(migrated_files_of_tenant: Path, tmp_path: Path) -> tuple[str, dict[str, object]]:
+    """The control place of a tenant whose tables are empty, and its settings."""
+    shutil.copytree(migrated_files_of_tenant, tmp_path, dirs_exist_ok=True)
+    return str(tmp_path / "jobs.db"), {}
+
+
 @pytest.fixture
 def new_threads() -> Callable[[], set[str]]:
     """Name the threads that were begun since, and have not ended: to be asked for before what begins them."""
@@ -148,7 +198,7 @@ def new_threads() -> Callable[[], set[str]]:
 @pytest.fixture(params=WAYS)
 async def way(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
     """One of the four ways, open and empty."""
-    database, colour = request.param.split("-")
+    database, colour, *_ = request.param.split("-")
     way = Way(new_holdfast(database, tasks=[TASKS]), is_async=colour == "async")
     await way.face.open()
     yield way

@@ -17,7 +17,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench import backlog, drain, events, figures, lanes, latency, stack_starts, start, throughput, transactions
+from bench import (
+    backlog,
+    drain,
+    events,
+    figures,
+    lanes,
+    latency,
+    schedules,
+    stack_starts,
+    start,
+    throughput,
+    transactions,
+)
 from bench.__main__ import COMMANDS, main
 from bench.everything import Everything
 from bench.limits.sqlite import SqliteByHand
@@ -29,6 +41,7 @@ from bench.report import Comparison, table
 from bench.rounds import Dropout, Entrant, ratios, spread, take_turns
 from bench.shapes import Shape
 from bench.stacks import STACKS
+from bench.worker_process import TASKS
 from holdfast import Holdfast
 from holdfast.testing import temporary_postgres
 
@@ -199,6 +212,54 @@ def test_idle_watches_a_worker_of_each_store(postgres_server: str, capsys: pytes
 
     lines = [line for line in capsys.readouterr().out.splitlines() if "< 1 and" in line]
     assert [line.split("|")[1].strip() for line in lines] == ["SQLite", "PostgreSQL"]
+
+
+TROUBLE = ", a locked and a broken one"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("key", "store"), [("sqlite", "SQLite"), ("postgres", "PostgreSQL")])
+def test_tenants_measures_idle_and_busy_ones_and_starts_beside_trouble(
+    key: str, store: str, benchmarked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tenants", "--quick", "--only", key]) == 0
+
+    shown = capsys.readouterr().out
+    kinds = ("1 tenant", "8 tenants", "1 busy tenant", "2 busy tenants", "1 tenant", "2 tenants")
+    floods = [f"a flood of {each} ms jobs" for each in (10, 0)]
+    beside = [
+        line for each in floods for line in (f"1 tenant, {each}", f"2 tenants, {each}, a locked and a broken one")
+    ]
+    assert first_cells(shown) == [f"{store}: {each}" for each in (*kinds, *beside)]
+    assert "8 tenants made" in shown
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_schedules_measures_those_that_are_due_and_those_that_are_idle(
+    benchmarked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedules", "--quick"]) == 0  # waits for the next full minute, once for each store
+
+    number = f"{schedules.QUICK.schedules:,}"
+    lines = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
+    assert [line[1:3] for line in lines if len(line) == 11 and line[2] == number] == [
+        ["SQLite", number],
+        ["PostgreSQL", number],
+    ]
+    stores = ("SQLite", "PostgreSQL")
+    wanted = [f"{store}: {what}" for store in stores for what in ("none", f"{number} schedules")]
+    assert [line[1] for line in lines if len(line) > 1 and ": " in line[1]] == wanted
+
+
+def test_the_schedules_that_are_copied_by_hand_are_due_like_the_one_that_was_put(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    with asyncio.Runner() as runner, drain.opened(path, runner, TASKS) as hf:
+        schedules.put_many(hf, runner, "SQLite", path, schedules.FAR, 20)
+        found = runner.run(hf.schedules.list(limit=100))
+
+    assert len(found) == 20
+    assert len({(each.task, each.next_at, each.rule, each.missed) for each in found}) == 1
 
 
 @pytest.mark.long

@@ -23,6 +23,8 @@ from holdfast.client.handles import (
     QueueHandle,
     WebhooksHandle,
 )
+from holdfast.client.schedules import BlockingSchedulesHandle, SchedulesHandle
+from holdfast.client.tenants import BlockingTenantsHandle, TenantsHandle
 from holdfast.log_events import EVENTS
 from holdfast.settings import Settings, SettingsOptions
 from holdfast.sync import BlockingHoldfast
@@ -34,7 +36,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
         *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
         *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters", "explanations"),
-        *("journals", "inventory", "bulks", "figures"),
+        *("journals", "inventory", "bulks", "figures", "schedules", "schedule_rules", "tenancy"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),
@@ -71,17 +73,17 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("search", "stuck"),
         ("lists",),
         ("log",),
-        ("delivery_backlog", "journal", "lanes", "outbox", "webhooks"),
+        ("delivery_backlog", "journal", "lanes", "outbox", "tenants", "webhooks"),
         ("chains",),
-        ("admission", "retention"),
+        ("admission", "retention", "schedules"),
         ("jobs",),
-        ("phases", "polls"),
+        ("glance", "phases", "polls"),
         ("insight",),
     ),
     "tasks": (
         ("calls", "phases", "signatures"),
         ("task",),
-        ("bulk_task", "pipelines"),
+        ("bulk_task", "pipelines", "scheduled_calls"),
         ("registry",),
         ("decoder", "patches"),
     ),
@@ -90,10 +92,14 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("chain_handle", "list_options", "providers", "waiter", "wrong_calls"),
         ("starter",),
         ("engine_parts", "transactions"),
-        ("completion",),
+        ("completion", "insight"),
         ("outside_completion",),
         ("verbs",),
-        ("bulk", "handles", "insight"),
+        ("bulk", "handles"),
+        ("schedules",),
+        ("tenant_store",),
+        ("tenant_faces",),
+        ("tenants",),
     ),
     "worker": (
         ("attempts", "health", "leases", "shutdown", "tally", "upkeep"),
@@ -101,6 +107,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("children",),
         ("claiming",),
         ("worker",),
+        ("hosts",),
     ),
 }
 
@@ -368,6 +375,8 @@ FACES = (
     (LaneHandle, BlockingLaneHandle),
     (QueueHandle, BlockingQueueHandle),
     (WebhooksHandle, BlockingWebhooksHandle),
+    (SchedulesHandle, BlockingSchedulesHandle),
+    (TenantsHandle, BlockingTenantsHandle),
 )
 # a worker runs handlers of both colours in one event loop, which a blocking program does not have
 ASYNC_ONLY = {"worker"}

@@ -38,6 +38,7 @@ def note(what: str, ctx: Context | BlockingContext, **facts: object) -> None:
         "task": ctx.job.task,
         "attempt": ctx.job.attempt,
         "lane": ctx.job.lane,
+        "tenant": ctx.tenant,
     }
     text = json.dumps(line | {"at": time.monotonic(), "process": os.getpid()} | facts) + "\n"
     descriptor = os.open(place() / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -65,6 +66,15 @@ async def quick(ctx: Context, n: int = 0) -> int:
 @task(name="gated", timeout=3600)
 async def gated(ctx: Context, gate: str = "gate") -> str:
     """Wait until the test opens *gate*."""
+    with noted(ctx):
+        while not (place() / gate).exists():
+            await asyncio.sleep(0.02)
+        return gate
+
+
+@TASKS.task(name="drained", retry=Retry.never(), lease=LEASE, on_lost="fail", on_interrupt="pause")
+async def drained(ctx: Context, gate: str = "gate") -> str:
+    """Wait as `gated` does, with the policy of a target queue: nothing is repeated unless a person says so."""
     with noted(ctx):
         while not (place() / gate).exists():
             await asyncio.sleep(0.02)

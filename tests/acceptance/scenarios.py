@@ -32,6 +32,7 @@ from holdfast.store.jobs import bulk_pages, claiming
 from holdfast.webhooks.answers import Answer
 from holdfast.worker.attempts import journal as attempt_journal
 from holdfast.worker.attempts.context import BlockingContext
+from holdfast.worker.attempts.progress import Progress
 from holdfast.worker.builtin import bulk
 from holdfast.worker.upkeep.folding import SAMPLE_MS, keep_once
 from tests.acceptance.jobs_of_tests import PLACE
@@ -165,9 +166,17 @@ def make_telling(settings: Mapping[str, Any]) -> Holdfast:
 
 
 def make_with_small_pages(settings: Mapping[str, Any]) -> Holdfast:
-    """Have programs of the walk act on two jobs at a time, where they act on many, and by a short lease."""
+    """Have programs of the walk act on two jobs at a time, where they act on many, and by a short lease.
+
+    How far they are is written by the block that acts, as it mostly is: now and then it is written just before.
+    """
     bulk_pages.PAGE, bulk.LEASE_SECONDS = 2, LEASE
+    Progress.run = _write_nothing  # type: ignore[method-assign]
     return USUAL(settings)
+
+
+async def _write_nothing(self: Progress) -> None:
+    await asyncio.Event().wait()
 
 
 USUAL = make_with(TASKS)
@@ -528,7 +537,6 @@ def take_orders(hf: Holdfast) -> None:
     """Have two orders to be paid, one after the other, each of which leaves its receipt to a second job."""
     for sql in ("DROP TABLE IF EXISTS shop_order", CREATE, TAKE_ORDERS):
         hf.store.run_sync(_execute, sql)
-    (place() / "gate").touch()
     pay = hf.tasks.get("pay")
     hf.sync.start(pay(number=1), id=FIRST, lane="till")
     hf.sync.start(pay(number=2), lane="till", blockers=[FIRST])
@@ -556,6 +564,69 @@ def paying(program: str, database: str, *needs: str) -> Scenario:
         (*about, "shutdown.after_stop_claim"), take_orders, work, all_ended, make_paying(program), (database,),
         holds=pays_what_it_completes, needs=needs, table="shop_order",
     )  # fmt: skip
+
+
+YEAR = 365 * 86_400
+"""How often the schedules of scenarios come: none does by itself while they are played."""
+
+
+def scheduled(hf: Holdfast) -> None:
+    """Have a schedule that is not due."""
+    hf.sync.schedules.put("yearly", ends(how="done").options(unique="yearly"), every=YEAR, missed="all")
+
+
+def is_paused(hf: Holdfast) -> bool:
+    """Tell whether the schedule is paused."""
+    return hf.sync.schedules.get("yearly").is_paused
+
+
+def paused_schedule(hf: Holdfast) -> None:
+    """Have a schedule that is paused."""
+    scheduled(hf)
+    hf.sync.schedules.pause("yearly")
+
+
+def is_scheduled(hf: Holdfast) -> bool:
+    """Tell whether the schedule is there."""
+    return [each.name for each in hf.sync.schedules.list()] == ["yearly"]
+
+
+def due(hf: Holdfast) -> None:
+    """Have two schedules that are due, one of which meets the job of the other."""
+    for name in ("yearly", "twin"):
+        hf.sync.schedules.put(name, ends(how="done").options(unique="yearly"), every=YEAR, missed="all")
+    hf.store.run_sync(_execute, f"UPDATE holdfast_schedule SET next_at = ($now / {YEAR}000) * {YEAR}000")
+
+
+def has_ticked(hf: Holdfast) -> bool:
+    """Tell whether both have had their ticks, and the job has ended."""
+    return rows(hf, "SELECT count(*) FROM holdfast_tick") == [(2,)] and all_ended(hf)
+
+
+def each_tick_has_its_job(hf: Holdfast) -> None:
+    """See that ticks and jobs are there together, and that each tick names a job (I-83)."""
+    found = rows(
+        hf,
+        """
+        SELECT (SELECT count(*) FROM holdfast_tick WHERE outcome = 'started'),
+            (SELECT count(*) FROM holdfast_job WHERE scheduled_at IS NOT NULL),
+            (SELECT count(*) FROM holdfast_tick LEFT JOIN holdfast_job ON holdfast_job.id = holdfast_tick.chain_id
+                WHERE holdfast_job.seq IS NULL),
+            (SELECT count(*) FROM holdfast_schedule WHERE next_at < $now) + (SELECT count(*) FROM holdfast_tick)""",
+    )
+    assert found in ([(0, 0, 0, 2)], [(1, 1, 0, 2)]), found
+
+
+def too_late(hf: Holdfast) -> None:
+    """Have a schedule whose next time is later than its rule says, as after a visit to another year."""
+    scheduled(hf)
+    hf.store.run_sync(_execute, f"UPDATE holdfast_schedule SET next_at = next_at + 9 * {YEAR}000")
+
+
+def is_repaired(hf: Holdfast) -> bool:
+    """Tell whether its next time is as its rule says."""
+    found = hf.sync.schedules.get("yearly")
+    return found.next_at == found.next_times[0]
 
 
 EXCHANGE = ("exchanging.exchange",)
@@ -594,7 +665,7 @@ SCENARIOS: dict[str, Scenario] = {
         prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"), is_done=are_completed(FIRST),
     ),
     "claim": Scenario(
-        (*EXCHANGE, "workers.record_lock", "wakeups._beat", "claim.before_handler"),
+        (*EXCHANGE, "workers.record_lock", "workers.give_sign", "claim.before_handler"),
         started(lambda: ends(how="done"), lambda: ends(how="done").options(delay=0.05)), work, all_ended,
     ),
     "claim for a hint": Scenario(
@@ -657,6 +728,32 @@ SCENARIOS: dict[str, Scenario] = {
     "reap the dead": Scenario(
         ("reaping.reap_dead", "reap.after_proof", "workers.forget_with_lock"), started(job("done")), work, all_ended,
         needs_dead=True, databases=("sqlite",),
+    ),
+    "put a schedule": replace(
+        BY_HAND, about=("schedules.put",), act=scheduled, is_done=is_scheduled, is_whole=False,
+    ),
+    "pause a schedule": replace(
+        BY_HAND, about=("schedules.pause",), prepare=scheduled, act=lambda hf: hf.sync.schedules.pause("yearly"),
+        is_done=is_paused,
+    ),
+    "resume a schedule": replace(
+        BY_HAND, about=("schedules.resume",), prepare=paused_schedule,
+        act=lambda hf: hf.sync.schedules.resume("yearly"), is_done=lambda hf: not is_paused(hf),
+    ),
+    "run a schedule": replace(
+        BY_HAND, about=("schedules.run",), prepare=scheduled, act=lambda hf: hf.sync.schedules.run("yearly"),
+        is_done=lambda hf: rows(hf, "SELECT count(*) FROM holdfast_job") == [(1,)],
+    ),
+    "delete a schedule": replace(
+        BY_HAND, about=("schedules.delete",), prepare=scheduled, act=lambda hf: hf.sync.schedules.delete("yearly"),
+        is_done=lambda hf: not is_scheduled(hf),
+    ),
+    "tick": Scenario(
+        ("schedules.tick",), due, lambda hf: asyncio.run(_work(hf, has_ticked)), has_ticked,
+        holds=each_tick_has_its_job,
+    ),
+    "repair a schedule": Scenario(
+        ("schedules.repair",), too_late, lambda hf: asyncio.run(_work(hf, is_repaired)), is_repaired,
     ),
     "pay with SQLAlchemy": paying("with_sqlalchemy", "sqlite", "sqlalchemy.orm"),
     "pay with SQLAlchemy, async": paying("with_sqlalchemy_async", "postgres", "sqlalchemy.ext.asyncio", "asyncpg"),

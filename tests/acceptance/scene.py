@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.support.processes.lines import whole_lines
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.acceptance.jobs_of_tests:hf"
+HAS_STARTED = re.compile("worker_started|host_started")
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class Scene:
         self.workers.append(WorkerProcess(process, log))
         if waits:
             worker = self.workers[-1]
-            until(lambda: "worker_started" in worker.said or not worker.is_alive, "the worker starts", 30)
+            until(lambda: HAS_STARTED.search(worker.said) or not worker.is_alive, "the worker starts", 30)
             assert worker.is_alive, worker.said
         return self.workers[-1]
 

@@ -62,6 +62,8 @@ NAMES = (
     "delivery",
     "outbox",
     "subscription",
+    "schedule",
+    "tick",
     "meta",
 )
 DECISIVE = (

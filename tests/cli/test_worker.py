@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.supervisor.run import SPARE_SECONDS, woken_by_signals
 from holdfast.worker.shutdown import LAST_SECONDS
 from tests.support.processes import forked
@@ -174,7 +175,7 @@ def test_a_worker_that_has_drained_ends_with_0_even_if_the_interpreter_ends_slow
 
 
 SPEAKING = """
-import logging, os, signal
+import gc, logging, os, signal
 from holdfast import Holdfast, Retry
 {setup}
 hf = Holdfast("jobs.db")
@@ -192,6 +193,7 @@ def leave(worker: int) -> None:
 
 @hf.task(name="lead")
 async def lead() -> None:
+    log.info("collects %s", any(each is leave for each in gc.get_objects()))
     await hf.start(leave(worker=os.getpid()))
 
 if __name__ == "__main__":
@@ -223,6 +225,7 @@ def test_a_failing_job_is_seen_in_the_terminal_and_the_application_is_heard(tmp_
     (own,) = [line for line in said if "shop: packing 7 [job " in line]
     assert own.endswith(" task pack attempt 1]")
     assert [line for line in said if "shop: leaving [job " in line]  # of a child process
+    assert [line for line in said if "shop: collects False [job " in line]  # what stays is left alone
     assert said[-2].endswith("[worker_stopped]")
 
 
@@ -248,3 +251,55 @@ def test_an_application_that_sets_up_logging_keeps_it(tmp_path: Path) -> None:
     assert {"OWN packing 7", "OWN leaving"} <= set(said)
     assert [line for line in said if line.startswith("OWN Job ") and line.endswith("ValueError: no box")]
     assert not [line for line in said if "[worker_started]" in line]
+
+
+TENANTS = """
+import os, signal
+from pathlib import Path
+from holdfast import Holdfast
+jobs = Holdfast({database!r}, tenants=True)
+
+@jobs.task(name="note")
+async def note(tenant: str) -> None:
+    with Path({notes!r}).open("a") as file:
+        print(tenant, file=file)
+    if len(Path({notes!r}).read_text().split()) == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_worker_serves_the_tenants_that_it_is_told_with_their_slots(tmp_path: Path) -> None:
+    database, notes = str(tmp_path / "jobs.db"), tmp_path / "notes"
+    (tmp_path / "shop.py").write_text(TENANTS.format(database=database, notes=str(notes)))
+    jobs = Holdfast(database, tenants=True)
+
+    @jobs.task(name="note")
+    async def note(tenant: str) -> None: ...
+
+    for name, count in (("acme", 2), ("globex", 1)):
+        jobs.sync.tenants.create(name)
+        jobs.sync.tenant(name).start_many([note(tenant=name)] * count)
+    jobs.sync.close()
+
+    told = holdfast("worker", "shop:jobs", "--tenant", "acme=2", "--tenant", "*=1", "--no-webhooks", cwd=tmp_path)
+
+    assert told.returncode == 0, told.stderr
+    assert sorted(notes.read_text().split()) == ["acme", "acme", "globex"]
+
+
+@pytest.mark.parametrize("wrong", ["acme", "acme=", "acme=many", "=4", "Acme=1"])
+def test_a_tenant_without_its_slots_is_one_line(shop: Path, wrong: str) -> None:
+    (shop / "shop.py").write_text(TENANTS.format(database=str(shop / "jobs.db"), notes="notes"))
+
+    told = holdfast("worker", "shop:jobs", "--tenant", wrong, cwd=shop)
+
+    assert told.returncode == 2
+    assert "Traceback" not in told.stderr
+    assert "--tenant" in told.stderr or "name of a tenant" in told.stderr
+
+
+def test_a_tenant_has_one_number_of_slots(shop: Path) -> None:
+    told = holdfast("worker", "shop:jobs", "--tenant", "acme=1", "--tenant", "acme=2", cwd=shop)
+
+    assert told.returncode == 2
+    assert "--tenant acme=2 comes after --tenant acme=1; give each tenant once" in told.stderr

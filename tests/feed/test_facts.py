@@ -10,8 +10,8 @@ import pytest
 from tests.store.engine import CANCEL, FAIL, GIVE_BACK, PAUSE, RETRY, claim_one, come_due, run, settle
 from tests.store.log_readers import LogReader
 from tests.support.factories import greet
+from tests.support.tables.event_facts import FACTS
 from tests.support.ways import Way
-from tests.test_docs import FACTS
 
 
 @pytest.mark.source("PQ-36", "PQ-37")

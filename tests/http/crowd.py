@@ -36,7 +36,10 @@ class Listener:
         try:
             resumed = f"last-event-id: {self.last_id}\r\n" if self.last_id else ""
             writer.write(f"GET {PATH}?snapshot=false HTTP/1.0\r\nhost: test\r\n{resumed}\r\n".encode())
-            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b" 503 " in head:  # the server is stopping, and has not closed its socket yet
+                return
+            assert b" 200 " in head
             self.streams += 1
             self._rest = b""  # a message that was cut off comes again
             while piece := await reader.read(1 << 18):

@@ -299,7 +299,7 @@ def app_of(hf: Holdfast, *, is_wrapped: bool, **options: Unpack[EventsOptions]) 
     return app
 
 
-@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize("is_wrapped", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_a_client_that_does_not_read_is_cut_off_and_slows_nobody(
     hf: Holdfast, is_wrapped: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,6 +358,14 @@ async def test_a_stream_that_breaks_off_is_ended_and_goes_on_when_it_is_resumed(
 
 
 # the server stops
+
+
+async def test_a_server_that_stops_takes_no_new_streams(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "is_server_stopping", lambda: True)
+
+    async with served(events_app(hf)) as server, connected(server.port) as client:
+        assert (client.status, client.headers["retry-after"]) == (503, "1")
+        assert (await client.json())["code"] == "server_stopping"
 
 
 @pytest.mark.parametrize("is_wrapped", [False, True])

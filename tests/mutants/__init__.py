@@ -6,7 +6,8 @@ the package: a test applies it to the modules of this process and takes it back.
 - `SIMULATED`: the simulation, by a scene or by chance;
 - `RACES`: a stepped test of two transactions, on PostgreSQL alone;
 - `DRAWN`: the rule machine, which draws steps at random;
-- `CORE`: a test of the worker, on SQLite.
+- `CORE`: a test of the worker, on SQLite;
+- `HOSTS`: a test of a worker for many tenants, on PostgreSQL.
 
 A guard in a statement cannot be told from the look that the same transaction took before it, under the row's lock:
 alone it would be an equal engine. Such a guard is taken away together with the look beside it (`and the look before
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FILES = (
     "tests.mutants.simulation",
     "tests.mutants.simulation_chains",
+    "tests.mutants.schedules",
     "tests.mutants.races",
     "tests.mutants.rule_machine",
     "tests.mutants.rule_machine_chains",
@@ -37,6 +39,7 @@ FILES = (
     "tests.mutants.core",
     "tests.mutants.bulk",
     "tests.mutants.figures",
+    "tests.mutants.hosts",
 )
 """Where they are written; a new file is named here, and the tests and the table find it."""
 
@@ -74,6 +77,7 @@ SIMULATED: list[Mutant] = []
 RACES: list[Race] = []
 DRAWN: list[Mutant] = []
 CORE: list[Race] = []
+HOSTS: list[Race] = []
 
 
 def load() -> None:
@@ -100,6 +104,11 @@ def race(name: str, breaks: str, test: Test, says: str, **given: object) -> Call
 def wrong_worker(name: str, breaks: str, test: Test, says: str, **given: object) -> Callable[[Apply], Apply]:
     """Name the function below: it makes the worker wrong, and *test* says so."""
     return _kept(CORE, name, breaks, test, says, given)
+
+
+def wrong_host(name: str, breaks: str, test: Test, says: str, **given: object) -> Callable[[Apply], Apply]:
+    """Name the function below: it makes the host of tenants wrong, and *test* says so."""
+    return _kept(HOSTS, name, breaks, test, says, given)
 
 
 def _kept(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from holdfast.states import MOVES
-from tests.mutants import CORE, DRAWN, RACES, SIMULATED, load
+from tests.mutants import CORE, DRAWN, HOSTS, RACES, SIMULATED, load
 from tests.simulation.test_scenarios import test_a_scene_ends_well
 from tests.simulation.test_simulation import test_no_rule_is_broken_and_every_job_ends
 from tests.store import test_guards, test_moves
@@ -34,7 +34,7 @@ def lines() -> Iterator[Line]:
         by_chance = named(test_no_rule_is_broken_and_every_job_ends)
         red = by_chance if each.scene is None else named(test_a_scene_ends_well, each.scene.name)
         yield Line(each.name, each.breaks, red)
-    for race in [*RACES, *CORE]:
+    for race in [*RACES, *CORE, *HOSTS]:
         yield Line(race.name, race.breaks, named(race.test, *race.given.values()))
     for drawn in DRAWN:
         yield Line(drawn.name, drawn.breaks, named(test_rule_machine.test_a_wrong_engine_is_caught, drawn.name))

@@ -29,4 +29,4 @@ def test_every_file_with_mutants_is_in_the_registry() -> None:
     assert {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files} == set(FILES)
 
 
-MADE = re.compile(r"^@(mutant|race|drawn|wrong_worker)\(", re.MULTILINE)
+MADE = re.compile(r"^@(mutant|race|drawn|wrong_worker|wrong_host)\(", re.MULTILINE)

@@ -19,8 +19,9 @@ from tests.law.events import EventRules, Told
 from tests.law.jobs import JobRules
 from tests.law.lanes import LaneRules
 from tests.law.moves import named
-from tests.simulation import kept
+from tests.simulation import kept, ticks
 from tests.simulation.kept import Kept
+from tests.simulation.ticks import Ticks
 from tests.simulation.violations import Violation
 from tests.support.log_rows import as_events
 
@@ -40,7 +41,7 @@ CREATE TRIGGER sim_inserted AFTER INSERT ON holdfast_job BEGIN
     INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {", ".join("NULL" for _ in WATCHED)}); END;
 CREATE TRIGGER sim_updated AFTER UPDATE ON holdfast_job WHEN {CHANGED} BEGIN
     INSERT INTO sim_audit (at, {COLUMNS}) VALUES (holdfast_now(), {NEW}, {OLD}); END;
-{kept.AUDIT}"""
+{kept.AUDIT}{ticks.AUDIT}"""
 LOG_COLUMNS = "seq, job, name, version, facts"
 
 
@@ -55,6 +56,7 @@ class Checker:
         self.commits = 0
         self.reached: Counter[str] = Counter()
         self.kept = Kept(world, self.ask)
+        self.ticks = Ticks(world, self.ask)
         self.log: dict[int, list[tuple[int, str, int | None]]] = {}
         """All events that readers may be told of, by job: number, name, version."""
         self._events = EventRules(refuse, self.reached)
@@ -98,6 +100,7 @@ class Checker:
                 place = behind_row(seq) - (after[0] == seq)
                 self.log.setdefault(job, []).append((place, name, version))
         self._look_at_changes(changes, committer)
+        self.ticks.look(committer)
 
     def _look_at_changes(self, changes: list[Change], committer: Process) -> None:
         gone = self.kept.take_gone()
@@ -166,10 +169,14 @@ class Checker:
             self._world.ended(each)
 
     def _look_at_blame(self, each: Change) -> None:
-        """I-24: a crash is counted once; a job is spared once if its row does not say yet that it has begun."""
+        """I-24: a crash is counted once; a job is spared once if its row does not say yet that it has begun.
+
+        That is its reason then, unless somebody has asked to cancel or pause it: what was asked comes first.
+        """
         blamed = each.crashes - each.old_crashes
         if blamed == 0 and self._world.has_begun(each.id, each.attempt):
-            if each.reason != SPARED or each.seq in self._spared:
+            may_be_spared = each.reason == SPARED or each.status in ("cancelled", "paused")
+            if not may_be_spared or each.seq in self._spared:
                 raise Violation(f"I-24: the crash of job {each.seq} was not counted")
             self._spared.add(each.seq)
         elif blamed not in (0, 1):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.world import cut_the_log_early, make_template
+from tests.simulation.world import cut_the_log_early, make_template, make_up_for_few
 
 IN_MEMORY = Path("/dev/shm")
 
@@ -42,5 +42,6 @@ def silence() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the log be cut within a run."""
+    """Let the log be cut within a run, and a schedule make up for few times."""
     cut_the_log_early(monkeypatch)
+    make_up_for_few(monkeypatch)

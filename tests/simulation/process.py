@@ -15,7 +15,7 @@ from holdfast.database.tx import ListOperation, Operation, P, R, T
 from holdfast.errors import Busy, HoldfastError, NotFound, StoreError, Unavailable, UnknownOutcome
 from holdfast.runtime import Runtime, Stepper
 from holdfast.settings import Settings
-from holdfast.store import lanes
+from holdfast.store import lanes, schedules
 from holdfast.store.chains import creation
 from holdfast.store.jobs import completing, steering
 from holdfast.tasks.registry import Tasks
@@ -26,6 +26,11 @@ from tests.simulation.post import PostOffice, VirtualPoster
 from tests.simulation.virtual import Machine, VirtualEvent, VirtualLoop, VirtualShell, VirtualThreads
 
 LONGEST_TURN = 0.5
+ASKED = (
+    steering.at_once, lanes.skip, creation.start, completing.complete_at_once,
+    schedules.pause, schedules.resume, schedules.run, schedules.delete,
+)  # fmt: skip
+"""What people ask for, which may be refused."""
 DIALECT = SqliteDialect(now="holdfast_now()")
 """Shared, for it remembers what it has translated."""
 
@@ -93,8 +98,7 @@ class VirtualStore(SqliteStore):
         except StoreError:
             raise
         except Exception as error:
-            asked = (steering.at_once, lanes.skip, creation.start, completing.complete_at_once)
-            if operation not in asked or not isinstance(error, HoldfastError):
+            if operation not in ASKED or not isinstance(error, HoldfastError):
                 self._disk.machine.errors.append(f"I-64: {operation.__name__} raised {error!r}")
             elif operation is creation.start and not isinstance(error, NotFound):
                 self._disk.machine.errors.append(f"I-64: a start raised {error!r}")
@@ -232,13 +236,17 @@ class Process:
             self._look = step
             return NoShell()
         if name == "holdfast-writer":
-            return VirtualShell(self.loop, self.disk.latency, step, self.disk.is_free)
+            return VirtualShell(self.loop, self._thread_latency, step, self.disk.is_free)
         if name == "holdfast-fence":
             return VirtualShell(self.loop, self._thread_latency, step, lambda: True)
         return VirtualShell(self.loop, self._thread_latency, step, self._is_idle)
 
     def _thread_latency(self) -> float:
-        """Draw how long a thread takes to begin: it waits for its turn, and not for the disk."""
+        """Draw how long a thread takes to begin: it waits for its turn, and not for the disk.
+
+        That is so for the writer, too: it has the right to write before it touches the disk, so while a slow disk keeps
+        it, nobody else can take its jobs.
+        """
         return min(self.disk.latency(), LONGEST_TURN)
 
     def _is_idle(self) -> bool:

@@ -7,6 +7,7 @@ one, and the checker looks on as ever. What only this scene can know it says its
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -137,6 +138,7 @@ class Played:
 
     violation: str | None
     history: list[str]
+    reached: Counter[str]
 
 
 def play_scene(scene: Scene, seed: int, folder: Path, template: Path) -> Played:
@@ -148,11 +150,11 @@ def play_scene(scene: Scene, seed: int, folder: Path, template: Path) -> Played:
     try:
         scene.play(Stage(world))
     except Violation as violation:
-        return Played(str(violation), world.history)
+        return Played(str(violation), world.history, world.reached)
     finally:
         world.close()
         gc.enable()
-    return Played(None, world.history)
+    return Played(None, world.history, world.reached)
 
 
 @scene

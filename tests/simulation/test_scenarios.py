@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import tests.simulation.chain_scenes  # noqa: F401 - names more of them
+import tests.simulation.chain_scenes
+import tests.simulation.schedule_scenes  # noqa: F401 - both name more of them
 from tests.simulation.scenes import MOST_SEEDS, SCENES, play_scene
 
 # processes are killed in the middle of everything, and what they leave behind protests

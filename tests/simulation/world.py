@@ -21,12 +21,13 @@ from holdfast import Call
 from holdfast.errors import HoldfastError, JobNotFound, LeaseLost, TransactionTimeout, UnknownOutcome
 from holdfast.ids import IdMaker
 from holdfast.models import DELIVER, Asked, RunningJob
-from holdfast.store import lanes
+from holdfast.store import lanes, schedules
 from holdfast.store.jobs import exchanging, reaping, settling, steering
 from holdfast.worker.attempts.aborts import AbortReason
 from holdfast.worker.attempts.context import Context
 from holdfast.worker.builtin import webhook
 from holdfast.worker.upkeep import reaper, retention
+from tests.law import ticks
 from tests.law.changes import BY_HAND, Change
 from tests.simulation import post
 from tests.simulation.checker import AUDIT, Checker
@@ -45,6 +46,7 @@ LIVENESS_SECONDS = 3 * max(LONGEST_LEASE, webhook.LEASE_SECONDS) + 10
 READING_SECONDS = 20.0
 EPOCH_MS = 1_700_000_000_000
 POLL_SECONDS = 4.0
+MOST_MISSED = 40
 PERIOD_SECONDS = 1.1 * reaper.PERIOD_SECONDS
 IS_OPEN = "status NOT IN ('completed', 'failed', 'cancelled')"
 LANES = ("a", "b", "c")
@@ -777,6 +779,12 @@ class World:
 def cut_the_log_early(patch: pytest.MonkeyPatch) -> None:
     """Let the log be cut as soon as retention's times are over: a run does not last an hour."""
     patch.setattr(retention, "LOG_SECONDS", 0.0)
+
+
+def make_up_for_few(patch: pytest.MonkeyPatch) -> None:
+    """Let a schedule start fewer of the times that it has missed: a visit to another year misses millions."""
+    patch.setitem(schedules.MOST_MISSED, "all", MOST_MISSED)
+    patch.setattr(ticks, "MOST_MISSED", MOST_MISSED)
 
 
 def make_template(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from tests.store.half import Half
 from tests.store.samples import CREATE_TABLE, SCHEMA, Caller, Stranger
 from tests.support.factories import TASKS
 from tests.support.faults.fault_proxy import FaultProxy
-from tests.support.ways import Way
+from tests.support.ways import TENANT_WAYS, WAYS, Way
 
 MakeStore: TypeAlias = Callable[..., PostgresStore]
 
@@ -68,6 +68,16 @@ def make_caller(request: pytest.FixtureRequest, make_store: MakeStore) -> Callab
         return Caller(make_store(*args, **settings), is_async=request.param == "async")
 
     return make
+
+
+@pytest.fixture(params=[*WAYS, *TENANT_WAYS])
+async def way(request: pytest.FixtureRequest, new_holdfast: Callable[..., Holdfast]) -> AsyncIterator[Way]:
+    """One of the four ways, or of those inside a tenant, open and empty."""
+    database, colour, *_ = request.param.split("-")
+    way = Way(new_holdfast(database, tasks=[TASKS]), is_async=colour == "async")
+    await way.face.open()
+    yield way
+    await way.close()
 
 
 @pytest.fixture

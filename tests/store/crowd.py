@@ -119,9 +119,17 @@ FILL_SUBSCRIPTIONS = f"""
 FILL_LANES = f"""
     INSERT INTO holdfast_lane (key, places, paused_at)
     {SERIES} SELECT 'row-' || n, 1, CASE WHEN n % 1000 = 0 THEN n END FROM series"""
+FILL_SCHEDULES = f"""
+    INSERT INTO holdfast_schedule (name, task, input, options, rule, next_at, paused_at, created_at)
+    {SERIES} SELECT 'schedule-' || n, 'task-1', '{{{{}}}}', '{{{{}}}}', '{{{{}}}}', $now + 1000000 + n,
+        CASE n % 100 WHEN 0 THEN n END, n
+    FROM series WHERE n % 10 = 0"""
+FILL_TICKS = f"""
+    INSERT INTO holdfast_tick (schedule, at, chain_id, outcome, done_at)
+    {SERIES} SELECT 'schedule-' || (n - n % 200), n, {sql_id("n")}, 'started', n FROM series"""
 PER_JOB = (
     FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_JOURNALS, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES,
-    FILL_OUTBOX, FILL_TALLIES,
+    FILL_OUTBOX, FILL_TALLIES, FILL_SCHEDULES, FILL_TICKS,
 )  # fmt: skip
 
 

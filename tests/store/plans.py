@@ -18,7 +18,7 @@ from tests.store.crowd import Regime
 PlanKind: TypeAlias = Literal["custom", "generic"]
 BIG = (
     "holdfast_job", "holdfast_phase", "holdfast_blocker", "holdfast_unique", "holdfast_event", "holdfast_delivery",
-    "holdfast_outbox", "holdfast_journal", "holdfast_tally",
+    "holdfast_outbox", "holdfast_journal", "holdfast_tally", "holdfast_schedule", "holdfast_tick",
 )  # fmt: skip
 KNOWS_MOST_OPEN = (Regime.FRESH, Regime.TINY)
 JOB_PKEY, JOB_ID, JOB_CHAIN = "holdfast_job_pkey", "holdfast_job_id_key", "holdfast_job_chain"

@@ -24,6 +24,7 @@ from holdfast.store import (
     reads,
     retention,
     rows,
+    schedules,
     search,
     task_rows,
     unique,
@@ -519,6 +520,46 @@ def log_probes() -> Iterator[Probe]:
     )
 
 
+SCHEDULE, NEXT, TICK = "holdfast_schedule_pkey", "holdfast_schedule_next", "holdfast_tick_pkey"
+
+
+def schedule_probes() -> Iterator[Probe]:
+    """Give what schedules run: those that are due, in their order, and a few ticks."""
+    name = f"schedule-{MIXED // 2}"
+    some = [f"schedule-{MIXED // 2 + each}" for each in (0, 10, 20, 110)]
+    given = [(each, MIXED // 2 + 5) for each in some]
+    ticks = [(each, MIXED // 2 + nr, IDS[0]) for nr, each in enumerate(some)]
+    page = {"after": name, "most": 50}
+    yield on_ours("schedules.DECLARED", schedules.DECLARED, {"names": some}, SCHEDULE)
+    for text in ("ONE", "LOCK_ONE", "DELETE", "DUE_ONE"):
+        yield on_ours(f"schedules.{text}", getattr(schedules, text), {"name": name}, SCHEDULE)
+    for text in ("MANY", "STANDING"):
+        yield on_ours(f"schedules.{text}", getattr(schedules, text), page, SCHEDULE, is_ordered=True)
+    yield on_ours("schedules.PAUSE", schedules.PAUSE, {"name": name, "by": "", "why": "", "until": 5}, SCHEDULE)
+    yield on_ours("schedules.RESUME", schedules.RESUME, {"given": given}, SCHEDULE)
+    yield on_ours("schedules.TOUCH", schedules.TOUCH, {"name": name, "by": ""}, SCHEDULE)
+    yield on_ours("schedules.EARLIEST", schedules.EARLIEST, {"since": 0}, NEXT, is_ordered=True)
+    for text in ("DUE", "DUE_NAMES"):
+        values = {"held": some, "most": 50}
+        yield on_ours(f"schedules.{text}", getattr(schedules, text), values, NEXT, is_ordered=True)
+    yield on_ours(
+        "schedules.TICKS", schedules.TICKS, {"name": name, "before": MIXED, "most": 50}, TICK, is_ordered=True
+    )
+    yield on_ours("schedules.TICK", schedules.TICK, {"given": ticks}, TICK, conflict=TICK)
+    yield on_ours("schedules.MET", schedules.MET, {"given": ticks}, TICK)
+    dated = {"given": [(each, 5) for each in IDS]}
+    yield on_ours("schedules.SCHEDULED_AT", schedules.SCHEDULED_AT, dated, JOB_ID)
+    moved = {"given": [(each, 5, None, 0) for each in some]}
+    yield on_ours("schedules.MOVE_ON", schedules.MOVE_ON, moved, SCHEDULE)
+    yield on_ours("schedules.LOCK", schedules.LOCK, {"names": some}, SCHEDULE)
+    yield on_ours("schedules.PUT_BACK", schedules.PUT_BACK, {"given": given}, SCHEDULE)
+    yield on_ours("schedules.AHEAD", schedules.AHEAD, {"given": given, "most": 50}, TICK)
+    walk = {"after": name, "most": 20, "offset": 99}
+    yield on_ours("schedules.TICKED", schedules.TICKED, walk, TICK, SCHEDULE, reads=5_000)
+    yield on_ours("schedules.OLD", schedules.OLD, {"given": given, "most": 50}, TICK)
+    yield on_ours("schedules.FORGET", schedules.FORGET, {"given": given}, TICK)
+
+
 def explain_probes() -> Iterator[Probe]:
     """Give what an explanation runs, also on a caller's connection; what it counts here is counted to 50."""
     lane, most = {"key": "lane-1"}, {"most": 50}
@@ -686,6 +727,7 @@ def probes(database: str) -> list[Probe]:
         *retention_probes(),
         *trimming_probes(),
         *journal_probes(),
+        *schedule_probes(),
         *explain_probes(),
         *figure_probes(),
     ]

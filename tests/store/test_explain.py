@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -294,9 +294,15 @@ async def test_a_job_whose_queue_nobody_serves_names_those_that_are_served(way: 
 
     assert (reason.code, reason.facts["nearest"]) == ("no_worker", "email")
     assert [(each.id, each.queues) for each in reason.facts["workers"]] == [("worker-1", ("email",))]
-    assert "no worker serves queue 'emial'; did you mean 'email'?" in reason.text
+    assert f"no worker serves queue 'emial'{of_tenant(way)}; did you mean 'email'?" in reason.text
     await helper.carry_out(reason.remedy)
     await until(lambda: has_completed(way, job), "a worker that serves the queue runs it")
+
+
+def of_tenant(way: Way) -> str:
+    """What an advice says of the tenant in which the test is run, if it is."""
+    name = getattr(way.hf.store, "name", None)
+    return "" if name is None else f" of tenant {name!r}"
 
 
 async def has_completed(way: Way, job: UUID) -> bool:
@@ -310,7 +316,8 @@ async def test_a_queue_that_the_task_names_is_not_taken_for_a_typo(way: Way) -> 
     (reason,) = (await why(way, job)).reasons
 
     assert (reason.code, reason.facts["nearest"]) == ("no_worker", None)
-    assert "(workers serve 'smus'); start a worker with `holdfast worker APP --queues sums`" in reason.text
+    assert "(workers serve 'smus'); start a worker with `holdfast worker APP " in reason.text
+    assert "--queues sums" in reason.text
 
 
 async def test_a_job_whose_task_no_worker_of_the_queue_has_names_near_ones(way: Way, helper: Helper) -> None:
@@ -648,9 +655,9 @@ async def test_what_is_said_is_true_of_one_snapshot(
     before = await codes(way, job)
     other, living = new_holdfast(way.database), workers.living
 
-    async def meanwhile(tx: Tx) -> list[LivingWorker]:
+    async def meanwhile(tx: Tx, hosts: Sequence[LivingWorker]) -> list[LivingWorker]:
         other.sync.queue("default").resume()
-        return await living(tx)
+        return await living(tx, hosts)
 
     monkeypatch.setattr(workers, "living", meanwhile)
     found = await way.face.explain(job)
@@ -702,7 +709,8 @@ async def test_a_delivery_that_no_worker_posts_says_so(way: Way) -> None:
     (reason,) = (await why(way, delivery)).reasons
 
     assert (reason.code, reason.facts["queue"]) == ("no_worker", INTERNAL_QUEUE)
-    assert (reason.remedy and reason.remedy.python) == "hf.worker()"
+    tenants = "tenants={'tried': 1}" if of_tenant(way) else ""
+    assert (reason.remedy and reason.remedy.python) == f"hf.worker({tenants})"
     assert DELIVER not in reason.text
 
 
@@ -784,7 +792,7 @@ async def test_a_queue_says_that_slots_of_some_of_its_tasks_are_taken(way: Way, 
 
     assert await queue_codes(way) == ["workers_busy"]
     (reason,) = (await way.face.explain_queue("default")).reasons
-    assert reason.text.startswith("all 1 slots for child processes of the workers of queue 'default' are taken")
+    assert reason.text.startswith("the only slot for child processes of the workers of queue 'default' is taken")
 
 
 async def test_a_queue_of_questions_is_not_unserved(way: Way, approve: Any) -> None:
@@ -801,9 +809,11 @@ async def test_a_queue_with_many_tasks_is_looked_at_in_part(way: Way) -> None:
     assert await queue_codes(way) == ["unknown_task"] * explain.MOST_TASKS
 
 
-def test_every_code_has_a_test_here() -> None:
+def test_every_code_has_a_test_here_or_among_those_of_tenants() -> None:
     """I-57: one that makes it, and reads it."""
-    text = Path(__file__).read_text(encoding="utf-8")
+    here = Path(__file__)
+    of_tenants = here.parents[1] / "tenants" / "test_explaining.py"
+    text = here.read_text(encoding="utf-8") + of_tenants.read_text(encoding="utf-8")
 
     assert [code for code in CODES if f'"{code}"' not in text] == []
 

@@ -6,6 +6,9 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +17,7 @@ import pytest
 
 from holdfast import Context, Event, Holdfast
 from holdfast.database.postgres import pool
+from holdfast.events.feed import Follower
 from holdfast.testing import PostgresServer, temporary_postgres
 from holdfast.testing.postgres import URL_VARIABLE
 from tests.support.conditions import until
@@ -31,20 +35,30 @@ class Primary:
         self.url = server.url
         self._server = server
 
-    def begin_to_want_standby(self) -> None:
-        """Have every COMMIT wait for a standby that is not there; once it is started again, that is sure."""
-        self._ask("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        self._server.restart()
-
-    def begin_to_want_standby_at_once(self) -> None:
-        """Do the same for every COMMIT that begins from now on, without a restart."""
+    @contextmanager
+    def wanting_standby(self) -> Iterator[None]:
+        """Have every COMMIT wait for a standby that is not there, until the end of the block."""
         self._ask("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         self._ask("SELECT pg_reload_conf()")
+        try:
+            self._await_standby_wanted()
+            yield
+        finally:  # also where the test has failed: what waits would wait for ever
+            self._ask("ALTER SYSTEM RESET synchronous_standby_names")
+            self._ask("SELECT pg_reload_conf()")
 
-    def want_none(self) -> None:
-        """Let all go on that wait for it."""
-        self._ask("ALTER SYSTEM RESET synchronous_standby_names")
-        self._ask("SELECT pg_reload_conf()")
+    def _await_standby_wanted(self) -> None:
+        """Commit until one COMMIT waits: `pg_reload_conf` is back before the server has heeded the new settings."""
+        connect = partial(psycopg.connect, self.url, autocommit=True)
+        with connect() as probe, connect() as looker, ThreadPoolExecutor(1) as threads:
+            stuck = threads.submit(_commit_until_terminated, probe)
+            pid, is_waiting = probe.info.backend_pid, False
+            while not is_waiting:
+                assert not stuck.done(), "the probe has ended by itself"
+                ((is_waiting,),) = looker.execute(
+                    "SELECT coalesce(wait_event = 'SyncRep', false) FROM pg_stat_activity WHERE pid = %s", (pid,)
+                )
+            looker.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
 
     def waiting(self) -> set[int]:
         """Give the server's processes that wait for a standby."""
@@ -64,8 +78,13 @@ class Primary:
                 connection.rollback()
 
     def crash(self) -> None:
-        """Kill the process that writes the log: the server ends all others and recovers from its files."""
-        os.kill(self._wal_writer(), signal.SIGKILL)
+        """Kill the process that writes the log: the server ends all others and recovers from its files.
+
+        It serves a little longer, until it has seen that death; this waits until it ends a connection.
+        """
+        with psycopg.connect(self.url, autocommit=True) as witness, suppress(psycopg.OperationalError):
+            os.kill(self._wal_writer(), signal.SIGKILL)
+            witness.execute("SELECT pg_sleep(60)")
 
     def next_transaction(self) -> int:
         """Give the number behind all transactions that have ended."""
@@ -94,13 +113,26 @@ class Primary:
             return cursor.fetchall() if cursor.description else []
 
 
-@pytest.fixture(scope="module")
-def primary(postgres_server: str) -> Iterator[Primary]:
-    """A server that is ours to configure."""
+def _commit_until_terminated(probe: psycopg.Connection[Any]) -> None:
+    with suppress(psycopg.OperationalError):
+        while True:
+            probe.execute("SELECT pg_logical_emit_message(true, 'probe', '')")
+
+
+@contextmanager
+def own_server(max_connections: int = 100) -> Iterator[PostgresServer]:
+    """Start a server that is ours to configure, also where tests are given one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(URL_VARIABLE, raising=False)
-        with temporary_postgres(max_connections=MOST) as server:
-            yield Primary(server)
+        with temporary_postgres(max_connections=max_connections) as server:
+            yield server
+
+
+@pytest.fixture(scope="module")
+def primary(postgres_server: str) -> Iterator[Primary]:
+    """A server with room: while COMMITs wait for a standby, each keeps its connection, and who looks takes another."""
+    with own_server() as server:
+        yield Primary(server)
 
 
 async def test_a_repeated_start_is_not_acknowledged_before_the_standby_has_it(primary: Primary) -> None:
@@ -108,17 +140,16 @@ async def test_a_repeated_start_is_not_acknowledged_before_the_standby_has_it(pr
     hf = Holdfast(primary.url, tasks=[TASKS], deadline_seconds=60)
     hf.sync.migrate()
     hf.sync.start(greet(name="Ada"))  # writes the tasks down
-    primary.begin_to_want_standby()
     async with hf:
-        starting = asyncio.create_task(hf.start(greet(name="Bob")))
-        await until(lambda: bool(primary.waiting()), "the COMMIT waits for the standby")
-        first = primary.waiting()
+        with primary.wanting_standby():
+            starting = asyncio.create_task(hf.start(greet(name="Bob")))
+            await until(lambda: bool(primary.waiting()), "the COMMIT waits for the standby")
+            first = primary.waiting()
 
-        primary.terminate(first)
+            primary.terminate(first)
 
-        await until(lambda: bool(primary.waiting() - first), "the repeat waits for the standby, too")
-        assert not starting.done()
-        primary.want_none()
+            await until(lambda: bool(primary.waiting() - first), "the repeat waits for the standby, too")
+            assert not starting.done()
         await starting
     hf.sync.close()
     assert primary.inputs().count('{"name":"Bob"}') == 1
@@ -140,35 +171,36 @@ async def test_a_completion_that_is_in_doubt_is_not_taken_for_done_before_the_st
     async with hf, hf.worker():
         chain = await hf.start(sits())
         await inside.wait()
-        primary.begin_to_want_standby_at_once()
-        may_end.set()
-        await until(lambda: bool(primary.waiting()), "the COMMIT of the block waits for the standby")
-        first = primary.waiting()
+        with primary.wanting_standby():
+            may_end.set()
+            await until(lambda: bool(primary.waiting()), "the COMMIT of the block waits for the standby")
+            first = primary.waiting()
 
-        primary.terminate(first)
+            primary.terminate(first)
 
-        await until(lambda: bool(primary.waiting() - first), "whoever looks what became of it waits, too")
-        assert not is_done.is_set()
-        primary.want_none()
+            await until(lambda: bool(primary.waiting() - first), "whoever looks what became of it waits, too")
+            assert not is_done.is_set()
         await is_done.wait()
         await chain.result(timeout=20)
     hf.sync.close()
 
 
+@pytest.mark.usefixtures("postgres_server")
 async def test_a_full_server_has_room_again_when_idle_programs_have_closed_theirs(
-    primary: Primary, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A10."""
     monkeypatch.setattr(pool, "IDLE_SECONDS", 0.5)
-    idle, busy = (Holdfast(primary.url, tasks=[TASKS], deadline_seconds=60, pool_size=MOST) for _ in range(2))
-    idle.sync.migrate()
-    await take_and_give_back(idle, MOST - 2)  # one has migrated
+    with own_server(max_connections=MOST) as server:
+        idle, busy = (Holdfast(server.url, tasks=[TASKS], deadline_seconds=60, pool_size=MOST) for _ in range(2))
+        idle.sync.migrate()
+        await take_and_give_back(idle, MOST - 2)  # one has migrated
 
-    await take_and_give_back(busy, MOST // 2)
+        await take_and_give_back(busy, MOST // 2)
 
-    for each in (idle, busy):
-        await each.close()
-        each.sync.close()
+        for each in (idle, busy):
+            await each.close()
+            each.sync.close()
 
 
 @pytest.mark.parametrize("jobs", [1, 30], ids=["at once", "when their numbers are given again"])
@@ -179,13 +211,8 @@ async def test_readers_of_events_miss_none_after_a_crash_of_the_server(primary: 
     async with hf, hf.events() as follower:
         await hf.start(greet(name="Ada"))
         await anext(follower)
-        primary.roll_back_unwritten(20)
-        cursors = follower.cursor, await hf.cursor()
-        before = primary.next_transaction()
+        cursors = await cursors_before_a_crash_that_forgets(primary, hf, follower)
 
-        primary.crash()
-        await until(primary.is_up, "the server has recovered")
-        assert primary.next_transaction() < before
         chains = [(await hf.start(greet(name="Bob"))).id for _ in range(jobs)]
 
         assert await told(follower, jobs) == chains
@@ -193,6 +220,21 @@ async def test_readers_of_events_miss_none_after_a_crash_of_the_server(primary: 
             async with hf.events(after=cursor) as events:
                 assert await told(events, jobs) == chains
     hf.sync.close()
+
+
+async def cursors_before_a_crash_that_forgets(primary: Primary, hf: Holdfast, follower: Follower) -> set[str]:
+    """Take cursors, and crash the server so that it gives numbers of transactions anew that were there before.
+
+    It forgets those that it has not written to the disk. Any COMMIT writes them, too, so that it may take a few.
+    """
+    async with asyncio.timeout(60):
+        while True:
+            primary.roll_back_unwritten(20)
+            cursors, before = {follower.cursor, await hf.cursor()}, primary.next_transaction()
+            primary.crash()
+            await until(primary.is_up, "the server has recovered")
+            if primary.next_transaction() < before:
+                return cursors
 
 
 async def told(events: AsyncIterator[Event], count: int) -> list[UUID]:

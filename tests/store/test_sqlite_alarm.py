@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.database.sqlite import wal
-from holdfast.database.sqlite.wal import FileAlarm, make_alarm
+from holdfast.database.sqlite.wal import LIVELY_CHANGES, LIVELY_LOOK_SECONDS, FileAlarm, LogWatch, make_alarm
 from holdfast.runtime import Runtime
 from tests.support.conditions import until
 
@@ -130,3 +130,59 @@ async def test_a_commit_of_another_program_is_heard_at_rest(
             await until(lambda: not source._is_lively and source._echo_after is None, "the watch is at rest again")
         listening.stop()
     await hf.close()
+
+
+class Watched:
+    """A log that is looked at by hand, at times that the test says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.mark = 0
+        self.heard = 0
+        runtime = Runtime(monotonic=lambda: self.now, file_mark=lambda _: self.mark, has_file_alarms=False)
+        self._watch = LogWatch("jobs.db", runtime, self._hear)
+
+    def _hear(self) -> None:
+        self.heard += 1
+
+    def look(self, after: float = 0.0) -> float:
+        """Look *after* so many seconds; say in how many seconds the next look comes."""
+        self.now += after
+        return self._watch._look()
+
+    def change(self, after: float) -> float:
+        """Look at a log that has changed."""
+        self.mark += 1
+        return self.look(after)
+
+
+def test_a_log_that_changes_now_and_then_is_not_looked_at_all_the_time() -> None:
+    log = Watched()
+    log.change(5.0)
+
+    looks, second = 0, log.now + 1
+    while log.now < second:
+        log.look(log.look())
+        looks += 1
+
+    assert looks < 60, "fifty tenants with a job a second each would leave no time for anything else"
+
+
+def test_a_log_that_changes_a_lot_is_looked_at_often_until_it_is_quiet() -> None:
+    log = Watched()
+    log.change(5.0)
+
+    assert [log.change(0.01) for _ in range(LIVELY_CHANGES)][-1] == LIVELY_LOOK_SECONDS
+    assert log.look(0.9) == LIVELY_LOOK_SECONDS
+    assert log.look(0.2) > LIVELY_LOOK_SECONDS
+
+
+def test_a_change_is_told_again_before_a_slow_disk_would_make_it_late() -> None:
+    log = Watched()
+    seconds = log.change(5.0)
+    heard, changed_at = log.heard, log.now
+
+    while log.heard == heard:
+        seconds = log.look(seconds)
+
+    assert log.now - changed_at < 0.02

@@ -30,9 +30,21 @@ class Helper:
                 await self._of_colour(lambda face: face.lane(remedy.target)).resume()
             case "queue.resume":
                 await self._of_colour(lambda face: face.queue(remedy.target)).resume()
+            case "tenants.resume":
+                await self._origin().tenants.resume(str(remedy.target))
             case "worker":
                 queues = {} if remedy.target is None else {"queues": [remedy.target]}
-                await self._workers.enter_async_context(hf.worker(**queues))
+                tenant = remedy.arguments.get("tenant")
+                worker = (
+                    hf.worker(**queues) if tenant is None else self._origin().worker(**queues, tenants={str(tenant): 1})
+                )
+                await self._workers.enter_async_context(worker)
+
+    def _origin(self) -> Any:
+        """Give the control place of a tenant."""
+        origin = self._way.hf._origin()
+        assert origin is not None
+        return origin
 
     def _of_colour(self, handle: Callable[[Any], Any]) -> Any:
         """Give a handle whose methods are awaited, in either colour."""

@@ -14,6 +14,7 @@ from tests.support.turns import (
     FOURS,
     KEY,
     KINDS,
+    TENANTS,
     place_of,
     pytest_terminal_summary,
     pytest_testnodedown,
@@ -21,10 +22,11 @@ from tests.support.turns import (
     wanted_turns,
     without_turn,
 )  # fmt: skip
+from tests.support.ways import TENANT_WAYS
 
 PLACES = range(8)
 MANY = {str(each) for each in STACKS}
-all_fours = pytest.mark.parametrize("four", FOURS, ids=["ways", "colours"])
+all_fours = pytest.mark.parametrize("four", FOURS, ids=["ways", "colours", "databases"])
 
 
 @all_fours
@@ -105,6 +107,19 @@ def test_the_marker_decides_instead_and_must_leave_something() -> None:
     assert {item.callspec.params["way"] for item in ran} == {"sqlite-async", "postgres-async"}
     with pytest.raises(pytest.UsageError, match="none is left"):
         run_by_default([Item(way, "sqlite-both") for way in FOURS[0]])
+
+
+@pytest.mark.parametrize("place", range(2 * TENANTS))
+def test_one_test_of_several_is_run_inside_a_tenant_too(place: int) -> None:
+    items: list[Any] = [Item(way) for way in (*sorted(FOURS[0]), *TENANT_WAYS)]
+    for item in items:
+        names = [f"test_{number}" for number in range(place)]
+        item.parent = SimpleNamespace(obj=SimpleNamespace(**dict.fromkeys(names), test_this=None))
+
+    ran = {item.callspec.params["way"] for item in run_by_default(items)}
+
+    assert len(ran & FOURS[0]) == 1
+    assert ran - FOURS[0] == ({*TENANT_WAYS} if place % TENANTS == 0 else set())
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "0;1", "4"])

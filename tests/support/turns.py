@@ -8,6 +8,9 @@ its first turn: its place in its file decides which, so that no new name changes
 second Python, and what `--turns` does not name is `long`: CI's long part says `--turns 0,1`, and so has the rest. With
 `--every-way` there are no turns. What has to be run a certain way by default says so with
 `@pytest.mark.ways("sqlite-async", "postgres-async")`; what is written for fewer than all four ways has no turns.
+
+Other tests are run on both databases in one colour, such as those of a whole worker. These take turns, too: each case
+is run on one database by default, and on the other one by CI's second Python.
 """
 
 from __future__ import annotations
@@ -18,14 +21,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.ways import WAYS
+from tests.support.ways import TENANT_WAYS, WAYS
 from tests.worker.colours import COLOURS
 
-PARAMETERS = ("stack", "way", "colour")
+PARAMETERS = ("stack", "way", "control", "colour")
 """What the parameter is called that says which way a test is run."""
-FOURS = (frozenset(WAYS), frozenset(COLOURS))
+DATABASES = frozenset({"sqlite", "postgres"})
+"""The two ways of a test that is no contract, such as one of a whole worker; its parameter may have any name."""
+FOURS = (frozenset(WAYS), frozenset(COLOURS), DATABASES)
 KINDS = 3
 """Of how many kinds of connection or object mapper a case has one for each turn."""
+
+TENANTS = 24
+"""Of how many tests of a file one is run inside a tenant by default; all others are, too, in the long part."""
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many tests had no turn in this run."""
@@ -94,7 +102,10 @@ def way_of(item: pytest.Function) -> str:
 
 def parameter_of(item: pytest.Function) -> str:
     """Name the parameter that says which way *item* is run; nothing if there is none."""
-    return next((name for name in PARAMETERS if name in item.callspec.params), "")
+    params = item.callspec.params
+    if name := next((name for name in PARAMETERS if name in params), ""):
+        return name
+    return next((name for name, value in params.items() if isinstance(value, str) and value in DATABASES), "")
 
 
 def is_long(item: pytest.Item) -> bool:
@@ -108,8 +119,8 @@ def without_turn(ran: list[pytest.Function], wanted: Iterable[int]) -> list[pyte
     for item in ran:
         cases[case_of(item)].append(item)
     place, pinned = place_of(ran[0]), ran[0].get_closest_marker("ways")
-    left_out = []
-    for number, case in enumerate(cases.values()):
+    left_out = [item for item in ran if way_of(item) in TENANT_WAYS and (place % TENANTS or pinned) and len(ran) > 1]
+    for number, case in enumerate([each for each in without_tenants(cases.values()) if each]):
         if len(case) == 1:  # it has no other, or was asked for by its name
             continue
         ways = [way_of(item) for item in case]
@@ -118,6 +129,11 @@ def without_turn(ran: list[pytest.Function], wanted: Iterable[int]) -> list[pyte
             raise pytest.UsageError(f"{case[0].nodeid}: of its ways, {', '.join(ways)}, none is left")
         left_out += [item for item in case if way_of(item) not in chosen]
     return left_out
+
+
+def without_tenants(cases: Iterable[list[pytest.Function]]) -> list[list[pytest.Function]]:
+    """Leave the ways inside a tenant out of *cases*: these have no turns."""
+    return [[item for item in case if way_of(item) not in TENANT_WAYS] for case in cases]
 
 
 def case_of(item: pytest.Function) -> object:

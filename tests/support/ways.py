@@ -13,6 +13,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WAYS = ("sqlite-async", "sqlite-blocking", "postgres-async", "postgres-blocking")
+TENANT_WAYS = ("sqlite-async-tenant", "postgres-blocking-tenant")
+"""The same contract inside a tenant, where all that the store does goes another way round."""
 
 
 class Awaitable:

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.logging import (
     RUNNING_JOB,
+    RUNNING_TENANT,
     JobFilter,
     JsonFormatter,
     LogOptions,
@@ -162,6 +163,23 @@ def test_the_filter_adds_the_job_and_keeps_what_a_record_has() -> None:
     assert [vars(record)[name] for name in ("job", "task", "chain", "attempt")] == ["0198", "own", "0197", 2]
     assert [vars(other)[name] for name in ("job", "task", "chain", "attempt")] == [None] * 4
     assert job_fields() == {}
+
+
+def test_a_line_that_is_logged_for_a_tenant_names_it_once(log: Log) -> None:
+    formatted(log, TextFormatter())
+    log.logger.handlers[0].addFilter(JobFilter())
+    token = RUNNING_TENANT.set("acme")
+
+    assert job_fields() == {"tenant": "acme"}
+    say(log.logger, "database_available", seconds=3)
+    say(log.logger, "tenant_served_again", tenant="acme", seconds=3)
+    log.logger.info("own")
+    RUNNING_TENANT.reset(token)
+
+    without, with_it, own = log.text.splitlines()
+    assert without.endswith(" [tenant acme] [database_available]")
+    assert with_it.endswith("Tenant acme can be served again, after 3 s [tenant_served_again]")
+    assert own.endswith("holdfast.test: own [tenant acme]")
 
 
 class Unreadable(Exception):

@@ -109,25 +109,32 @@ FLAGS = (
     "has_ends", "has_withheld", "is_hungry", "is_quiet", "is_disturbed", "is_draining", "is_over", "is_at_work",
     "was_for_group",
 )  # fmt: skip
-EVERY = [
-    replace(
-        IDLE,
-        free=free,
-        ahead=ahead,
-        beside_seconds=beside,
-        mark_seconds=mark,
-        unknown_seconds=unknown,
-        groups=(group,),
-        **dict(zip(FLAGS, flags, strict=True)),
-    )
-    for free, ahead, beside, group in product((0, 5, 100), (0, 300), (None, 0.3), (0, 2))
-    for mark, unknown in product((None, 0.5, 0.0), (None, 0.25, 0.0))
-    for flags in product((False, True), repeat=len(FLAGS))
-]
 
 
-def test_whatever_the_situation_it_claims_no_more_than_there_is_room_for_and_nothing_while_it_drains() -> None:
-    for now in EVERY:
+@pytest.fixture(scope="module")
+def every_situation() -> list[Situation]:
+    """Make 110,592 situations: too many to be made while tests are collected."""
+    return [
+        replace(
+            IDLE,
+            free=free,
+            ahead=ahead,
+            beside_seconds=beside,
+            mark_seconds=mark,
+            unknown_seconds=unknown,
+            groups=(group,),
+            **dict(zip(FLAGS, flags, strict=True)),
+        )
+        for free, ahead, beside, group in product((0, 5, 100), (0, 300), (None, 0.3), (0, 2))
+        for mark, unknown in product((None, 0.5, 0.0), (None, 0.25, 0.0))
+        for flags in product((False, True), repeat=len(FLAGS))
+    ]
+
+
+def test_whatever_the_situation_it_claims_no_more_than_there_is_room_for_and_nothing_while_it_drains(
+    every_situation: list[Situation],
+) -> None:
+    for now in every_situation:
         match next_step(now):
             case Exchange(free, ahead):
                 assert (free, ahead) <= ((0, 0) if now.is_draining else (now.free, now.ahead)), now
@@ -136,8 +143,10 @@ def test_whatever_the_situation_it_claims_no_more_than_there_is_room_for_and_not
                 assert 0 < free <= now.free, now
 
 
-def test_whatever_the_situation_what_may_be_written_is_written_before_it_sleeps_or_finishes() -> None:
-    for now in EVERY:
+def test_whatever_the_situation_what_may_be_written_is_written_before_it_sleeps_or_finishes(
+    every_situation: list[Situation],
+) -> None:
+    for now in every_situation:
         match next_step(now):
             case Sleep():
                 assert not now.has_ends, now
@@ -147,8 +156,8 @@ def test_whatever_the_situation_what_may_be_written_is_written_before_it_sleeps_
                 assert now.is_over or not (now.has_ends or now.has_withheld or now.unknown_seconds is not None), now
 
 
-def test_whatever_the_situation_no_sleep_is_without_an_end() -> None:
-    for now in EVERY:
+def test_whatever_the_situation_no_sleep_is_without_an_end(every_situation: list[Situation]) -> None:
+    for now in every_situation:
         if isinstance(step := next_step(now), Sleep):
             assert 0 <= step.seconds <= now.poll_seconds, now
             listens = now.is_quiet and now.free and not now.is_draining

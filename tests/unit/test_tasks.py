@@ -239,7 +239,7 @@ def test_a_policy_that_cannot_be_is_refused(tasks: Tasks, options: dict[str, Any
 def test_a_task_option_that_does_not_exist_is_refused_with_those_that_do(tasks: Tasks) -> None:
     with pytest.raises(
         Misuse,
-        match=r"@hf.task has no option 'retries'; did you mean retry\?.* The options are: aliases, .*, run_in, timeout",
+        match=r"@hf.task has no option 'retries'; did you mean retry\?.* The options are: aliases, .*, tenants, time",
     ):
         tasks.task(retries=3)  # type: ignore[call-overload]
 

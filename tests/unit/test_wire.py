@@ -39,6 +39,7 @@ FULL = replace(
     webhook_sent=False,
     attempts=3,
     parent=UUID(int=9),
+    scheduled_at=AT,
     phases=(Phase(name="a", status=PhaseStatus.FAILED, message="m", error={"type": "E"}, finished_at=AT),),
 )
 OPEN = replace(JOB, status=Status.RUNNING, state=State.CANCELLING, phases=(), finished_at=None, tags=())
@@ -112,7 +113,7 @@ STORED: dict[str, Any] = {
     "open_blockers": 0, "on_blocker_failure": "fail", "webhook": "https://example.org", "completed_by": "worker-1",
     "created_at": MS, "started_at": None, "finished_at": MS, "stale_at": MS + 86_400_000, "version": 3,
     "webhook_sent": 0,
-    "attempts": 3, "parent": "00000000-0000-0000-0000-000000000009",
+    "attempts": 3, "parent": "00000000-0000-0000-0000-000000000009", "scheduled_at": 1_767_323_045_678,
 }  # fmt: skip
 FACTS = {"now": MS, "queue_paused": None, "lane_paused": None, "continued": None, "phases": None}
 
@@ -133,7 +134,17 @@ def test_every_field_of_a_job_that_was_read_has_the_type_that_it_declares(is_ful
         {}
         if is_full
         else dict.fromkeys(
-            ("tags", "webhook", "webhook_sent", "lease_until", "error", "stale_at", "attempts", "parent")
+            (
+                "tags",
+                "webhook",
+                "webhook_sent",
+                "lease_until",
+                "error",
+                "stale_at",
+                "attempts",
+                "parent",
+                "scheduled_at",
+            )
         )
     )
     job = to_job(row_of(**nothing))

@@ -17,7 +17,7 @@ from tests.support.conditions import until
 from tests.support.factories import TASKS
 from tests.support.ways import Way
 
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = 2
 """How long a test waits for what a wrong worker does not do."""
 
 

@@ -214,9 +214,9 @@ async def test_who_was_not_told_of_the_pooler_finds_out_that_nothing_is_heard(
     tried = []
     send = listener.ListenSocket._send
 
-    def noted(line: listener.ListenSocket, text: str) -> None:
-        tried.append(text)
-        send(line, text)
+    def noted(line: listener.ListenSocket, *statements: str) -> None:
+        tried.append(statements)
+        send(line, *statements)
 
     monkeypatch.setattr(listener.ListenSocket, "_send", noted)
     with Ear(hf) as ear:

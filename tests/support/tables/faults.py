@@ -73,7 +73,6 @@ LEFT = {
     "F-23": "to fill the queue takes gigabytes: the server is made to say that it is as good as full",
     "F-28": "takes libfaketime; where it cannot be had the tests on PostgreSQL are skipped, and say so",
     "F-38": "cannot be noticed from inside a process: documented as unsupported, and the version is logged",
-    "F-41": "cron on the nights of the change comes with schedules",
 }
 """What of a fault is not brought about by a test, and why."""
 

@@ -147,6 +147,19 @@ INVARIANTS = (
         ),
     ),
     Group(
+        "Schedules",
+        (
+            Invariant("I-83", "A tick and its one job are one commit, after crashes and steps of the clock, too."),
+            Invariant("I-84", "A schedule that cannot start delays no other."),
+        ),
+    ),
+    Group(
+        "Tenants",
+        (
+            Invariant("I-85", "200 idle tenants cost less than two statements a second; a broken one stops no other."),
+        ),
+    ),
+    Group(
         "Insight",
         (
             Invariant("I-86", "What `explain` says is true of one snapshot, and takes ten statements at most."),

@@ -126,6 +126,7 @@ async def test_a_drain_gives_it_back_at_no_cost_whatever_runs_before_it(
     assert {(job.used, job.crashes) for job in await jobs_of(hf, others)} == {(0, 0)}
 
 
+@pytest.mark.long
 async def test_a_cancel_and_a_pause_reach_it_behind_a_handler_that_holds_the_lock(
     hf: Holdfast, note: Path, gate: Path
 ) -> None:
@@ -156,6 +157,7 @@ async def test_a_child_that_dies_is_blamed_on_the_job_that_ran_there_alone(
     assert {(job.crashes, job.attempt, job.interrupted) for job in await jobs_of(hf, others)} == {(0, 1, 0)}
 
 
+@pytest.mark.long
 async def test_what_takes_its_child_down_takes_nothing_else_down(hf: Holdfast, note: Path, gate: Path) -> None:
     async with hf.worker(children=1) as worker:
         chain = await hf.start(first_of(note, gate))
@@ -172,6 +174,7 @@ async def test_what_takes_its_child_down_takes_nothing_else_down(hf: Holdfast, n
     assert (job.crashes, job.attempt, job.interrupted) == (3, 3, 0)
 
 
+@pytest.mark.long
 async def test_a_time_out_that_kills_a_child_ends_its_own_job_alone(
     hf: Holdfast, note: Path, short_grace: None
 ) -> None:
@@ -186,6 +189,7 @@ async def test_a_time_out_that_kills_a_child_ends_its_own_job_alone(
     assert {(job.crashes, job.interrupted) for job in await jobs_of(hf, others)} == {(0, 0)}
 
 
+@pytest.mark.long
 async def test_another_child_gets_its_share_of_what_waits_behind_a_handler_that_holds_the_lock(
     hf: Holdfast, note: Path, gate: Path
 ) -> None:
@@ -200,6 +204,7 @@ async def test_another_child_gets_its_share_of_what_waits_behind_a_handler_that_
     assert {job.attempt for job in await jobs_of(hf, others)} == {1}
 
 
+@pytest.mark.long
 async def test_what_waits_for_too_long_is_given_back(
     hf: Holdfast, note: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +235,11 @@ async def test_what_has_begun_in_its_turn_is_marked_so(hf: Holdfast, note: Path,
             await each.result(timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("options", [{"child_jobs": 3}, {"child_megabytes": 1}], ids=["jobs", "megabytes"])
+@pytest.mark.parametrize(
+    "options",
+    [{"child_jobs": 3}, pytest.param({"child_megabytes": 1}, marks=pytest.mark.long)],
+    ids=["jobs", "megabytes"],
+)
 async def test_a_worn_child_leaves_what_waits_there_to_the_next(
     hf: Holdfast, note: Path, gate: Path, options: dict[str, Any]
 ) -> None:

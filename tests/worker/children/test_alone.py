@@ -86,6 +86,7 @@ BEGIN = {
     "arguments": [],
     "worker": "worker-1",
     "megabytes": None,
+    "tenant": None,
     "log": None,
 }
 

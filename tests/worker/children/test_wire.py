@@ -38,7 +38,7 @@ def test_messages_are_whole_however_they_arrive(size: int) -> None:
 def test_a_job_arrives_as_it_was_sent() -> None:
     end = BlockerEnd(ID, "load", Status.COMPLETED, "1")
     job = Claimed(
-        TOKEN, str(ID), str(ID), 0, "charge", "default", "lane", "{}", 1, 2, 5, "step", 3, "{}", 7, 90, False, (end,)
+        TOKEN, str(ID), str(ID), 0, "charge", "default", "lane", "{}", 1, 2, 5, "step", 3, "{}", 7, 8, 90, False, (end,)
     )
 
     assert JOB.validate_python(JOB.dump_python(job, mode="json")) == job
