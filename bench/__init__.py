@@ -6,6 +6,8 @@
     lanes       what 10,000 lanes cost
     events      what the log costs, and how fast it is read
     idle        what a worker costs that has nothing to do
+    schedules   what 10,000 schedules cost, due at once or idle
+    tenants     what idle and busy tenants cost, and how they wait for each other
     backlog     what rows cost that are in the way
     figures     what it costs to look: lists, the inbox, explanations, overview
     everything  all of them, as the page of benchmarks shows them: `all`
@@ -18,6 +20,7 @@
     streaming   a hundred clients that read server-sent events, and who serves them
     drain       one worker, until so many jobs are done
     explaining  how many pages of PostgreSQL a statement touches
+    backends    the memory of processes, and the locks of a database's backends
     machine     what the numbers were measured on
 
 Only ratios inside one run mean anything: the same thing moves up to twofold between runs on a shared machine. There the

@@ -6,7 +6,22 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench import backlog, cpu, events, figures, idle, imports, lanes, latency, soak, start, throughput, transactions
+from bench import (
+    backlog,
+    cpu,
+    events,
+    figures,
+    idle,
+    imports,
+    lanes,
+    latency,
+    schedules,
+    soak,
+    start,
+    tenants,
+    throughput,
+    transactions,
+)
 from bench.everything import Command, Everything, run_one
 
 MEASURES: dict[str, Command] = {
@@ -18,6 +33,8 @@ MEASURES: dict[str, Command] = {
     "events": events,
     "cpu": cpu,
     "idle": idle,
+    "schedules": schedules,
+    "tenants": tenants,
     "import": imports,
     "backlog": backlog,
 }

@@ -25,13 +25,13 @@ import argparse
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -265,7 +265,7 @@ def write_backlog(store: str, url: str, side: Side) -> None:
 
 
 @contextmanager
-def connected(store: str, url: str) -> Iterator[Callable[[str], object]]:
+def connected(store: str, url: str) -> Iterator[Callable[[str], Iterable[tuple[Any, ...]]]]:
     """Connect to a database by hand; give what runs a statement, which commits by itself."""
     if store == "SQLite":
         with closing(sqlite3.connect(url, isolation_level=None)) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ class Places:
         if store == "SQLite":
             yield str(self.directory / f"{name}.db")
             for each in self.directory.glob(f"{name}.db*"):
-                each.unlink()
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
             return
         with database(self.server.url, name) as url:
             yield url
