@@ -19,6 +19,7 @@ from tests.support.factories import TASKS
 from tests.support.ways import TENANT_WAYS, WAYS, Way
 
 pytest_plugins = [
+    "tests.support.broken_off",
     "tests.support.processes.debian",
     "tests.support.garbage",
     "tests.support.databases.memory",
