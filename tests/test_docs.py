@@ -42,6 +42,7 @@ import holdfast.errors
 import holdfast.parts
 from holdfast import Holdfast
 from holdfast.cli import commands
+from holdfast.client.access import LinksHandle, TokensHandle
 from holdfast.client.handles import WebhooksHandle
 from holdfast.client.list_options import ChainListOptions, JobListOptions, PageOptions
 from holdfast.client.schedules import SchedulesHandle
@@ -62,6 +63,7 @@ from tests.support.databases import django_project
 from tests.support.processes import forked
 from tests.support.tables import faults as fault_table
 from tests.support.tables import guarantees as guarantee_table
+from tests.support.tables import http_table, openapi_file
 from tests.support.tables import rooms as room_table
 from tests.support.tables import sources as source_table
 from tests.support.tables.event_facts import FACTS
@@ -427,7 +429,7 @@ def test_methods_events_and_settings_that_are_named_exist(page: Path) -> None:
         assert name in get_args(EventName), name
 
 
-OTHER_VARIABLES = ("TEST_DATABASE_URL", "REQUIRE_POSTGRES", "CRASH")
+OTHER_VARIABLES = ("TEST_DATABASE_URL", "TEST_CHROMIUM", "REQUIRE_POSTGRES", "CRASH")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -714,6 +716,18 @@ def tenant_methods_text() -> str:
     return methods_of(TenantsHandle, "hf.tenants", [name for name in vars(TenantsHandle) if name[0] != "_"])
 
 
+def access_methods_text() -> str:
+    kinds = {"hf.tokens": TokensHandle, "hf.links": LinksHandle}
+    return "\n\n".join(
+        methods_of(kind, word, [name for name in vars(kind) if name[0] != "_"]) for word, kind in kinds.items()
+    )
+
+
+def access_values_text() -> str:
+    kinds = (holdfast.NewToken, holdfast.TokenInfo, holdfast.NewLink, holdfast.Link, holdfast.AuditEntry)
+    return "\n\n".join(fields_text(each) for each in kinds)
+
+
 def schedule_methods_text() -> str:
     named = [name for name in vars(SchedulesHandle) if name[0] != "_"]
     declared = methods_of(holdfast.Tasks, "hf", ["schedule"])
@@ -811,6 +825,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "webhook schema": webhook_schema_text,
     "webhook methods": webhook_methods_text,
     "tenant methods": tenant_methods_text,
+    "access methods": access_methods_text,
+    "access values": access_values_text,
     "webhook values": webhook_values_text,
     "schedule methods": schedule_methods_text,
     "schedule values": schedule_values_text,
@@ -818,6 +834,10 @@ GENERATED: dict[str, Callable[[], str]] = {
     "diagram": states_diagram,
     "derived": derived_table,
     "commands": commands_text,
+    "http problems": partial(http_table.problems_table, table),
+    "http resources": http_table.resources_text,
+    "http objects": http_table.objects_text,
+    "metrics": partial(http_table.metrics_table, table),
     "names": names_table,
     "parts": parts_table,
     "methods": methods_text,
@@ -923,6 +943,7 @@ def write() -> None:
         if new != text:
             page.write_text(new, encoding="utf-8")
             print(f"wrote {name_of(page)}")
+    openapi_file.write()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.app import Holdfast
+from holdfast.client.access import BlockingLinksHandle, BlockingTokensHandle, LinksHandle, TokensHandle
 from holdfast.client.handles import (
     BlockingLaneHandle,
     BlockingQueueHandle,
@@ -35,8 +36,8 @@ SOURCE = Path(holdfast.__file__).parent
 ROOMS: dict[str, tuple[str, ...]] = {
     "ground": (
         *("errors", "models", "states", "outcomes", "settings", "codec", "ids", "retention", "times", "questions"),
-        *("signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters", "explanations"),
-        *("journals", "inventory", "bulks", "figures", "schedules", "schedule_rules", "tenancy"),
+        *("access", "signing_keys", "texts", "version", "log_events", "logging", "keywords", "filters", "explanations"),
+        *("journals", "inventory", "bulks", "attempts", "figures", "metrics", "schedules", "schedule_rules", "tenancy"),
         *("signals", "threads", "runtime", "fault_points", "current_block", "unreadable"),
     ),
     "wire": ("wire",),
@@ -70,10 +71,10 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("phase_rows", "task_rows", "unique", "workers"),
         ("rows",),
         ("reads",),
-        ("search", "stuck"),
+        ("access", "search", "stuck"),
         ("lists",),
         ("log",),
-        ("delivery_backlog", "journal", "lanes", "outbox", "tenants", "webhooks"),
+        ("audit", "delivery_backlog", "journal", "lanes", "outbox", "target_lists", "tenants", "webhooks"),
         ("chains",),
         ("admission", "retention", "schedules"),
         ("jobs",),
@@ -81,11 +82,12 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("insight",),
     ),
     "tasks": (
-        ("calls", "phases", "signatures"),
+        ("schemas",),
+        ("calls", "phases", "schema_making", "signatures"),
         ("task",),
         ("bulk_task", "pipelines", "scheduled_calls"),
         ("registry",),
-        ("decoder", "patches"),
+        ("decoder", "patches", "redactions"),
     ),
     "events": (("filters", "follower", "page_cache", "poller"), ("feed",), ("job_watch", "listeners", "sse_stream")),
     "client": (
@@ -96,7 +98,8 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("outside_completion",),
         ("verbs",),
         ("bulk", "handles"),
-        ("schedules",),
+        ("access", "schedules"),
+        ("acting",),
         ("tenant_store",),
         ("tenant_faces",),
         ("tenants",),
@@ -376,6 +379,8 @@ FACES = (
     (QueueHandle, BlockingQueueHandle),
     (WebhooksHandle, BlockingWebhooksHandle),
     (SchedulesHandle, BlockingSchedulesHandle),
+    (TokensHandle, BlockingTokensHandle),
+    (LinksHandle, BlockingLinksHandle),
     (TenantsHandle, BlockingTenantsHandle),
 )
 # a worker runs handlers of both colours in one event loop, which a blocking program does not have

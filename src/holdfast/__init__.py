@@ -19,6 +19,7 @@ from holdfast.errors import (
     DeliveryNotFound,
     DuplicateTask,
     FilterRequired,
+    HeadConflict,
     HoldfastError,
     IdTaken,
     InvalidAddress,
@@ -34,6 +35,7 @@ from holdfast.errors import (
     JournalFull,
     LaneNotFound,
     LeaseLost,
+    LinkNotFound,
     MissingLibrary,
     MissingRight,
     Misuse,
@@ -50,6 +52,7 @@ from holdfast.errors import (
     TenantInUse,
     TenantNotFound,
     TenantSuspended,
+    TokenNotFound,
     TooMany,
     TransactionBroken,
     TransactionRequired,
@@ -70,6 +73,7 @@ from holdfast.models import (
     CancelAnswer,
     Delivery,
     Event,
+    EventPage,
     Job,
     JobError,
     JobEvent,
@@ -91,6 +95,7 @@ from holdfast.tasks.task import Task
 from holdfast.version import VERSION
 
 if TYPE_CHECKING:
+    from holdfast.access import AuditEntry, Link, NewLink, NewToken, Role, TokenInfo
     from holdfast.bulks import BulkResult
     from holdfast.client.outside_completion import Completing
     from holdfast.explanations import Explanation, QueueExplanation, Reason, Remedy
@@ -102,6 +107,7 @@ if TYPE_CHECKING:
     from holdfast.schedules import ScheduleInfo, Tick
     from holdfast.settings import Settings
     from holdfast.tenancy import MigrationProgress, TenantInfo, TenantsMigrated
+    from holdfast.wire.redaction import Redaction
     from holdfast.worker.attempts.blocks import CompletingTransaction
     from holdfast.worker.attempts.context import Blocker, Context
     from holdfast.worker.health import Health
@@ -110,6 +116,7 @@ __version__ = VERSION
 
 __all__ = [
     "Ask",
+    "AuditEntry",
     "Blocker",
     "BlockerCycle",
     "BulkInterrupted",
@@ -131,11 +138,13 @@ __all__ = [
     "DeliveryNotFound",
     "DuplicateTask",
     "Event",
+    "EventPage",
     "Explanation",
     "Fail",
     "Failure",
     "FilterRequired",
     "Halt",
+    "HeadConflict",
     "Health",
     "Holdfast",
     "HoldfastError",
@@ -158,10 +167,14 @@ __all__ = [
     "LaneInfo",
     "LaneNotFound",
     "LeaseLost",
+    "Link",
+    "LinkNotFound",
     "MigrationProgress",
     "MissingLibrary",
     "MissingRight",
     "Misuse",
+    "NewLink",
+    "NewToken",
     "NoResult",
     "NotFound",
     "NotMigrated",
@@ -177,12 +190,14 @@ __all__ = [
     "QueueInfo",
     "Reason",
     "Record",
+    "Redaction",
     "Remedy",
     "Reschedule",
     "Retained",
     "Retention",
     "RetentionCount",
     "Retry",
+    "Role",
     "RunningJob",
     "ScheduleInfo",
     "ScheduleNotFound",
@@ -208,6 +223,8 @@ __all__ = [
     "TenantSuspended",
     "TenantsMigrated",
     "Tick",
+    "TokenInfo",
+    "TokenNotFound",
     "TooMany",
     "Transaction",
     "TransactionBroken",
@@ -229,6 +246,7 @@ __all__ = [
 
 LATER = {
     "Ask": "holdfast.questions",
+    **dict.fromkeys(("AuditEntry", "Link", "NewLink", "NewToken", "Role", "TokenInfo"), "holdfast.access"),
     "Blocker": "holdfast.worker.attempts.context",
     "BulkResult": "holdfast.bulks",
     "Completing": "holdfast.client.outside_completion",
@@ -242,6 +260,7 @@ LATER = {
     "PausedJob": "holdfast.questions",
     "Question": "holdfast.questions",
     "Overview": "holdfast.figures",
+    "Redaction": "holdfast.wire.redaction",
     "Retained": "holdfast.retention",
     "Retention": "holdfast.retention",
     "RetentionCount": "holdfast.retention",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from types import TracebackType
@@ -34,7 +35,7 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.ids import Target, target_id
 from holdfast.journals import JournalEntry
-from holdfast.models import CancelAnswer, Event, Job, LaneInfo, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Event, EventPage, Job, LaneInfo, Page, PauseAnswer
 from holdfast.outcomes import Retry
 from holdfast.runtime import Runtime
 from holdfast.sync import BlockingHoldfast
@@ -44,7 +45,9 @@ from holdfast.tasks.task import Task
 
 # the worker, event streams and the settings (pydantic) would triple the time that `import holdfast` takes
 if TYPE_CHECKING:
+    from holdfast.access import Actor, AuditEntry
     from holdfast.bulks import BulkResult, BulkVerb
+    from holdfast.client.access import LinksHandle, TokensHandle
     from holdfast.client.bulk import BulkOptions
     from holdfast.client.completion import AsyncBlock
     from holdfast.client.outside_completion import Completing
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.retention import Retained
     from holdfast.settings import Settings, SettingsOptions
     from holdfast.webhooks.answers import Posts
+    from holdfast.wire.redaction import Redaction
     from holdfast.worker.claiming.slot_share import SlotShare
     from holdfast.worker.hosts.host import TenantPlace, WorkerHost
     from holdfast.worker.options import WorkerKeywords, WorkerOptions
@@ -108,6 +112,7 @@ class Holdfast:
 
     def _assemble(self, settings: Settings, store: Store, provider: Provider | None, tenant: Tenant) -> None:
         """Make all that belongs to one place; tasks, runtime and poster are there."""
+        self._actor: Actor | None = None
         self.settings = settings
         self.task = self.tasks.task
         self.pipeline = self.tasks.pipeline
@@ -153,6 +158,20 @@ class Holdfast:
 
         return SchedulesHandle(self.store, self._starter, self._handle)
 
+    @cached_property
+    def tokens(self) -> TokensHandle:
+        """The tokens for the HTTP API, without their secrets."""
+        from holdfast.client.access import TokensHandle, control_of  # few programs make them
+
+        return TokensHandle(control_of(self.store), self._starter, self._runtime.chance)
+
+    @cached_property
+    def links(self) -> LinksHandle:
+        """The links for outsiders, each of which shows one chain."""
+        from holdfast.client.access import LinksHandle, control_of
+
+        return LinksHandle(control_of(self.store), self.store, self._starter, self._runtime.chance)
+
     async def open(self) -> Self:
         """Connect, check the schema (on SQLite: migrate it) and record the tasks of this process in the database."""
         await self.store.open()
@@ -193,7 +212,62 @@ class Holdfast:
         It needs `Holdfast(…, tenants=True)`. The tasks are those of this object. The first use raises `TenantNotFound`
         if there is no such tenant; a start in a suspended one raises `TenantSuspended`.
         """
-        return self._tenant_faces.face(name)
+        face = self._tenant_faces.face(name)
+        return face if self._actor is None else face._acting(self._actor)
+
+    def acting(self, *, by: str, why: str | None = None, request: str | None = None) -> Holdfast:
+        """Get this face for what somebody does: every act leaves a row in the audit, in the commit of the act.
+
+        *by* says who, *why* the reason and *request* for which HTTP request, unless a call says it with its own `by=`
+        and `why=`; the history of jobs says so, too. A call that changes nothing leaves no row, and neither does one
+        that raises. It costs nothing to make. It does not work: `worker`, `completing`, `open`, `close`, `migrate` and
+        `retain` raise `Misuse`. `hf.audit()` lists the rows.
+        """
+        from holdfast.client.acting import make_actor
+
+        return self._acting(make_actor(by, why, request))
+
+    def _acting(self, actor: Actor) -> Holdfast:
+        from holdfast.client.acting import acting_store, copied
+
+        face = copied(self)
+        face._actor, face.store = actor, acting_store(self.store, actor, self._starter.new_id)
+        face.webhooks = WebhooksHandle(face.store, self._starter)
+        face.sync = self.sync._acting(actor)
+        return face
+
+    def _as_stored(self) -> Holdfast:
+        """Get this face with inputs and outputs as the JSON texts that they are, for those who only hand them on."""
+        from holdfast.client.acting import copied
+        from holdfast.tasks.decoder import AsStored
+
+        face = copied(self)
+        face._starter = copy(self._starter)
+        face._starter.decoder = AsStored(self.tasks)
+        face._verbs = Verbs(face._starter)
+        face.webhooks = WebhooksHandle(face.store, face._starter)
+        return face
+
+    async def audit(
+        self,
+        *,
+        who: str | None = None,
+        action: str | None = None,
+        subject: Target | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[AuditEntry]:
+        """List what was done by `hf.acting(…)`, newest first: who, when, what, to what and why.
+
+        *subject* is an id or a name, *action* a word such as `cancel` or `lane.skip`; *since* and *until* are aware
+        datetimes. A request looks at a bounded number of entries: a page may be short, or empty, and have a
+        `next_cursor`. They are kept for 400 days unless the setting `delete_audit_after_seconds` says otherwise.
+        """
+        from holdfast.client.acting import list_audit
+
+        return await list_audit(self.store, who, action, subject, since, until, limit, cursor)
 
     @cached_property
     def tenants(self) -> TenantsHandle:
@@ -314,8 +388,9 @@ class Holdfast:
         from holdfast.worker.upkeep.hooks import AsyncHooks
         from holdfast.worker.upkeep.retention import RetentionPass, usual_times
 
-        usual, journal = usual_times(self.settings), self.settings.delete_journal_after_seconds
-        return RetentionPass(self.store, self.tasks, usual, AsyncHooks(self._runtime), journal)
+        usual, hooks = usual_times(self.settings), AsyncHooks(self._runtime)
+        ages = self.settings.delete_journal_after_seconds, self.settings.delete_audit_after_seconds
+        return RetentionPass(self.store, self.tasks, usual, hooks, *ages)
 
     async def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -625,7 +700,7 @@ class Holdfast:
         from holdfast.client import bulk
 
         await self._starter.tenant.admit()
-        call = await bulk.first_call(self.store, verb, options)
+        call = await bulk.first_call(self.store, verb, options, self._actor)
         return (await self._starter.start(self.store, [call], self._handle))[0]
 
     @overload
@@ -652,9 +727,21 @@ class Holdfast:
         if_state: str | None = None,
         connection: object = None,
     ) -> Job: ...
+    @overload
     async def complete(
         self,
-        task: Task[..., Any],
+        task: str,
+        job: Target,
+        output: Any = None,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    async def complete(
+        self,
+        task: Task[..., Any] | str,
         job: Target,
         output: Any = None,
         *,
@@ -665,8 +752,10 @@ class Holdfast:
     ) -> Job:
         """Complete the current job of a chain, a job of *task*, with *output* and without a worker.
 
-        Works in every state but completed and cancelled; a running handler is asked to stop. Raises `JobNotFound`,
-        `WrongTask`, `StatusConflict` and `InvalidOutput`.
+        *task* may be its name, for a program without its code: *output* is then as JSON gives it, and judged by the
+        types that its owner has written down. Works in every state but completed and cancelled; a running handler is
+        asked to stop. Raises `JobNotFound`, `WrongTask`, `StatusConflict`, `InvalidOutput` and, for a name that nobody
+        knows, `UnknownTask`.
         """
         return await self._verbs.complete(
             await self._runner(connection), task, job, output, asked_by(by, why), if_state
@@ -728,6 +817,9 @@ class Holdfast:
         snapshot: bool = True,
         last_event_id: str | None = None,
         ping_seconds: float = 15.0,
+        brief: bool = False,
+        merge_ms: int = 0,
+        redaction: Redaction | None = None,
         **wanted: Unpack[EventOptions],
     ) -> EventStream:
         """Give the event log as server-sent events, in chunks: a `snapshot` of the newest jobs, then events.
@@ -735,12 +827,23 @@ class Holdfast:
         With *last_event_id*, the last id that the client got, the stream resumes after it; if that is impossible,
         the client gets `reset` and a new `snapshot`. After *ping_seconds* without a message it sends a `ping`.
         `jobs`, `chains`, `tasks`, `lanes`, `parents` and `names` filter it as in `events`, and it ends like that.
-        `holdfast.http.Events` serves it.
+        `holdfast.http.Events` serves it. *brief* leaves out input, output and tracebacks. With *merge_ms*, 50 to 60000,
+        events wait that long, and only the newest of each job is sent. With a *redaction* it shows what that allows.
         """
         from holdfast.events.sse_stream import EventStream, StreamRequest
 
-        asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
-        return EventStream(self._feed, asked)
+        asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds, brief, merge_ms, redaction)
+        return EventStream(self._feed, asked, self._starter.redactions)
+
+    async def list_events(
+        self, after: str | None = None, *, limit: int = 100, **wanted: Unpack[EventOptions]
+    ) -> EventPage:
+        """Read the event log a page at a time, without holding a connection: the events behind the cursor *after*.
+
+        Without *after* the page is empty, and its `cursor` is the current position. It always leads on: a call looks at
+        a bounded number of events, so a page may be short, or empty. The filters and errors are those of `events`.
+        """
+        return await self._verbs.list_events(self.store, after, limit, event_filter(**wanted))
 
     async def cursor(self) -> str:
         """Get the current position in the log; `hf.events(after=cursor)` then gives every event committed after it."""
@@ -850,9 +953,16 @@ class Holdfast:
     async def _runner(self, connection: object) -> Runner:
         if connection is None:
             return self.store
+        runner: Runner
         if isinstance(connection, BlockTransaction):
-            return connection.runner_for(self._starter, is_async=True)
-        return await self._lender.borrow(connection, is_async=True, identity=self._identity)
+            runner = connection.runner_for(self._starter, is_async=True)
+        else:
+            runner = await self._lender.borrow(connection, is_async=True, identity=self._identity)
+        if self._actor is None:
+            return runner
+        from holdfast.client.acting import ActingRunner
+
+        return ActingRunner(runner, self._actor, self._starter.new_id)
 
     async def _identity(self) -> str | None:
         return await self.store.read(migrations.identity, self.store.database)

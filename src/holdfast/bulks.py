@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
+from holdfast.access import Actor
+from holdfast.models import Asked
+
 BulkVerb: TypeAlias = Literal["cancel", "pause", "resume", "retry", "reschedule", "delete"]
 VERBS: tuple[BulkVerb, ...] = get_args(BulkVerb)
 
@@ -19,7 +22,8 @@ class BulkAct:
     """One verb for all jobs that fit *filter*, in a form that is stored as the input of a job.
 
     *filter* has the fields of a `JobQuery` that narrow something, as JSON. *run_at_ms* and *delay_ms* are for
-    `reschedule`, and *cascade* is for `delete`.
+    `reschedule`, and *cascade* is for `delete`. With *audited* each page leaves a row in the audit, for the HTTP
+    request *request*, if it was one.
     """
 
     verb: BulkVerb
@@ -29,6 +33,13 @@ class BulkAct:
     run_at_ms: int = 0
     delay_ms: int = 0
     cascade: bool = False
+    audited: bool = False
+    request: str | None = None
+
+    def signed(self, actor: Actor) -> BulkAct:
+        """Give what *actor* has asked for: in that name, as far as it says none, and with a row for each page."""
+        asked = actor.asked(Asked(self.by, self.why))
+        return replace(self, by=asked.by, why=asked.why, audited=True, request=actor.request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +73,16 @@ class BulkResult:
             examples=(self.examples + tuple(matched[:MOST_EXAMPLES]))[:MOST_EXAMPLES],
             cursor=cursor,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkCount:
+    """How many jobs a verb would act on; unless *is_exact*, there may be more."""
+
+    count: int
+    is_exact: bool
+    by_state: Mapping[str, int]
+    sample: tuple[UUID, ...]
+    """The first ten of them."""
+    upto: int
+    """The highest `job.seq` that was looked at."""

@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import pydantic
 from pydantic_core import PydanticSerializationError, ValidationError, to_json
 
-from holdfast.errors import InvalidInput, InvalidOutput, Misuse
-from holdfast.texts import UNSTORABLE, clean_text
+from holdfast.errors import MOST_PROBLEMS, InvalidInput, InvalidOutput, Misuse
+from holdfast.texts import UNSTORABLE, clean_text, path_step
 
 T = TypeVar("T")
 Refusal: TypeAlias = type[InvalidInput] | type[InvalidOutput]
@@ -31,7 +31,7 @@ BYTES_AS_BASE64: pydantic.ConfigDict = {"ser_json_bytes": "base64", "val_json_by
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ValueLimits:
     """How large a stored value may be."""
 
     size_bytes: int = 1024 * 1024
@@ -45,7 +45,7 @@ class Limits:
         return f"{self.size_bytes} bytes" if rest else f"{mebibytes} MiB"
 
 
-LIMITS = Limits()
+LIMITS = ValueLimits()
 STORED_BEFORE: dict[Refusal, str] = {
     InvalidInput: "; the job was stored with another signature: give new parameters a default and keep old names until "
     "such jobs are done, then call hf.retry(job)",
@@ -67,7 +67,7 @@ class Codec(Generic[T]):
     holdfast.errors.InvalidOutput: output[1]: nan is not a JSON number; use None or a text
     """
 
-    def __init__(self, kind: Any, root: str, refusal: Refusal, owner: str = "", limits: Limits = LIMITS) -> None:
+    def __init__(self, kind: Any, root: str, refusal: Refusal, owner: str = "", limits: ValueLimits = LIMITS) -> None:
         self.adapter = _adapter(kind)
         self._validator = self.adapter.validator
         self._serializer = self.adapter.serializer
@@ -127,9 +127,11 @@ class Codec(Generic[T]):
                 _leaf_complaint(found.given) or found.message(is_annotated=self._is_annotated), found.path
             )
 
-    def _refuse(self, message: str, path: str = "") -> InvalidInput | InvalidOutput:
+    def _refuse(
+        self, message: str, path: str = "", problems: tuple[tuple[str, str], ...] = ()
+    ) -> InvalidInput | InvalidOutput:
         where = path or self._root
-        return self._refusal(f"{where}: {message}{self._whose}", where)
+        return self._refusal(f"{where}: {message}{self._whose}", where, problems)
 
     @property
     def _whose(self) -> str:
@@ -141,10 +143,14 @@ class Codec(Generic[T]):
 
     def _invalid(self, error: ValidationError, advice: str = "") -> InvalidInput | InvalidOutput:
         # without its input, which may be large or secret
-        first, *others = error.errors(include_url=False, include_input=False, include_context=False)
-        further = f", and {len(others)} more" if others else ""
-        path = self._root + "".join(_label(part) for part in first["loc"])
-        return self._refuse(self._words(first["type"], first["msg"], first["loc"]) + further + advice, path)
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = tuple(
+            (self._root + "".join(map(path_step, each["loc"])), self._words(each["type"], each["msg"], each["loc"]))
+            for each in errors[:MOST_PROBLEMS]
+        )
+        path, words = problems[0]
+        further = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+        return self._refuse(words + further + advice, path, problems)
 
     def _words(self, kind: str, message: str, place: tuple[int | str, ...]) -> str:
         """Say in our words what pydantic says most often."""
@@ -193,7 +199,7 @@ ONLY_SQUARE = bytes.maketrans(b"{}", b"[]")
 NOT_A_BRACKET = bytes(sorted(set(range(256)) - set(b"[]{}")))
 
 
-def _size_complaint(data: bytes, limits: Limits) -> str | None:
+def _size_complaint(data: bytes, limits: ValueLimits) -> str | None:
     if len(data) > limits.size_bytes:
         return f"it has {len(data)} bytes as JSON, and the limit is {limits.size}; store it elsewhere and pass its key"
     # a text with few brackets is not deep, and a short one has not many nodes
@@ -202,7 +208,7 @@ def _size_complaint(data: bytes, limits: Limits) -> str | None:
     return None
 
 
-def _structure_complaint(bare: bytes, limits: Limits) -> str | None:
+def _structure_complaint(bare: bytes, limits: ValueLimits) -> str | None:
     """Measure a JSON text whose strings have been taken out."""
     openings = bare.count(b"[") + bare.count(b"{")
     empty = bare.count(b"[]") + bare.count(b"{}")
@@ -305,12 +311,4 @@ def _parts(value: object) -> dict[Any, object] | None:
 
 
 def _step(whole: object, key: object) -> str:
-    return f".{key}" if isinstance(whole, pydantic.BaseModel) or is_dataclass(whole) else _label(key)
-
-
-def _label(key: object) -> str:
-    if isinstance(key, int):
-        return f"[{key}]" if abs(key) < 10**18 else "[int]"
-    if not isinstance(key, str):
-        return f"[{type(key).__name__}]"
-    return f".{key}" if key.isidentifier() and len(key) <= 60 else f"[{clean_text(key, 60)!r}]"
+    return f".{key}" if isinstance(whole, pydantic.BaseModel) or is_dataclass(whole) else path_step(key)

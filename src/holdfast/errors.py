@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_LENGTH = 60
 LISTED = 5
+MOST_PROBLEMS = 10
 
 
 def did_you_mean(word: str, known: Iterable[str], quote: str = "") -> str:
@@ -111,13 +112,17 @@ class UsageError(HoldfastError):
 
 
 class InvalidInput(UsageError):
-    """An argument cannot be stored and read back as its type; *path* leads to it."""
+    """An argument cannot be stored and read back as its type; *path* leads to it.
+
+    *problems* are the first ten things that its type refuses, each with its path, as far as types were asked.
+    """
 
     code = "invalid_input"
 
-    def __init__(self, message: str, path: str = "") -> None:
+    def __init__(self, message: str, path: str = "", problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.path = path
+        self.problems: tuple[tuple[str, str], ...] = tuple((where, what) for where, what in problems)
 
 
 class InvalidFilter(UsageError):
@@ -145,13 +150,17 @@ class InvalidRule(UsageError):
 
 
 class InvalidOutput(UsageError):
-    """A handler's result cannot be stored and read back as its type; *path* leads to it."""
+    """A handler's result cannot be stored and read back as its type; *path* leads to it.
+
+    *problems* are the first ten things that its type refuses, each with its path, as far as types were asked.
+    """
 
     code = "invalid_output"
 
-    def __init__(self, message: str, path: str = "") -> None:
+    def __init__(self, message: str, path: str = "", problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.path = path
+        self.problems: tuple[tuple[str, str], ...] = tuple((where, what) for where, what in problems)
 
 
 class InvalidId(UsageError):
@@ -401,6 +410,26 @@ class TenantNotFound(NotFound):
         self.name = name
 
 
+class TokenNotFound(NotFound):
+    """There is no token of this id."""
+
+    code = "token_not_found"
+
+    def __init__(self, token_id: UUID) -> None:
+        super().__init__(f"there is no token {token_id}; list them with `holdfast token list` or hf.tokens.list()")
+        self.token_id = token_id
+
+
+class LinkNotFound(NotFound):
+    """There is no link of this id."""
+
+    code = "link_not_found"
+
+    def __init__(self, link_id: UUID) -> None:
+        super().__init__(f"there is no link {link_id}; hf.links.list() lists them")
+        self.link_id = link_id
+
+
 class CursorExpired(NotFound):
     """The log can no longer be read on from this cursor without a gap; *reason* says why."""
 
@@ -458,6 +487,23 @@ class StateConflict(Conflict):
         )
         self.expected = expected
         self.job = job
+
+
+class HeadConflict(Conflict):
+    """Another job than `if_head=` names halts the lane, or none does; *head* is the one that does now."""
+
+    code = "head_conflict"
+    http_status = 412
+
+    def __init__(self, key: str, expected: UUID, head: UUID | None) -> None:
+        now = "no job halts it now" if head is None else f"job {head} halts it now"
+        super().__init__(
+            f"lane {key!r} has changed: {now}, not job {expected}; look at the lane again, and repeat the call with "
+            "if_head= of the job that you want to skip"
+        )
+        self.key = key
+        self.expected = expected
+        self.head = head
 
 
 class UniqueConflict(Conflict):

@@ -46,6 +46,20 @@ class Remedy:
         """The line to write; `await` it on the async face."""
         return PYTHON[self.verb](self)
 
+    @property
+    def request(self) -> RemedyRequest | None:
+        """The request of the HTTP API; None if there is none, such as for a worker that must be started."""
+        make = REQUESTS.get(self.verb)
+        return None if make is None else make(self)
+
+
+class RemedyRequest(NamedTuple):
+    """A request of the HTTP API; *path* is that below where it is mounted."""
+
+    method: str
+    path: str
+    body: dict[str, object]
+
 
 PYTHON: dict[Verb, Callable[[Remedy], str]] = {
     "resume": lambda it: f"hf.resume({it.target!r})",
@@ -58,6 +72,28 @@ PYTHON: dict[Verb, Callable[[Remedy], str]] = {
     "worker": lambda it: f"hf.worker({_worker_options(it)})",
 }
 """How a remedy is written in Python; each other form of a remedy is one more table like this."""
+
+
+def _to_job(word: str) -> Callable[[Remedy], RemedyRequest]:
+    return lambda it: RemedyRequest("POST", f"/api/jobs/{it.target}/{word}", {})
+
+
+REQUESTS: dict[Verb, Callable[[Remedy], RemedyRequest]] = {
+    "resume": _to_job("resume"),
+    "retry": _to_job("retry"),
+    "trigger": _to_job("trigger"),
+    "complete": lambda it: RemedyRequest("POST", f"/api/jobs/{it.target}/complete", {"output": None}),
+    "lane.resume": lambda it: RemedyRequest("POST", f"/api/lane/resume?key={_quoted(it.target)}", {}),
+    "queue.resume": lambda it: RemedyRequest("POST", f"/api/queue/resume?name={_quoted(it.target)}", {}),
+    "tenants.resume": lambda it: RemedyRequest("POST", f"/api/tenants/{_quoted(it.target)}/resume", {}),
+}
+"""How a remedy is asked for over HTTP; that for a tenant is one of the control place."""
+
+
+def _quoted(name: str | None) -> str:
+    from urllib.parse import quote  # few ask for it
+
+    return quote(name or "", safe="")
 
 
 def _worker_options(remedy: Remedy) -> str:

@@ -123,6 +123,20 @@ def input_value(path: str, value: object) -> Scalar:
     raise InvalidInput(f"input.{path} must be a text, a number, True, False or None, {got(value)}", "input")
 
 
+def read_scalar(text: str) -> Scalar:
+    """Read what stands behind `input.<path>:` in a filter, and nothing else.
+
+    >>> read_scalar("42"), read_scalar('"42"'), read_scalar("null"), read_scalar("Ada: 7")
+    (42, '42', None, 'Ada: 7')
+    """
+    if text.startswith('"'):
+        word, end = _quoted(text, 0)
+        if end < len(text):
+            raise InvalidFilter("nothing may follow the quotes", end + 1)
+        return _scalar(word)
+    return _scalar(_Word(text, 1, is_quoted=False))
+
+
 class _Word(NamedTuple):
     text: str
     column: int

@@ -111,6 +111,7 @@ def encode_body(body: object) -> str:
 
 @cache
 def _bodies() -> Codec[Any]:
-    from holdfast.codec import Codec, Limits  # pydantic: only who writes a journal needs it here
+    from holdfast.codec import Codec, ValueLimits  # pydantic: only who writes a journal needs it here
 
-    return Codec(Any, "body", InvalidInput, limits=Limits(size_bytes=MOST_BYTES))  # `encode_body` has its own limit
+    # `encode_body` has its own limit
+    return Codec(Any, "body", InvalidInput, limits=ValueLimits(size_bytes=MOST_BYTES))

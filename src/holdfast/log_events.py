@@ -306,6 +306,12 @@ EVENTS: dict[str, LogEvent] = {
     "event_stream_broke_off": LogEvent(
         WARNING, "A stream of events ended: %(reason)s; its client can connect again and go on"
     ),
+    "http_request_failed": LogEvent(
+        ERROR, "The HTTP request %(request)s could not be answered: %(error)s; its client was told to look here"
+    ),
+    "use_not_noted": LogEvent(
+        WARNING, "It could not be written down that a token or a session is used: %(reason)s; it is good all the same"
+    ),
     "on_commit_hook_failed": LogEvent(ERROR, "A function given to on_commit() raised %(error)s; the job is completed"),
     # tests of crashes
     "crash_point_set": LogEvent(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -385,11 +385,26 @@ class Event:
     """The lane that was halted, paused or resumed; only for these."""
     queue: str | None = None
     """The queue that was paused or resumed; only for these."""
-    _written: bytes | None = field(default=None, init=False, repr=False, compare=False)  # by the first stream, for all
+    _written: dict[Hashable, bytes] | None = field(default=None, init=False, repr=False, compare=False)
+    # by the first stream, for all that show the same of it
 
     def __repr__(self) -> str:
         about = self.job or self.deleted_job_id or self.lane or self.queue
         return f"<{type(self).__name__} {self.name} of {about}>"
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events of the log in their order, and the *cursor* behind all that was looked at for them."""
+
+    items: tuple[Event, ...]
+    cursor: str
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

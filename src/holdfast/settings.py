@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from holdfast.errors import InvalidSettings, InvalidSignature, did_you_mean, near_and_all, shown
 from holdfast.models import DEFAULT_TRIGGERS, TRIGGERS, Trigger
-from holdfast.retention import DEFAULTS, LONGEST
+from holdfast.retention import DAY, DEFAULTS, LONGEST
 from holdfast.signing_keys import SECRET_PREFIX, secret_key
 from holdfast.tenancy import LONGEST_CONTROL, OF_TENANT
 
@@ -147,6 +147,11 @@ class Settings(BaseModel):
         description="How long after its last entry the journal of a job is deleted whose chain has ended; None, in the "
         "environment `never`: it goes with its job.",
     )
+    delete_audit_after_seconds: Annotated[float, Field(ge=0, le=LONGEST)] | None = Field(
+        default=400 * DAY,
+        description="How long entries of the audit are kept, of what is done by `hf.acting(…)`; None, in the "
+        "environment `never`: for ever.",
+    )
     webhook: str | None = Field(
         default=None,
         description="The address that events of all jobs are posted to: the subscription `holdfast.settings`, which is "
@@ -272,7 +277,13 @@ class Settings(BaseModel):
             )
         return tenants
 
-    @field_validator("stale_after_seconds", "delete_after_seconds", "delete_journal_after_seconds", mode="before")
+    @field_validator(
+        "stale_after_seconds",
+        "delete_after_seconds",
+        "delete_journal_after_seconds",
+        "delete_audit_after_seconds",
+        mode="before",
+    )
     @classmethod
     def _may_be_never(cls, value: object) -> object:
         return None if value == "never" else value
@@ -338,6 +349,7 @@ class SettingsOptions(TypedDict, total=False):
     stale_after_seconds: float | None
     delete_after_seconds: float | None
     delete_journal_after_seconds: float | None
+    delete_audit_after_seconds: float | None
     webhook: str | None
     webhook_events: Sequence[Trigger]
     webhook_secrets: Mapping[str, str | Sequence[str]]

@@ -36,13 +36,15 @@ from holdfast.events.job_watch import JobWatch
 from holdfast.events.listeners import Listeners
 from holdfast.ids import Target, target_id
 from holdfast.journals import JournalEntry
-from holdfast.models import CancelAnswer, Event, Job, LaneInfo, Page, PauseAnswer
+from holdfast.models import CancelAnswer, Event, EventPage, Job, LaneInfo, Page, PauseAnswer
 from holdfast.runtime import Runtime
 from holdfast.tasks.calls import Call, StartOptions, check_any
 from holdfast.tasks.task import Task
 
 if TYPE_CHECKING:
+    from holdfast.access import Actor, AuditEntry
     from holdfast.bulks import BulkResult, BulkVerb
+    from holdfast.client.access import BlockingLinksHandle, BlockingTokensHandle
     from holdfast.client.bulk import BulkOptions
     from holdfast.client.completion import BlockingBlock
     from holdfast.client.outside_completion import BlockingCompleting as Completing
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.inventory import LaneState, QueueInfo, TaskInfo, WorkerInfo
     from holdfast.questions import Ask, DeadLetter, Failure, Halt, InboxEntry, InboxKind, PausedJob
     from holdfast.retention import Retained
+    from holdfast.wire.redaction import Redaction
     from holdfast.worker.attempts.attempt import in_thread as middleware
     from holdfast.worker.attempts.blocks import BlockingCompletingTransaction as CompletingTransaction
     from holdfast.worker.attempts.context import BlockingContext as Context
@@ -103,6 +106,7 @@ class BlockingHoldfast:
         runtime: Runtime,
         tenant_faces: TenantFaces[Any],
     ) -> None:
+        self._actor: Actor | None = None
         self.store = store
         self._tenant_faces = tenant_faces
         self._blocking = Blocking(store)
@@ -129,6 +133,22 @@ class BlockingHoldfast:
         from holdfast.client.schedules import BlockingSchedulesHandle  # few programs change them
 
         return BlockingSchedulesHandle(self._blocking, self._starter, self._handle)
+
+    @cached_property
+    def tokens(self) -> BlockingTokensHandle:
+        """The tokens for the HTTP API, without their secrets."""
+        from holdfast.client.access import BlockingTokensHandle, control_of  # few programs make them
+
+        return BlockingTokensHandle(Blocking(control_of(self.store)), self._starter, self._runtime.chance)
+
+    @cached_property
+    def links(self) -> BlockingLinksHandle:
+        """The links for outsiders, each of which shows one chain."""
+        from holdfast.client.access import BlockingLinksHandle, control_of
+
+        return BlockingLinksHandle(
+            Blocking(control_of(self.store)), self._blocking, self._starter, self._runtime.chance
+        )
 
     def open(self) -> Self:
         """Connect, check the schema (on SQLite: migrate it) and record the tasks of this process in the database."""
@@ -168,7 +188,49 @@ class BlockingHoldfast:
         if there is no such tenant; a start in a suspended one raises `TenantSuspended`.
         """
         face: BlockingHoldfast = self._tenant_faces.face(name).sync
+        return face if self._actor is None else face._acting(self._actor)
+
+    def acting(self, *, by: str, why: str | None = None, request: str | None = None) -> BlockingHoldfast:
+        """Get this face for what somebody does: every act leaves a row in the audit, in the commit of the act.
+
+        *by* says who, *why* the reason and *request* for which HTTP request, unless a call says it with its own `by=`
+        and `why=`; the history of jobs says so, too. A call that changes nothing leaves no row, and neither does one
+        that raises. It costs nothing to make. It does not work: `worker`, `completing`, `open`, `close`, `migrate` and
+        `retain` raise `Misuse`. `hf.audit()` lists the rows.
+        """
+        from holdfast.client.acting import make_actor
+
+        return self._acting(make_actor(by, why, request))
+
+    def _acting(self, actor: Actor) -> BlockingHoldfast:
+        from holdfast.client.acting import acting_store, copied
+
+        face = copied(self)
+        face._actor, face.store = actor, acting_store(self.store, actor, self._starter.new_id)
+        face._blocking = Blocking(face.store)
+        face.webhooks = BlockingWebhooksHandle(face._blocking, self._starter)
         return face
+
+    def audit(
+        self,
+        *,
+        who: str | None = None,
+        action: str | None = None,
+        subject: Target | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[AuditEntry]:
+        """List what was done by `hf.acting(…)`, newest first: who, when, what, to what and why.
+
+        *subject* is an id or a name, *action* a word such as `cancel` or `lane.skip`; *since* and *until* are aware
+        datetimes. A request looks at a bounded number of entries: a page may be short, or empty, and have a
+        `next_cursor`. They are kept for 400 days unless the setting `delete_audit_after_seconds` says otherwise.
+        """
+        from holdfast.client.acting import list_audit
+
+        return drive(list_audit(self._blocking, who, action, subject, since, until, limit, cursor))
 
     @cached_property
     def tenants(self) -> BlockingTenantsHandle:
@@ -214,9 +276,10 @@ class BlockingHoldfast:
         from holdfast.worker.upkeep.hooks import BlockingHooks
         from holdfast.worker.upkeep.retention import RetentionPass, usual_times
 
-        usual = usual_times(self._starter.settings)
-        journal = self._starter.settings.delete_journal_after_seconds
-        return RetentionPass(self._blocking, self._starter.tasks, usual, BlockingHooks(self._runtime), journal)
+        settings = self._starter.settings
+        usual, hooks = usual_times(settings), BlockingHooks(self._runtime)
+        ages = settings.delete_journal_after_seconds, settings.delete_audit_after_seconds
+        return RetentionPass(self._blocking, self._starter.tasks, usual, hooks, *ages)
 
     def get_job(self, job: Target, *, connection: object = None) -> Job:
         """Read a job, or raise `JobNotFound`."""
@@ -518,7 +581,7 @@ class BlockingHoldfast:
         from holdfast.client import bulk
 
         self._starter.tenant.admit_sync()
-        call = drive(bulk.first_call(self._blocking, verb, options))
+        call = drive(bulk.first_call(self._blocking, verb, options, self._actor))
         return drive(self._starter.start(self._blocking, [call], self._handle))[0]
 
     @overload
@@ -545,9 +608,21 @@ class BlockingHoldfast:
         if_state: str | None = None,
         connection: object = None,
     ) -> Job: ...
+    @overload
     def complete(
         self,
-        task: Task[..., Any],
+        task: str,
+        job: Target,
+        output: Any = None,
+        *,
+        by: str | None = None,
+        why: str | None = None,
+        if_state: str | None = None,
+        connection: object = None,
+    ) -> Job: ...
+    def complete(
+        self,
+        task: Task[..., Any] | str,
         job: Target,
         output: Any = None,
         *,
@@ -558,8 +633,10 @@ class BlockingHoldfast:
     ) -> Job:
         """Complete the current job of a chain, a job of *task*, with *output* and without a worker.
 
-        Works in every state but completed and cancelled; a running handler is asked to stop. Raises `JobNotFound`,
-        `WrongTask`, `StatusConflict` and `InvalidOutput`.
+        *task* may be its name, for a program without its code: *output* is then as JSON gives it, and judged by the
+        types that its owner has written down. Works in every state but completed and cancelled; a running handler is
+        asked to stop. Raises `JobNotFound`, `WrongTask`, `StatusConflict`, `InvalidOutput` and, for a name that nobody
+        knows, `UnknownTask`.
         """
         return drive(self._verbs.complete(self._runner(connection), task, job, output, asked_by(by, why), if_state))
 
@@ -619,6 +696,9 @@ class BlockingHoldfast:
         snapshot: bool = True,
         last_event_id: str | None = None,
         ping_seconds: float = 15.0,
+        brief: bool = False,
+        merge_ms: int = 0,
+        redaction: Redaction | None = None,
         **wanted: Unpack[EventOptions],
     ) -> BlockingStream[bytes]:
         """Give the event log as server-sent events, in chunks: a `snapshot` of the newest jobs, then events.
@@ -626,12 +706,21 @@ class BlockingHoldfast:
         With *last_event_id*, the last id that the client got, the stream resumes after it; if that is impossible,
         the client gets `reset` and a new `snapshot`. After *ping_seconds* without a message it sends a `ping`.
         `jobs`, `chains`, `tasks`, `lanes`, `parents` and `names` filter it as in `events`, and it ends like that.
-        `holdfast.http.Events` serves it.
+        `holdfast.http.Events` serves it. *brief* leaves out input, output and tracebacks. With *merge_ms*, 50 to 60000,
+        events wait that long, and only the newest of each job is sent. With a *redaction* it shows what that allows.
         """
         from holdfast.events.sse_stream import EventStream, StreamRequest
 
-        asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds)
-        return EventStream(self._feed, asked).blocking()
+        asked = StreamRequest(event_filter(**wanted), snapshot, last_event_id, ping_seconds, brief, merge_ms, redaction)
+        return EventStream(self._feed, asked, self._starter.redactions).blocking()
+
+    def list_events(self, after: str | None = None, *, limit: int = 100, **wanted: Unpack[EventOptions]) -> EventPage:
+        """Read the event log a page at a time, without holding a connection: the events behind the cursor *after*.
+
+        Without *after* the page is empty, and its `cursor` is the current position. It always leads on: a call looks at
+        a bounded number of events, so a page may be short, or empty. The filters and errors are those of `events`.
+        """
+        return drive(self._verbs.list_events(self._blocking, after, limit, event_filter(**wanted)))
 
     def cursor(self) -> str:
         """Get the current position in the log; `hf.events(after=cursor)` then gives every event committed after it."""
@@ -741,9 +830,16 @@ class BlockingHoldfast:
     def _runner(self, connection: object) -> Runner:
         if connection is None:
             return self._blocking
+        runner: Runner
         if isinstance(connection, BlockTransaction):
-            return connection.runner_for(self._starter, is_async=False)
-        return drive(self._lender.borrow(connection, is_async=False, identity=self._identity))
+            runner = connection.runner_for(self._starter, is_async=False)
+        else:
+            runner = drive(self._lender.borrow(connection, is_async=False, identity=self._identity))
+        if self._actor is None:
+            return runner
+        from holdfast.client.acting import ActingRunner
+
+        return ActingRunner(runner, self._actor, self._starter.new_id)
 
     async def _borrow(self, connection: object) -> Runner:
         return self._runner(connection)

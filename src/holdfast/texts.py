@@ -23,6 +23,19 @@ def clean_text(text: str, limit: int) -> str:
     return cleaned if len(cleaned) <= limit else cleaned[: max(limit - 1, 0)] + "…"[:limit]
 
 
+def path_step(key: object) -> str:
+    """Write the last step of a path into a value.
+
+    >>> path_step("name"), path_step("first name"), path_step(3)
+    ('.name', "['first name']", '[3]')
+    """
+    if isinstance(key, int):
+        return f"[{key}]" if abs(key) < 10**18 else "[int]"
+    if not isinstance(key, str):
+        return f"[{type(key).__name__}]"
+    return f".{key}" if key.isidentifier() and len(key) <= 60 else f"[{clean_text(key, 60)!r}]"
+
+
 def words_of(value: Any, name: str) -> tuple[str, ...]:
     """Read one text or several, given as *name*."""
     words = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)

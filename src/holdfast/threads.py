@@ -119,6 +119,38 @@ class StepThread:
                     say(logger, "step_failed", trace=error, part=self._name, reason=reason_of(error))
 
 
+class LoopThread:
+    """An event loop in a thread of the engine, one in each process that asks for it; a fork leaves it behind."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._process = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of this process; it is made when it is first asked for."""
+        loop = self._loop
+        if loop is None or self._process != os.getpid():
+            with self._lock:
+                loop = self._loop
+                if loop is None or self._process != os.getpid():
+                    loop = self._begin()
+        return loop
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        start_engine_thread(loop.run_forever, self._name)
+        self._loop, self._process = loop, os.getpid()
+        ENGINE_LOOPS.add(loop)
+        return loop
+
+
+ENGINE_LOOPS: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+"""The loops of `LoopThread`: no code of the user's runs there, so what they hold is let go of with our own threads."""
+
+
 class ThreadPool(Executor):
     """Up to *most* threads that run what is submitted; one that is free comes before a new one.
 

@@ -9,6 +9,8 @@ from holdfast.errors import InvalidInput, got
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 """The first instant that is refused: a time beyond it is a mistake, or means never, which `paused=True` says."""
+EARLIEST_MS = -62_135_596_800_000
+"""The beginning of the year 1; an instant of another zone may be hours before it, and cannot be read back as UTC."""
 
 
 def milliseconds_of(value: object, name: str, instead: str = "") -> int:
@@ -28,7 +30,7 @@ def milliseconds_of(value: object, name: str, instead: str = "") -> int:
             "it, use paused=True or pause it",
             name,
         )
-    return (value - EPOCH) // timedelta(milliseconds=1)
+    return max((value - EPOCH) // timedelta(milliseconds=1), EARLIEST_MS)
 
 
 def instant_text(instant: datetime | None) -> str | None:

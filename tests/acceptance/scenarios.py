@@ -443,6 +443,37 @@ def acts_once(hf: Holdfast) -> None:
     assert rows(hf, f"SELECT 1 FROM holdfast_job WHERE id = '{FIRST}' AND status = 'cancelled'") == []
 
 
+def many_by_somebody(hf: Holdfast) -> None:
+    """Have the same jobs, and have somebody ask for the job that cancels them."""
+    hf.sync.start_many([ends(how="done").options(queue="nobody") for _ in range(5)])
+    hf.sync.acting(by="ada", why="too many").start_bulk("cancel", task="ends")
+    hf.sync.start(ends(how="done"), id=FIRST)
+
+
+def acts_once_and_says_so(hf: Holdfast) -> None:
+    """See that the audit has as many jobs as somebody's act has cancelled, and each page once."""
+    acts_once(hf)
+    told = as_events(rows(hf, "SELECT name, facts FROM holdfast_event"), "name, facts")
+    cancelled = sum(name == "job:cancelled" and "too many" in (facts or "") for name, facts in told)
+    pages = rows(hf, "SELECT facts FROM holdfast_audit WHERE action = 'bulk.cancel'")
+    assert sum(json.loads(facts)["done"] for (facts,) in pages) == cancelled
+
+
+def act_on_many(hf: Holdfast) -> None:
+    """Act on five jobs in somebody's name, two at a time, here and now."""
+    hf.sync.acting(by="ada", why="too many").bulk("cancel", task="ends", status="pending")
+
+
+def is_audited(action: str, sql: str) -> Callable[[Holdfast], None]:
+    """See that an act that leaves a row of *sql* is in the audit once, if it was committed, and else not at all."""
+
+    def holds(hf: Holdfast) -> None:
+        found = rows(hf, "SELECT count(*) FROM holdfast_audit WHERE action = :action", action=action)
+        assert found == [(len(rows(hf, sql)),)], f"{found} in the audit"
+
+    return holds
+
+
 def is_migrated(hf: Holdfast) -> bool:
     """Tell whether the tables are there."""
     return hf.store.standing_sync().schema > 0 and not hf.sync.migrate()
@@ -720,6 +751,24 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "bulk": Scenario(
         ("bulk_pages.act", "bulk.after_find"), many, work_on_many, all_ended, make_with_small_pages, holds=acts_once,
+    ),
+    "bulk by somebody": Scenario(
+        ("bulk_pages.act_and_tell",), many_by_somebody, work_on_many, all_ended, make_with_small_pages,
+        holds=acts_once_and_says_so,
+    ),
+    "bulk by somebody, here": replace(
+        BY_HAND, about=("bulk_pages.act",), prepare=started(*[lambda: ends(how="done")] * 5), act=act_on_many,
+        make=make_with_small_pages, holds=acts_once_and_says_so, is_whole=False,
+    ),
+    "start by somebody": replace(
+        BY_HAND, about=("creation.start",), prepare=started(lambda: ends(how="done")), is_done=is_there(FIRST, SECOND),
+        act=lambda hf: hf.sync.acting(by="ada").start_many([ends(how="done").options(id=i) for i in (FIRST, SECOND)]),
+        holds=is_audited("start", f"SELECT 1 FROM holdfast_job WHERE id = '{FIRST}'"),
+    ),
+    "cancel by somebody": replace(
+        BY_HAND, about=("steering.cancel",), prepare=lambda hf: hf.sync.start(ends(how="done"), id=FIRST, lane="a"),
+        act=lambda hf: hf.sync.acting(by="ada").cancel(FIRST),
+        holds=is_audited("cancel", "SELECT 1 FROM holdfast_job WHERE status = 'cancelled'"),
     ),
     "bulk, page by page": Scenario(
         IN_BLOCKS, many, work_on_many, all_ended, make_with_small_pages, holds=acts_once, each_pass=True,

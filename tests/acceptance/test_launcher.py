@@ -25,7 +25,7 @@ from holdfast.testing import (
     postgres,
     temporary_postgres,
 )
-from holdfast.testing.host import Identity
+from holdfast.testing.host import ServerIdentity
 from tests.acceptance.processes import is_running, listening_addresses, owner_of, processes_naming, until
 from tests.support.databases.standby import temporary_standby
 
@@ -275,7 +275,7 @@ def test_a_machine_without_postgres_is_told_what_to_install(monkeypatch: pytest.
 
 
 def test_a_machine_that_leaves_only_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Identity, "works", lambda _: False)
+    monkeypatch.setattr(ServerIdentity, "works", lambda _: False)
 
     with pytest.raises(PostgresUnavailable, match="refuses to run as root"), temporary_postgres():
         pass

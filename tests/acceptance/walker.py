@@ -65,6 +65,7 @@ NAMES = (
     "schedule",
     "tick",
     "meta",
+    "audit",
 )
 DECISIVE = (
     "job:completed", "job:enqueued", "job:cancelled", "job:failed", "job:deleted", "job:stale", "job:phase:completed",

@@ -43,8 +43,8 @@ def test_it_brings_an_empty_database_up_to_date_and_says_what_it_did(database: s
     told = holdfast("migrate", database, **schema)
 
     assert told.returncode == 0, told.stderr
-    taken = "0001_kernel, 0002_log, 0003_core, 0004_truths, 0005_insight, 0006_schedules_and_tenants"
-    assert told.stdout == f"took {taken}; the database is up to date (schema 6)\n"
+    taken = "0001_kernel, 0002_log, 0003_core, 0004_truths, 0005_insight, 0006_schedules_and_tenants, 0007_access"
+    assert told.stdout == f"took {taken}; the database is up to date (schema 7)\n"
 
 
 @both
@@ -53,7 +53,7 @@ def test_a_second_run_has_nothing_to_do(database: str) -> None:
 
     told = holdfast("migrate", "--json", database, **schema)
 
-    assert json.loads(told.stdout) == {"schema": 6, "taken": []}
+    assert json.loads(told.stdout) == {"schema": 7, "taken": []}
 
 
 @both
@@ -65,7 +65,7 @@ def test_check_tells_by_its_exit_code_and_the_command_to_run(database: str) -> N
     assert before.returncode == 4
     assert "run `holdfast migrate`" in before.stderr
     assert before.stdout == ""
-    assert (after.returncode, after.stdout) == (0, "the database is up to date (schema 6)\n")
+    assert (after.returncode, after.stdout) == (0, "the database is up to date (schema 7)\n")
 
 
 def test_check_makes_no_file(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_printed_sql_makes_a_sqlite_file_that_needs_no_more(tmp_path: Path) 
     connection.executescript(holdfast("migrate", "--sql", path).stdout)
     connection.close()
 
-    assert holdfast("migrate", "--json", path).stdout == '{"schema": 6, "taken": []}\n'
+    assert holdfast("migrate", "--json", path).stdout == '{"schema": 7, "taken": []}\n'
 
 
 def test_the_printed_sql_makes_a_postgresql_schema_that_needs_no_more(postgres_url: str) -> None:

@@ -163,7 +163,7 @@ def add_what_is_in_the_way(database: str, name: str) -> None:
     """Have the step of a tenant fail, until `age` is done to it."""
 
     async def add(tx: Tx) -> None:
-        await tx.execute("UPDATE holdfast_meta SET value = '5' WHERE key = 'schema'")
+        await tx.execute("UPDATE holdfast_meta SET value = '6' WHERE key = 'schema'")
 
     hf = face(database)
     hf.tenant(name).store.run_sync(add)
@@ -172,14 +172,14 @@ def add_what_is_in_the_way(database: str, name: str) -> None:
 
 def set_right(database: str, name: str) -> None:
     async def add(tx: Tx) -> None:
-        await tx.execute("UPDATE holdfast_meta SET value = '6' WHERE key = 'schema'")
+        await tx.execute("UPDATE holdfast_meta SET value = '7' WHERE key = 'schema'")
 
     hf = face(database)
     place = hf.tenant(name).store.place  # type: ignore[attr-defined]
     place._is_checked = True
     if isinstance(place, SqliteStore):
         with sqlite3.connect(place.path) as connection:
-            connection.execute("UPDATE holdfast_meta SET value = '6' WHERE key = 'schema'")
+            connection.execute("UPDATE holdfast_meta SET value = '7' WHERE key = 'schema'")
         connection.close()
     else:
         place.run_sync(add)
@@ -194,14 +194,14 @@ def test_migrating_tenants_goes_on_after_one_that_failed(holdfast: Command) -> N
 
     out, err = holdfast("migrate", "--check", "--tenants", code=4)
     assert out == ""
-    says = "is not served: its tables are at schema 5, and this release needs 6; run `holdfast migrate --tenants`"
+    says = "is not served: its tables are at schema 6, and this release needs 7; run `holdfast migrate --tenants`"
     assert f"holdfast: tenant 'acme' {says}" in err
     assert f"holdfast: tenant 'beta' {says}" in err
     assert "zeta" not in err
     out, err = holdfast("migrate", "--tenants", code=4)
     lines = out.splitlines()
-    assert lines[0] == "the database is up to date (schema 6)"
-    assert "acme: took 0006_schedules_and_tenants" in lines
+    assert lines[0] == "the database is up to date (schema 7)"
+    assert "acme: took 0007_access" in lines
     assert "zeta: is up to date" in lines
     assert lines[-1] == "migrated 1 tenants; 1 were up to date; 1 failed"
     assert "beta: failed: " in err
@@ -210,8 +210,8 @@ def test_migrating_tenants_goes_on_after_one_that_failed(holdfast: Command) -> N
     set_right(holdfast.database, "beta")
     age(holdfast.database, "beta")
     done = holdfast.read("migrate", "--tenants")
-    assert done["tenants"] == {"acme": [], "beta": ["0006_schedules_and_tenants"], "zeta": []}
-    assert (done["failed"], done["taken"], done["schema"]) == ({}, [], 6)
+    assert done["tenants"] == {"acme": [], "beta": ["0007_access"], "zeta": []}
+    assert (done["failed"], done["taken"], done["schema"]) == ({}, [], 7)
     holdfast("migrate", "--check", "--tenants")
 
 
@@ -221,7 +221,7 @@ def test_checking_tenants_says_what_it_has_not_checked(holdfast: Command) -> Non
     leave_half_dropped(holdfast.database, "beta")
 
     out, err = holdfast("migrate", "--check", "--tenants")
-    assert out == "the database and its 2 tenants are up to date (schema 6)\n"
+    assert out == "the database and its 2 tenants are up to date (schema 7)\n"
     assert "tenant beta is left out: its state is dropping" in err
 
     age(holdfast.database, "acme")
@@ -271,7 +271,7 @@ def test_progress_is_one_line_on_a_terminal(holdfast: Command) -> None:
     os.close(leader)
     assert "\r1/2 tenants\r2/2 tenants\r\n" in shown
     assert ran.stdout.splitlines() == [
-        "the database is up to date (schema 6)",
+        "the database is up to date (schema 7)",
         "migrated 0 tenants; 2 were up to date; 0 failed",
     ]
 

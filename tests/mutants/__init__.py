@@ -37,6 +37,7 @@ FILES = (
     "tests.mutants.rule_machine_chains",
     "tests.mutants.rule_machine_retention",
     "tests.mutants.core",
+    "tests.mutants.audit",
     "tests.mutants.bulk",
     "tests.mutants.figures",
     "tests.mutants.hosts",

@@ -127,9 +127,24 @@ FILL_SCHEDULES = f"""
 FILL_TICKS = f"""
     INSERT INTO holdfast_tick (schedule, at, chain_id, outcome, done_at)
     {SERIES} SELECT 'schedule-' || (n - n % 200), n, {sql_id("n")}, 'started', n FROM series"""
+# links for many customers of many tenants, all expired long since, and a few tokens between them
+FILL_TOKENS = f"""
+    INSERT INTO holdfast_token (id, hash, name, role, tenant, chain, created_at, expires_at, revoked_at)
+    {SERIES} SELECT {sql_id("n")}, 'hash-' || n, 'name', CASE n % 2000 WHEN 0 THEN 'viewer' ELSE 'guest' END,
+        'tenant-' || (n % 10000), CASE WHEN n % 2000 > 0 THEN {sql_id("n")} END, n, CASE WHEN n % 2000 > 0 THEN n END,
+        CASE n % 100 WHEN 60 THEN n END
+    FROM series WHERE n % 20 = 0"""
+FILL_SESSIONS = f"""
+    INSERT INTO holdfast_session (hash, token, created_at, seen_at)
+    {SERIES} SELECT 'session-' || n, {sql_id("n")}, n, n FROM series WHERE n % 20 = 0"""
+FILL_AUDIT = f"""
+    INSERT INTO holdfast_audit (id, at, who, action, subject)
+    {SERIES} SELECT 'audit-' || n, $now - 100000000 + n, 'person-' || (n % 7), 'cancel', {sql_id("n")}
+    FROM series WHERE n % 5 = 0"""
 PER_JOB = (
     FILL_JOBS, FILL_BLOCKERS, FILL_UNIQUE, FILL_PHASES, FILL_JOURNALS, FILL_EVENTS, FILL_DELETED, FILL_DELIVERIES,
-    FILL_OUTBOX, FILL_TALLIES, FILL_SCHEDULES, FILL_TICKS,
+    FILL_OUTBOX, FILL_TALLIES, FILL_SCHEDULES, FILL_TICKS, FILL_TOKENS, FILL_SESSIONS,
+    FILL_AUDIT,
 )  # fmt: skip
 
 

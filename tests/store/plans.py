@@ -18,8 +18,13 @@ from tests.store.crowd import Regime
 PlanKind: TypeAlias = Literal["custom", "generic"]
 BIG = (
     "holdfast_job", "holdfast_phase", "holdfast_blocker", "holdfast_unique", "holdfast_event", "holdfast_delivery",
-    "holdfast_outbox", "holdfast_journal", "holdfast_tally", "holdfast_schedule", "holdfast_tick",
+    "holdfast_outbox", "holdfast_journal", "holdfast_tally", "holdfast_schedule", "holdfast_tick", "holdfast_token",
+    "holdfast_session", "holdfast_audit",
 )  # fmt: skip
+SQLITE_KEYS = {
+    "sqlite_autoindex_holdfast_job_1": "holdfast_job_id_key",
+    "sqlite_autoindex_holdfast_token_2": "holdfast_token_hash_key",
+}
 KNOWS_MOST_OPEN = (Regime.FRESH, Regime.TINY)
 JOB_PKEY, JOB_ID, JOB_CHAIN = "holdfast_job_pkey", "holdfast_job_id_key", "holdfast_job_chain"
 
@@ -242,5 +247,5 @@ def sqlite_index(table: str, index: str | None) -> str:
     if index is None or index == "INTEGER PRIMARY KEY":
         return f"{table}_pkey"
     if index.startswith("sqlite_autoindex_"):
-        return JOB_ID if table == "holdfast_job" else f"{table}_pkey"
+        return SQLITE_KEYS.get(index, f"{table}_pkey")
     return index

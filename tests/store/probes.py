@@ -12,7 +12,9 @@ from holdfast.figures import Counts
 from holdfast.models import ChainQuery, JobQuery, Order, Start
 from holdfast.states import State, Status
 from holdfast.store import (
+    access,
     admission,
+    audit,
     delivery_backlog,
     journal,
     lanes,
@@ -222,6 +224,11 @@ def list_probes() -> Iterator[Probe]:
             walks = 10 * paging.limit if name == "all" else 100 * CYCLE if is_by_numbers else None
             more = {"is_ordered": not is_by_numbers, "is_list": True, "reads": walks}
             yield on_ours(f"chains, {name}, {page}", sql, values, JOB_PKEY, JOB_CHAIN, *blocking, **more)
+    for name in ("all", "of a lane", "of an input"):
+        ids = partial(lists.newest_ids, wanted=JOB_LISTS[name], more=[], most=10)
+        sql, values = asked(ids, [(MIXED + 2 * IN_FRONT, 1)])
+        walks = 50 if name == "all" else None
+        yield on_ours(f"newest ids, {name}", sql, values, JOB_PKEY, is_ordered=True, is_list=True, reads=walks)
 
 
 def path_probes(name: str, order: Order, between: Mapping[str, object]) -> Iterator[Probe]:
@@ -302,6 +309,7 @@ def lane_probes() -> Iterator[Probe]:
     yield on_ours("lanes.PARK", lanes.PARK, key, HEAD)
     yield on_ours("lanes.UNPARK", lanes.UNPARK, key, HEAD)
     yield on_ours("lanes.SKIP", lanes.SKIP, key, HEAD)
+    yield on_ours("lanes.HALTING", lanes.HALTING, key, HEAD)
     some = [f"head-{each}" for each in range(MIXED // 2 + 11, MIXED // 2 + 11 + 10 * CYCLE, CYCLE)]
     yield on_ours("lanes.HEADS", lanes.HEADS, {"keys": some}, HEAD)
     behind = {"given": LANES, "most": 10}
@@ -560,6 +568,53 @@ def schedule_probes() -> Iterator[Probe]:
     yield on_ours("schedules.FORGET", schedules.FORGET, {"given": given}, TICK)
 
 
+GRANT, SESSION = "holdfast_token_pkey", "holdfast_session_pkey"
+
+
+def access_probes() -> Iterator[Probe]:
+    """Give what is asked of tokens, links and sessions; where tokens are few, all of them are as good as an index."""
+    people, few = "holdfast_token_people", {"or_by": frozenset(["holdfast_token_people"])}
+    one, own = {"id": IDS[0]}, {"tenant": "tenant-20"}
+    page, some = {"before": IDS[0], "most": 50}, {"most": 50}
+    hashed, session = {"hash": f"hash-{MIXED // 2}"}, {"hash": f"session-{MIXED // 2}"}
+    tokens, links = "holdfast_token_tokens", "holdfast_token_links"
+    yield on_ours("access.TOKENS", access.TOKENS, page, people)
+    yield on_ours("access.LINKS", access.LINKS, page, GRANT, is_ordered=True)
+    yield on_ours("access.TOKENS_OF", access.TOKENS_OF, page | own, tokens, **few)
+    yield on_ours("access.LINKS_OF", access.LINKS_OF, page | own, links)
+    yield on_ours("access.ONE", access.ONE, one, GRANT)
+    yield on_ours("access.REVOKE_TOKEN", access.REVOKE_TOKEN, one | own, GRANT)
+    yield on_ours("access.REVOKE_LINK", access.REVOKE_LINK, one | own, GRANT)
+    yield on_ours("access.USED", access.USED, one, GRANT)
+    yield on_ours("access.FIND", access.FIND, hashed, "holdfast_token_hash_key")
+    yield on_ours("access.FIND_SESSION", access.FIND_SESSION, session, SESSION, GRANT)
+    yield on_ours("access.ANY_THAT_HOLDS", access.ANY_THAT_HOLDS, {"before": "g"}, people)
+    yield on_ours("access.SEEN", access.SEEN, session, SESSION)
+    yield on_ours("access.END", access.END, session, SESSION)
+    yield on_ours("access.FORGET_TOKENS_OF", access.FORGET_TOKENS_OF, own, tokens, **few)
+    yield on_ours("access.FORGET_LINKS_OF", access.FORGET_LINKS_OF, own, links, reads=1_000)
+    yield on_ours("access.OLD_SESSIONS", access.OLD_SESSIONS, some, "holdfast_session_created", is_ordered=True)
+    yield on_ours("access.OLD_EXPIRED", access.OLD_EXPIRED, some, "holdfast_token_expired", is_ordered=True)
+    yield on_ours("access.OLD_REVOKED", access.OLD_REVOKED, some, "holdfast_token_revoked", is_ordered=True)
+    yield on_ours("access.DELETE_SESSIONS", access.DELETE_SESSIONS, {"hashes": [session["hash"], "none"]}, SESSION)
+    yield on_ours("access.DELETE_TOKENS", access.DELETE_TOKENS, {"ids": IDS}, GRANT)
+
+
+def audit_probes() -> Iterator[Probe]:
+    """Give what the audit runs: a row beside an act, a page of a bounded stretch, and the oldest of all."""
+    index, by_id = "holdfast_audit_pkey", "holdfast_audit_id"
+    told: dict[str, object] = dict.fromkeys(("why", "request", "facts")) | {"subject": "x"}
+    row = {"id": "new", "who": "ann", "action": "cancel"} | told
+    anybody = dict.fromkeys(("who", "action", "subject", "since_ms", "until_ms"))
+    stretch = {"top": MIXED // 10, "bottom": MIXED // 10 - 100, "most": 51}
+    yield on_borrowed("audit.WRITE", audit.WRITE, row, by_id, conflict=by_id)
+    yield on_ours("audit.HIGHEST", audit.HIGHEST, {"behind": 0}, index)
+    yield on_ours("audit.ENTRIES", audit.ENTRIES, anybody | stretch, index)
+    yield on_ours("audit.ENTRIES of one", audit.ENTRIES, anybody | stretch | {"who": "ann"}, index)
+    yield on_ours("audit.OLDEST", audit.OLDEST, {"age": 0}, index, is_ordered=True)
+    yield on_ours("audit.DELETE_OLD", audit.DELETE_OLD, {"age": 0, "most": 100}, index)
+
+
 def explain_probes() -> Iterator[Probe]:
     """Give what an explanation runs, also on a caller's connection; what it counts here is counted to 50."""
     lane, most = {"key": "lane-1"}, {"most": 50}
@@ -728,6 +783,8 @@ def probes(database: str) -> list[Probe]:
         *trimming_probes(),
         *journal_probes(),
         *schedule_probes(),
+        *access_probes(),
+        *audit_probes(),
         *explain_probes(),
         *figure_probes(),
     ]

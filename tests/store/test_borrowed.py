@@ -44,7 +44,7 @@ from tests.support.conditions import until
 from tests.support.factories import TASKS, add, block, events_of, greet, make_job, row_of, whole_store
 from tests.support.faults.fault_proxy import FaultProxy
 from tests.support.outbox import empty_outbox
-from tests.support.ways import Way
+from tests.support.ways import Awaitable, Way
 from tests.worker.test_hints import is_asleep
 
 
@@ -246,6 +246,19 @@ async def test_the_caller_reads_what_it_has_started_before_anybody_else_does(way
     assert job.input.name == "Ada"
     with pytest.raises(JobNotFound):
         await way.face.get_job(chain)
+
+
+async def test_the_audit_of_an_act_commits_and_vanishes_with_it(way: Way, open_caller: Caller) -> None:
+    ann = way.hf.acting(by="ann") if way.is_async else Awaitable(way.hf.sync.acting(by="ann"))
+    chain: Any = await ann.start(greet(name="kept"), connection=open_caller.connection)
+    await open_caller.savepoint()
+    await ann.cancel(chain, connection=open_caller.connection)
+    await open_caller.rollback_to_savepoint()
+    assert await way.rows("SELECT action FROM holdfast_audit") == []
+
+    await open_caller.commit()
+
+    assert await way.rows("SELECT who, action, subject FROM holdfast_audit") == [("ann", "start", str(chain.id))]
 
 
 async def test_many_starts_are_one_part_of_the_transaction(way: Way, open_caller: Caller) -> None:

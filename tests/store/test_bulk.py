@@ -327,7 +327,7 @@ async def test_a_job_that_no_longer_fits_when_it_is_locked_is_passed_over(way: W
 
     acted = await way.call(bulk_pages.act, BulkAct(verb="cancel"), wanted, page.ids)
 
-    assert acted == (1, {"job_not_found": 1, "state_conflict": 2})
+    assert acted[:2] == (1, {"job_not_found": 1, "state_conflict": 2})
     assert [await row_of(way, each, "status", "cancel_requested_at") for each in (waiting, started)] == [
         ("cancelled", None),
         ("running", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from holdfast import (
 from holdfast.journals import MOST_ENTRIES
 from holdfast.store.jobs import steering
 from holdfast.tasks import patches
+from holdfast.wire.redaction import REDACTED, Redaction
 from tests.support.factories import add, continue_chain, greet, make_job, seq_of, whole_store
 from tests.support.ways import Way
 
@@ -233,3 +235,44 @@ async def test_an_edit_on_the_callers_connection_commits_with_it(way: Way) -> No
 def test_a_merge_patch_does_what_its_rfc_says(target: Any, patch: Any, merged: Any) -> None:
     """The examples of RFC 7396 whose target is an object."""
     assert patches.merge(target, patch) == merged
+
+
+# what the editor was not shown
+
+
+async def test_what_was_hidden_from_the_editor_stays_as_it_was(way: Way) -> None:
+    @way.hf.task(name="pay", redact=["card.number"])
+    async def pay(card: dict[str, str], password: str, note: str) -> None:
+        """Take the money."""
+
+    arguments: dict[str, Any] = {"card": {"number": "4111", "name": "Ada"}, "password": "hunter2", "note": "old"}
+    chain = await way.face.start(pay(**arguments), paused=True)
+    shown = Redaction(paths=("card.number",)).value(arguments)
+
+    again = await way.face.resume(chain, arguments={**shown, "note": f"new {REDACTED}"})
+
+    stored = {name: getattr(again.input, name) for name in arguments}
+    assert stored == arguments | {"note": f"new {REDACTED}"}
+    assert [each["changed"] for each in await said(way, chain.id)] == [["note"]]
+
+
+async def test_the_sign_for_what_is_hidden_is_a_text_like_any_other_elsewhere(way: Way) -> None:
+    job = await ended(way)
+
+    assert (await way.face.retry(job, arguments={"name": REDACTED})).input.name == REDACTED
+
+
+async def test_a_program_without_the_code_knows_what_was_hidden_too(
+    way: Way, new_holdfast: Callable[..., Holdfast]
+) -> None:
+    @way.hf.task(name="pay", redact=["card.*"])
+    async def pay(card: dict[str, str], note: str) -> None:
+        """Take the money."""
+
+    chain = await way.face.start(pay(card={"number": "4111"}, note="old"), paused=True)
+    server = Way(new_holdfast(way.database), way.is_async)
+
+    again = await server.face.resume(chain.id, arguments={"card": {"number": REDACTED}, "note": "new"})
+    await server.close()
+
+    assert again.input == {"card": {"number": "4111"}, "note": "new"}

@@ -289,7 +289,7 @@ async def test_create_goes_on_from_wherever_it_was_interrupted(
 
 STEPS_OF_DROP = {
     "sqlite": ("migrations.drop_unused.before_commit", "migrations.drop_unused.after_commit"),
-    "postgres": ("tenants.end_dropping.statement 1", "tenants.end_dropping.statement 3"),
+    "postgres": ("tenants.end_dropping.statement 1", "tenants.end_dropping.statement 5"),
 }
 
 
@@ -336,17 +336,21 @@ async def test_a_tenant_that_was_never_finished_can_be_dropped(
     assert await names(control) == {}
 
 
+TOKEN_BEFORE = """
+    CREATE TABLE holdfast_token (
+        id text PRIMARY KEY, hash text NOT NULL UNIQUE, role text NOT NULL, name text NOT NULL,
+        created_at bigint NOT NULL, expires_at bigint, revoked_at bigint)"""
+
+
 async def back_to_the_release_before(tx: Tx) -> None:
     """Have the place of a tenant as the release before left it."""
-    await tx.execute("DROP TABLE holdfast_tenant")
-    await tx.execute("DROP INDEX holdfast_schedule_until" if tx.database == "sqlite" else "SELECT 1")
-    columns = ("until", "missed", "jitter_ms", "declared", "trouble", "left_out", "left_out_at", "changed_at")
-    for column in (*columns, "changed_by"):
-        await tx.execute(f"ALTER TABLE holdfast_schedule DROP COLUMN {column}")
-    for column in ("outcome", "done_at"):
-        await tx.execute(f"ALTER TABLE holdfast_tick DROP COLUMN {column}")
-    await tx.execute("ALTER TABLE holdfast_job DROP COLUMN scheduled_at")
-    await tx.execute("UPDATE holdfast_meta SET value = '5' WHERE key = 'schema'")
+    await tx.execute("DROP TABLE holdfast_session")
+    await tx.execute("DROP TABLE holdfast_token")
+    await tx.execute(TOKEN_BEFORE)
+    await tx.execute("DROP INDEX holdfast_audit_id" if tx.database == "sqlite" else "SELECT 1")
+    for column in ("id", "request"):
+        await tx.execute(f"ALTER TABLE holdfast_audit DROP COLUMN {column}")
+    await tx.execute("UPDATE holdfast_meta SET value = '6' WHERE key = 'schema'")
 
 
 async def age(control: Control, name: str) -> None:
@@ -364,7 +368,7 @@ async def test_an_older_tenant_is_not_served_and_says_so_until_it_is_migrated(co
         NotMigrated, match=r"tenant 'acme' is not served: .* run `holdfast migrate --tenants`"
     ) as raised:
         await control.way("acme").face.list_jobs()
-    assert (raised.value.found, raised.value.needed) == (5, migrations.code_number(control.database))
+    assert (raised.value.found, raised.value.needed) == (6, migrations.code_number(control.database))
     assert (await control.way("beta").face.list_jobs()).items == ()
     told: list[MigrationProgress] = []
     done = await control.tenants.migrate(on_progress=told.append)

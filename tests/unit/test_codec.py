@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 from typing_extensions import TypedDict
 
-from holdfast.codec import Codec, Limits
+from holdfast.codec import Codec, ValueLimits
 from holdfast.errors import InvalidInput, InvalidOutput
 from holdfast.texts import clean_text
 
@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
 
 
 def codec_of(kind: Any, **limits: int) -> Codec[Any]:
-    return Codec(kind, "arguments", InvalidInput, limits=Limits(**limits))
+    return Codec(kind, "arguments", InvalidInput, limits=ValueLimits(**limits))
 
 
 def refusal_of(kind: Any, value: object, **limits: int) -> InvalidInput:

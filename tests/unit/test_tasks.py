@@ -448,6 +448,17 @@ def test_a_record_tells_a_stranger_policy_and_schemas(tasks: Tasks) -> None:
     assert json.loads(record.output_schema)["properties"]["number"]["type"] == "integer"
 
 
+def test_a_record_tells_a_stranger_what_is_hidden_and_says_nothing_where_nothing_is(tasks: Tasks) -> None:
+    async def fetch(ctx: Context, card: dict[str, str]) -> str:
+        return "done"
+
+    hidden = tasks.pipeline("pay", fetch, redact=["card.number", "*.iban"])
+    plain = tasks.declare("plain", ChargeFields, int)
+
+    assert json.loads(hidden.record().policy)["redact"] == ["card.number", "*.iban"]
+    assert "redact" not in json.loads(plain.record().policy)
+
+
 def test_the_version_of_a_record_changes_with_policy_or_schema_only() -> None:
     def version(task: Task[..., Any]) -> str:
         return task.record().version
@@ -501,6 +512,9 @@ def test_a_declared_task_takes_every_option_of_a_task() -> None:
         ("on_lost", "fial", "'retry' or 'fail' or 'pause'"),
         ("on_interrupt", "retry", "'give_back' or 'pause'"),
         ("cancel_running", True, "'cancel' or 'pause'"),
+        ("redact", "card.number", 'write redact=("card.number",)'),
+        ("redact", None, "redact must be a list of paths"),
+        ("redact", ["card..number"], "with a dot between them"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_with_what_to_write(option: str, wrong: Any, says: str) -> None:

@@ -72,11 +72,12 @@ def test_who_asks_and_why_are_texts(face: BlockingHoldfast, said: Any) -> None:
     assert refusal.value.path in said
 
 
-def test_a_job_is_completed_by_its_task_and_not_by_the_name_of_it(face: BlockingHoldfast, tmp_path: Path) -> None:
+def test_a_job_is_completed_by_its_task_and_looked_at_by_no_name(face: BlockingHoldfast, tmp_path: Path) -> None:
     by_name: Any = "approve"
+    by_function: Any = print
 
     with pytest.raises(Misuse, match=r"hf\.complete\(\) takes the task itself"):
-        face.complete(by_name, uuid4(), True)
+        face.complete(by_function, uuid4(), True)
     with pytest.raises(Misuse, match=r"hf\.completing\(\) takes the task itself"):
         face.completing(by_name, uuid4()).__enter__()
 

@@ -12,10 +12,11 @@ import pytest
 from pydantic_core import to_json
 
 from holdfast import Event, Job, State, Status
-from holdfast.events.sse_stream import _written
-from holdfast.models import JobEvent, Phase, PhaseStatus
+from holdfast.events.sse_stream import MOST_VARIANTS, _written
+from holdfast.models import JobError, JobEvent, Phase, PhaseStatus
 from holdfast.store.rows import COLUMNS, to_job
 from holdfast.wire.job_json import event_object, job_object
+from holdfast.wire.redaction import Redaction
 from tests.unit.test_webhook_body import AT, JOB, text
 
 FULL = replace(
@@ -41,28 +42,31 @@ FULL = replace(
     parent=UUID(int=9),
     scheduled_at=AT,
     phases=(Phase(name="a", status=PhaseStatus.FAILED, message="m", error={"type": "E"}, finished_at=AT),),
+    state_tag="failed/1/cd810519",
 )
 OPEN = replace(JOB, status=Status.RUNNING, state=State.CANCELLING, phases=(), finished_at=None, tags=())
 
 FULL_TEXT = (
     '{"id":"00000000-0000-0000-0000-000000000001","chain_id":"00000000-0000-0000-0000-000000000001","chain_index":0,'
     '"parent":"00000000-0000-0000-0000-000000000009","task":"greet","queue":"default","lane":"ada","priority":-3,"tags":["ä","q\\""],"status":"failed",'
-    '"state":"stale","outcome":"failed","run_at":"2026-01-02T03:04:05.678Z","attempt":1,"used":1,"attempts":3,"crashes":2,'
+    '"state":"stale","outcome":"failed","run_at":"2026-01-02T03:04:05.678Z",'
+    '"scheduled_at":"2026-01-02T03:04:05.678Z","attempt":1,"used":1,"attempts":3,"crashes":2,'
     '"interrupted":1,"worker":"worker-1","reason":"lost","input":{"name":"Ada"},"output":null,'
     '"error":{"type":"Lost","message":"x"},"current_phase":"greet","progress":100,"message":"half",'
     '"phases":[{"name":"a","status":"failed","progress":0,"message":"m","error":{"type":"E"},"started_at":null,'
     '"finished_at":"2026-01-02T03:04:05.678Z"}],"open_blockers":0,"webhook_sent":false,"completed_by":"worker-1",'
     '"created_at":"2026-01-02T03:04:05.678Z","started_at":null,"finished_at":"2026-01-02T03:04:05.678Z",'
-    '"stale_at":"2026-01-03T03:04:05.678Z","version":3}'
+    '"stale_at":"2026-01-03T03:04:05.678Z","version":3,"state_tag":"failed/1/cd810519"}'
 )
 OPEN_TEXT = (
     '{"id":"00000000-0000-0000-0000-000000000001","chain_id":"00000000-0000-0000-0000-000000000001","chain_index":0,'
     '"parent":null,"task":"greet","queue":"default","lane":null,"priority":0,"tags":[],"status":"running","state":"cancelling",'
-    '"outcome":null,"run_at":"2026-01-02T03:04:05.678Z","attempt":1,"used":1,"attempts":null,"crashes":0,"interrupted":0,'
+    '"outcome":null,"run_at":"2026-01-02T03:04:05.678Z",'
+    '"scheduled_at":null,"attempt":1,"used":1,"attempts":null,"crashes":0,"interrupted":0,'
     '"worker":null,"reason":null,"input":{"name":"Ada"},"output":"Hello, Ada","error":null,"current_phase":"greet",'
     '"progress":100,"message":null,"phases":[],"open_blockers":0,"webhook_sent":null,"completed_by":"worker-1",'
     '"created_at":"2026-01-02T03:04:05.678Z","started_at":"2026-01-02T03:04:05.678Z","finished_at":null,'
-    '"stale_at":null,"version":3}'
+    '"stale_at":null,"version":3,"state_tag":""}'
 )
 
 
@@ -88,6 +92,48 @@ def test_a_server_sent_event_holds_the_same_text() -> None:
         'event: job:failed\nid: c5\ndata: {"event":"job:failed","at":"2026-01-02T03:04:05.678Z","status":"failed",'
         f'"version":3,"attempt":1,"facts":{{}},"job":{FULL_TEXT},"omitted":[]}}\n\n'
     )
+
+
+def test_a_brief_event_has_no_payloads_and_of_errors_what_they_say() -> None:
+    said: JobError = {"type": "E", "message": "m", "attempt": 1, "worker": "w"}
+    error: JobError = {**said, "traceback": "t", "attributes": {"a": 1}}
+    event = JobEvent(name="job:failed", at=AT, job=replace(FULL, error=error), facts={"error": error}, cursor="c5")
+
+    whole, brief = event_object(event), event_object(event, brief=True)
+
+    assert brief["facts"] == {"error": said}
+    assert brief["job"] == whole["job"] | {"input": None, "output": None, "error": said}
+    assert event.job.error == error
+
+
+def test_a_stored_value_that_is_no_json_is_hidden_for_nobody_can_tell_what_is_in_it() -> None:
+    job = replace(FULL, input='{"password": "x', output='"a text"')
+
+    shown = job_object(job, Redaction())
+
+    assert (shown["input"], shown["output"]) == ("•••", "a text")
+    assert job_object(job)["input"] == job.input
+
+
+def test_each_way_of_showing_an_event_is_kept_and_not_mixed_up() -> None:
+    event = JobEvent(name="job:failed", at=AT, job=FULL, cursor="c5")
+    ways = [(None, False), (None, True), (Redaction(), False), (Redaction(payloads=False), False)]
+    ways += [(Redaction(keys=(str(number),)), False) for number in range(20)]
+
+    first = [_written(event, redaction, brief=brief) for redaction, brief in ways]
+
+    assert [_written(event, redaction, brief=brief) for redaction, brief in ways] == first
+    assert first[0] != first[1]
+    assert len(event._written or {}) == MOST_VARIANTS
+
+
+def test_a_message_says_how_many_it_stands_for() -> None:
+    event = Event(name="job:deleted", at=AT, deleted_job_id=UUID(int=5), cursor="c5")
+
+    data = _written(event, merged=3).decode().split("data: ")[1]
+
+    assert json.loads(data)["merged"] == 3
+    assert "merged" not in _written(event).decode()
 
 
 def test_of_a_deleted_job_its_id_is_told() -> None:

@@ -48,6 +48,19 @@ async def count(hf: Holdfast, status: str) -> int:
 
 
 @DATABASES
+async def test_each_page_of_somebodys_act_is_in_the_audit(hf: Holdfast) -> None:
+    async with hf, hf.worker(queues=["default"]):
+        await started(hf, 7)
+        bulk = await hf.acting(by="ada", request="r-1").start_bulk("cancel", task="sleepy", why="too many")
+        await bulk.result(timeout=20)
+
+        found = [(each.action, each.subject, each.facts.get("done")) for each in reversed(await hf.audit())]
+        pages = [("bulk.cancel", "3 jobs", 3), ("bulk.cancel", "3 jobs", 3), ("bulk.cancel", "1 job", 1)]
+        assert found == [("bulk.start", str(bulk.id), None), *pages]
+        assert {(each.who, each.why, each.request) for each in await hf.audit()} == {("ada", "too many", "r-1")}
+
+
+@DATABASES
 async def test_each_page_is_a_step_of_its_chain(hf: Holdfast) -> None:
     async with hf, hf.worker(queues=["default"]):
         chains = await started(hf, 8)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from math import inf
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -186,6 +187,7 @@ async def test_the_control_place_and_tenants_that_are_not_named_are_left_alone(s
     assert scene.ran == ["acme"]
 
 
+@pytest.mark.source("TQ-10")
 async def test_slots_of_a_tenant_are_a_cap(scene: Scene) -> None:
     await scene.create("acme", "globex")
     await start(scene, "acme", hold, 10)
@@ -214,6 +216,7 @@ async def test_the_slots_of_all_tenants_are_at_most_those_of_the_host(scene: Sce
 
 
 @pytest.mark.long
+@pytest.mark.source("TQ-11")
 async def test_flooded_tenants_take_turns(scene: Scene) -> None:
     names = ("one", "two", "three")
     await scene.create(*names)
@@ -453,15 +456,15 @@ async def test_a_tenant_of_an_older_schema_is_not_served_and_says_so(
     monkeypatch.setattr(tenant, "LEFT_OUT_SECONDS", 0.3)
     await start(on_postgres, "old", note)
     meta = f'"{on_postgres.place("old")}".holdfast_meta'
-    execute(empty_url, f"UPDATE {meta} SET value = '5' WHERE key = 'schema'")
+    execute(empty_url, f"UPDATE {meta} SET value = '6' WHERE key = 'schema'")
     async with on_postgres.host():
         await start(on_postgres, "well", note)
         await until_ran(on_postgres, "well")
         await until(lambda: trouble_of(on_postgres, "old"), "the registry says so")
-        assert "schema 5" in await trouble_of(on_postgres, "old")
+        assert "schema 6" in await trouble_of(on_postgres, "old")
         assert on_postgres.count("old") == 0
 
-        execute(empty_url, f"UPDATE {meta} SET value = '6' WHERE key = 'schema'")
+        execute(empty_url, f"UPDATE {meta} SET value = '7' WHERE key = 'schema'")
         await until_ran(on_postgres, "old")
         await until(lambda: has_no_trouble(on_postgres, "old"), "the registry says that it is well")
 
@@ -471,6 +474,7 @@ async def lock(stranger: psycopg.Connection[Any], place: str) -> None:
     await asyncio.to_thread(stranger.execute, f'LOCK TABLE "{place}".holdfast_job IN ACCESS EXCLUSIVE MODE')
 
 
+@pytest.mark.source("TQ-11")
 async def test_a_locked_tenant_does_not_hold_up_the_others(
     on_postgres: Scene, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -948,3 +952,30 @@ def is_asleep(of: tenant.HostedTenant) -> bool:
 
 def is_looked_at(of: tenant.HostedTenant) -> bool:
     return of.is_idle and of.looked_at > 0
+
+
+async def test_a_host_forgets_what_is_over_in_the_control_place(
+    new_holdfast: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "BEAT_SECONDS", 0.02)
+    async with scene_on(new_holdfast("sqlite", tasks=[TASKS], tenants=True), None) as scene:
+        made = [(await scene.hf.tokens.create(name, expires=1)).info.id for name in ("ada", "bob")]
+        await scene.hf.store.run(end_long_ago, made[0])
+
+        async def is_forgotten() -> bool:
+            return [each.id for each in await scene.hf.tokens.list()] == made[1:]
+
+        async with scene.host():
+            await until(is_forgotten, "the token is forgotten")
+
+
+async def end_long_ago(tx: Any, token: UUID) -> None:
+    await tx.execute("UPDATE holdfast_token SET expires_at = 1 WHERE id = :id", id=str(token))
+
+
+async def test_a_host_forgets_nothing_where_retention_is_off(new_holdfast: Callable[..., Holdfast]) -> None:
+    hf = new_holdfast("sqlite", tasks=[TASKS], tenants=True, retention=False)
+    host = hf.worker(tenants={"*": 1})
+
+    assert isinstance(host, WorkerHost)
+    assert host._parts.forget_records is None

@@ -98,6 +98,32 @@ async def test_reading_is_allowed_and_so_is_everything_after_the_block(colour: C
     assert (await colour.hf.get_job(started)).status == "pending"
 
 
+async def test_an_act_with_the_blocks_own_transaction_leaves_its_row_with_the_block(colour: Colour) -> None:
+    async def handler(ctx: Any, n: int) -> Any:
+        async with ctx.complete() as tx:
+            own, ann = getattr(tx, "_inner", tx), colour.hf.acting(by="ann")
+            if colour.is_async:
+                await ann.cancel(victim, connection=own)
+            else:
+                ann.sync.cancel(victim, connection=own)
+            if n == 0:
+                raise OSError("all of it is undone")
+            return tx.finish(1)
+
+    async def nothing(ctx: Any, n: int) -> Any:
+        return 1
+
+    task, other = colour.task(handler, int, retry=ONCE), colour.task(nothing, int)
+    victim = await colour.hf.start(other(), delay=60)
+    async with colour.hf.worker():
+        await colour.until_status(await colour.hf.start(task(n=0)), "failed")
+        assert (await colour.hf.audit()).items == ()
+        assert await (await colour.hf.start(task(n=1))).result(timeout=15) == 1
+
+    (entry,) = (await colour.hf.audit()).items
+    assert (entry.who, entry.action, entry.subject) == ("ann", "cancel", str(victim.id))
+
+
 async def test_a_verb_with_the_blocks_own_transaction_is_part_of_it(colour: Colour) -> None:
     async def handler(ctx: Any, n: int) -> Any:
         async with ctx.complete() as tx:

@@ -7,11 +7,15 @@ import sys
 import click
 
 from holdfast import __version__
+from holdfast.cli.audit import audit
 from holdfast.cli.health import health
+from holdfast.cli.link import link
 from holdfast.cli.migrate import migrate
 from holdfast.cli.retention import retention
 from holdfast.cli.schedules import schedules
+from holdfast.cli.serve import serve
 from holdfast.cli.tenants import tenants
+from holdfast.cli.token import token
 from holdfast.cli.watch import watch
 from holdfast.cli.webhooks import webhooks
 from holdfast.cli.worker import worker
@@ -38,14 +42,18 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def commands() -> None:
-    """Run workers, migrate the database, watch jobs, and manage schedules, tenants and webhooks."""
+    """Run workers, migrate the database, watch jobs, and manage schedules, tenants, tokens and webhooks."""
 
 
+commands.add_command(audit)
 commands.add_command(health)
+commands.add_command(link)
 commands.add_command(migrate)
 commands.add_command(retention)
 commands.add_command(schedules)
+commands.add_command(serve)
 commands.add_command(tenants)
+commands.add_command(token)
 commands.add_command(watch)
 commands.add_command(webhooks)
 commands.add_command(worker)

@@ -83,7 +83,7 @@ def opened(
     settings = None if app is not None else chosen(database, schema_name, also=also, tenants=tenants)
     hf = load(app) if app is not None else Holdfast(settings=settings)
     announce(hf)
-    _require_file(hf.settings)
+    require_file(hf.settings)
     with hf.sync as face:
         yield face
 
@@ -110,7 +110,7 @@ def announce(hf: Holdfast) -> None:
     click.echo(f"database: {hf.settings.shown_database}", err=True)
 
 
-def _require_file(settings: Settings) -> None:
+def require_file(settings: Settings) -> None:
     """Refuse a SQLite file that does not exist: opening would create it, and a wrong path would look like no jobs."""
     from holdfast.database import migrations
     from holdfast.errors import NotMigrated

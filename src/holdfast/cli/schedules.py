@@ -13,8 +13,6 @@ from holdfast.cli.webhooks import show
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from holdfast.schedules import ScheduleInfo, Tick
-
 
 @click.group()
 def schedules() -> None:
@@ -43,6 +41,8 @@ def list_schedules(limit: int, after: str | None, place: ChosenPlace, as_json: b
       holdfast schedules list --database jobs.db
       holdfast schedules list --tenant acme --json
     """
+    from holdfast.wire.schedule_json import schedule_object
+
     with place.opened() as face:
         found = face.schedules.list(limit=limit, cursor=after)
     show([schedule_object(each) for each in found], schedule_line, as_json, "there are no schedules")
@@ -64,6 +64,8 @@ def show_schedule(name: str, ticks: int, place: ChosenPlace, as_json: bool) -> N
       holdfast schedules show nightly
       holdfast schedules show nightly --ticks 50 --json
     """
+    from holdfast.wire.schedule_json import schedule_object, tick_object
+
     with place.opened() as face:
         found = face.schedules.get(name)
         last = list(face.schedules.ticks(name, limit=ticks)) if ticks else []
@@ -73,7 +75,7 @@ def show_schedule(name: str, ticks: int, place: ChosenPlace, as_json: bool) -> N
 
 @schedules.command()
 @click.argument("name")
-@click.option("--until", callback=lambda _, __, text: _read_time(text), help="Resume by itself at this time.")
+@click.option("--until", callback=lambda _, __, text: read_time(text), help="Resume by itself at this time.")
 @click.option("--by", help="Record who asks for it.")
 @click.option("--why", help="Record the reason.")
 @of_place
@@ -95,6 +97,8 @@ def pause(
       holdfast schedules pause nightly --why "year end"
       holdfast schedules pause nightly --until 2026-12-01T00:00Z
     """
+    from holdfast.wire.schedule_json import schedule_object
+
     with place.opened() as face:
         found = face.schedules.pause(name, until=until, by=by, why=why)
     show([schedule_object(found)], schedule_line, as_json)
@@ -113,6 +117,8 @@ def resume(name: str, by: str | None, place: ChosenPlace, as_json: bool) -> None
     Examples:
       holdfast schedules resume nightly
     """
+    from holdfast.wire.schedule_json import schedule_object
+
     with place.opened() as face:
         face.schedules.resume(name, by=by)
         found = face.schedules.get(name)
@@ -178,13 +184,14 @@ def preview(cron: str | None, every: int | None, timezone: str | None, as_json: 
     from holdfast.runtime import wall_ms
     from holdfast.schedule_rules import make_rule, next_times
     from holdfast.times import EPOCH
+    from holdfast.wire.schedule_json import preview_object
 
     rule = make_rule(cron, every, timezone)
-    times = [str(_text(EPOCH + timedelta(milliseconds=at))) for at in next_times(rule, wall_ms())]
-    click.echo(json.dumps({"words": rule.words, "next_times": times}) if as_json else "\n".join([rule.words, *times]))
+    told = preview_object(rule, (EPOCH + timedelta(milliseconds=at) for at in next_times(rule, wall_ms())))
+    click.echo(json.dumps(told) if as_json else "\n".join([told["words"], *told["next_times"]]))
 
 
-def _read_time(text: str | None) -> datetime | None:
+def read_time(text: str | None) -> datetime | None:
     """Read a time with its zone, as people write it."""
     from datetime import datetime
 
@@ -197,39 +204,6 @@ def _read_time(text: str | None) -> datetime | None:
     if found is None or found.tzinfo is None:
         raise click.BadParameter(f"{text!r} is no time with a zone; write 2026-12-01T00:00Z, or 2026-12-01T08:30+01:00")
     return found
-
-
-def schedule_object(each: ScheduleInfo) -> dict[str, Any]:
-    """Write a schedule for JSON."""
-    return {
-        "name": each.name,
-        "task": each.task,
-        "arguments": each.input,
-        "options": each.options,
-        "rule": json.loads(each.rule.json),
-        "words": each.words,
-        "next_at": _text(each.next_at),
-        "is_late": each.is_late,
-        "next_times": [_text(at) for at in each.next_times],
-        "missed": each.missed,
-        "jitter": each.jitter,
-        "paused_at": _text(each.paused_at),
-        "paused_by": each.paused_by,
-        "paused_until": _text(each.paused_until),
-        "reason": each.reason,
-        "is_declared": each.is_declared,
-        "trouble": each.trouble,
-        "left_out": each.left_out,
-        "left_out_at": _text(each.left_out_at),
-        "created_at": _text(each.created_at),
-        "changed_at": _text(each.changed_at),
-        "changed_by": each.changed_by,
-    }
-
-
-def tick_object(each: Tick) -> dict[str, Any]:
-    """Write a tick for JSON."""
-    return {"at": _text(each.at), "outcome": each.outcome, "chain": str(each.chain_id), "done_at": _text(each.done_at)}
 
 
 def schedule_line(each: dict[str, Any]) -> str:
@@ -261,9 +235,3 @@ def _state(each: dict[str, Any]) -> str:
 
 def _trouble(each: dict[str, Any]) -> str:
     return f"; in trouble: {each['trouble']}" if each["trouble"] else ""
-
-
-def _text(at: datetime | None) -> str | None:
-    from holdfast.times import instant_text
-
-    return instant_text(at)

@@ -52,6 +52,8 @@ def list_tenants(database: str | None, schema_name: str | None, as_json: bool) -
     Examples:
       holdfast tenants list --database jobs.db
     """
+    from holdfast.wire.tenant_json import tenant_object
+
     with opened(database, schema_name, tenants=True) as face:
         found = [tenant_object(each) for each in face.tenants.list()]
     if as_json:
@@ -87,6 +89,8 @@ def create(
       holdfast tenants create acme
       holdfast tenants create acme --host acme.example.com --by ada
     """
+    from holdfast.wire.tenant_json import tenant_object
+
     with opened(database, schema_name, tenants=True) as face:
         made = tenant_object(face.tenants.create(name, host=host, by=by, why=why))
     click.echo(json.dumps(made) if as_json else tenant_line(made))
@@ -170,27 +174,11 @@ def change(
     database: str | None, schema_name: str | None, as_json: bool, verb: Callable[[BlockingHoldfast], TenantInfo]
 ) -> None:
     """Change a tenant and print it."""
+    from holdfast.wire.tenant_json import tenant_object
+
     with opened(database, schema_name, tenants=True) as face:
         changed = tenant_object(verb(face))
     click.echo(json.dumps(changed) if as_json else tenant_line(changed))
-
-
-def tenant_object(tenant: TenantInfo) -> dict[str, Any]:
-    """Write a tenant for JSON."""
-    from holdfast.times import instant_text
-
-    return {
-        "name": tenant.name,
-        "place": tenant.place,
-        "host": tenant.host,
-        "state": tenant.state,
-        "created_at": instant_text(tenant.created_at),
-        "changed_at": instant_text(tenant.changed_at),
-        "changed_by": tenant.changed_by,
-        "reason": tenant.reason,
-        "trouble": tenant.trouble,
-        "trouble_at": instant_text(tenant.trouble_at),
-    }
 
 
 def tenant_line(each: dict[str, Any]) -> str:

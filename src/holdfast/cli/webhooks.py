@@ -12,8 +12,6 @@ from holdfast.cli.database import ChosenPlace, of_place
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.models import Delivery, Subscription
-
 
 @click.group()
 def webhooks() -> None:
@@ -39,6 +37,8 @@ def list_subscriptions(place: ChosenPlace, as_json: bool) -> None:
     Examples:
       holdfast webhooks list --database jobs.db
     """
+    from holdfast.wire.webhook_json import subscription_object
+
     with place.opened() as face:
         found = face.webhooks.list()
     show([subscription_object(each) for each in found], subscription_line, as_json, "there are no subscriptions")
@@ -76,6 +76,8 @@ def add(
       holdfast webhooks add https://example.com/hooks --name billing
       holdfast webhooks add https://example.com/hooks --event job:failed --task orders.charge --secret shop
     """
+    from holdfast.wire.webhook_json import subscription_object
+
     wanted: dict[str, Any] = {"events": events} if events else {}
     with place.opened() as face:
         made = face.webhooks.subscribe(url, **wanted, tasks=tasks or None, secrets=secrets, name=name)
@@ -111,6 +113,8 @@ def enable(subscription: str, place: ChosenPlace, as_json: bool) -> None:
     Examples:
       holdfast webhooks enable 01980f00-6e1c-7000-8000-5a1c2f9e0b77
     """
+    from holdfast.wire.webhook_json import subscription_object
+
     with place.opened() as face:
         found = face.webhooks.enable(subscription)
     show([subscription_object(found)], subscription_line, as_json)
@@ -129,6 +133,8 @@ def disable(subscription: str, why: str | None, place: ChosenPlace, as_json: boo
     Examples:
       holdfast webhooks disable 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --why "moving house"
     """
+    from holdfast.wire.webhook_json import subscription_object
+
     with place.opened() as face:
         found = face.webhooks.disable(subscription, why=why)
     show([subscription_object(found)], subscription_line, as_json)
@@ -153,6 +159,8 @@ def deliveries(
       holdfast webhooks deliveries --database jobs.db
       holdfast webhooks deliveries --job 01980f00-6e1c-7000-8000-5a1c2f9e0b77 --json
     """
+    from holdfast.wire.webhook_json import delivery_object
+
     with place.opened() as face:
         found = face.webhooks.deliveries(job=job, subscription=subscription, limit=limit)
     show([delivery_object(each) for each in found], delivery_line, as_json, "there are no deliveries")
@@ -172,6 +180,8 @@ def redeliver(delivery: str, by: str | None, why: str | None, place: ChosenPlace
     Examples:
       holdfast webhooks redeliver 01980f00-6e1c-7000-8000-5a1c2f9e0b77
     """
+    from holdfast.wire.webhook_json import delivery_object
+
     with place.opened() as face:
         made = face.webhooks.redeliver(delivery, by=by, why=why)
     show([delivery_object(made)], delivery_line, as_json)
@@ -238,23 +248,6 @@ def show(found: list[dict[str, Any]], line: Callable[[dict[str, Any]], str], as_
         click.echo(nothing)
 
 
-def subscription_object(subscription: Subscription) -> dict[str, Any]:
-    """Write a subscription for JSON."""
-    from holdfast.times import instant_text
-
-    return {
-        "id": str(subscription.id),
-        "name": subscription.name,
-        "url": subscription.url,
-        "events": list(subscription.events),
-        "tasks": None if subscription.tasks is None else list(subscription.tasks),
-        "secrets": list(subscription.secrets),
-        "created_at": instant_text(subscription.created_at),
-        "disabled_at": instant_text(subscription.disabled_at),
-        "reason": subscription.reason,
-    }
-
-
 def subscription_line(each: dict[str, Any]) -> str:
     """Write a subscription for people."""
     called = f" {each['name']}" if each["name"] else ""
@@ -262,28 +255,6 @@ def subscription_line(each: dict[str, Any]) -> str:
     by = f", signed by {', '.join(each['secrets'])}" if each["secrets"] else ""
     off = f", disabled: {each['reason'] or 'by hand'}" if each["disabled_at"] else ""
     return f"{each['id']}{called} {each['url']}: {', '.join(each['events'])}{of}{by}{off}"
-
-
-def delivery_object(delivery: Delivery) -> dict[str, Any]:
-    """Write a delivery for JSON."""
-    from holdfast.times import instant_text
-
-    return {
-        "id": str(delivery.id),
-        "message_id": str(delivery.message_id),
-        "event": delivery.event,
-        "job": str(delivery.target),
-        "subscription": None if delivery.subscription is None else str(delivery.subscription),
-        "url": delivery.url,
-        "status": str(delivery.status),
-        "attempts": delivery.attempts,
-        "reason": delivery.reason,
-        "error": delivery.error,
-        "answer": delivery.answer,
-        "created_at": instant_text(delivery.created_at),
-        "next_at": instant_text(delivery.next_at),
-        "finished_at": instant_text(delivery.finished_at),
-    }
 
 
 def delivery_line(each: dict[str, Any]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Unpack
+from uuid import UUID
 
 from holdfast import current_block
-from holdfast.bulks import VERBS, BulkAct, BulkResult, BulkVerb
+from holdfast.access import Actor
+from holdfast.bulks import MOST_EXAMPLES, VERBS, BulkAct, BulkCount, BulkResult, BulkVerb
 from holdfast.client.list_options import JobFilterOptions, flag, job_list
 from holdfast.client.starter import take_calls
 from holdfast.client.verbs import asked_by, when_of
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from holdfast.tasks.calls import Call
 
 BUSY_TRIES = 3
+MOST_COUNTED = 10_000
+MOST_READS = 40
+"""Of a count; where few jobs fit, each looks at 200,000 numbers at most."""
 
 
 class BulkOptions(JobFilterOptions, total=False):
@@ -92,9 +98,28 @@ async def _turn(runner: Runner, clock: Clock, act: BulkAct, wanted: JobQuery, so
     return so_far.after(page.ids, acted.done, acted.passed_over, page.cursor)
 
 
-async def first_call(runner: Runner, verb: BulkVerb, options: BulkOptions) -> Call[BulkResult]:
-    """Give the call of the job that acts on all jobs that fit."""
+async def count(runner: Runner, verb: BulkVerb, options: BulkOptions) -> BulkCount:
+    """Count the jobs that fit, up to 10,000 of them and over no more than some seconds' reads; nothing is changed."""
+    _, wanted, so_far = await _settle(runner, "bulk", verb, options)
+    states, sample, cursor = Counter[str](), tuple[UUID, ...](), so_far.cursor
+    for _ in range(MOST_READS):
+        page = await runner.read(bulk_pages.find, wanted, so_far.upto, cursor)
+        states.update(map(str, page.states))
+        sample, cursor = (sample + page.ids)[:MOST_EXAMPLES], page.cursor
+        if cursor is None or states.total() >= MOST_COUNTED:
+            break
+    return BulkCount(
+        count=states.total(), is_exact=cursor is None, by_state=dict(states), sample=sample, upto=so_far.upto
+    )
+
+
+async def first_call(
+    runner: Runner, verb: BulkVerb, options: BulkOptions, actor: Actor | None = None
+) -> Call[BulkResult]:
+    """Give the call of the job that acts on all jobs that fit; each of its pages is known to be *actor*'s."""
     act, _, so_far = await _settle(runner, "start_bulk", verb, options)
+    if actor is not None:
+        act = act.signed(actor)
     (call,) = take_calls([bulk_task()(act=act, so_far=so_far)])
     return call
 

@@ -49,20 +49,26 @@ class LaneHandle:
         self._runner = runner
         self._decoder = decoder
 
-    async def pause(self, *, by: str | None = None, why: str | None = None) -> None:
+    async def pause(self, *, by: str | None = None, why: str | None = None, if_head: Target | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        await write_alone(self._runner, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why))
+        asked, head = asked_by(by, why), _head(if_head)
+        await write_alone(self._runner, "hf.lane(…).pause", lanes.pause_lane, self.key, asked, head)
 
-    async def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
+    async def resume(self, *, by: str | None = None, why: str | None = None, if_head: Target | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return await write_alone(self._runner, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why))
+        asked, head = asked_by(by, why), _head(if_head)
+        return await write_alone(self._runner, "hf.lane(…).resume", lanes.resume_lane, self.key, asked, head)
 
-    async def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
+    async def skip(
+        self, *, by: str | None = None, why: str | None = None, if_head: Target | None = None
+    ) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
-        Raises `LaneNotFound` if there is no such lane.
+        With *if_head*, the job that halts it as you have seen it, this and the others raise `HeadConflict` if another
+        halts it now, or none. Raises `LaneNotFound` if there is no such lane.
         """
-        return await write_alone(self._runner, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why))
+        asked, head = asked_by(by, why), _head(if_head)
+        return await write_alone(self._runner, "hf.lane(…).skip", lanes.skip, self.key, asked, head)
 
     async def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
@@ -81,20 +87,24 @@ class BlockingLaneHandle:
         self._runner = runner
         self._decoder = decoder
 
-    def pause(self, *, by: str | None = None, why: str | None = None) -> None:
+    def pause(self, *, by: str | None = None, why: str | None = None, if_head: Target | None = None) -> None:
         """Claim none of its jobs until it is resumed; a running one is left to finish."""
-        drive(write_alone(self._runner, "hf.lane(…).pause", lanes.pause_lane, self.key, asked_by(by, why)))
+        asked, head = asked_by(by, why), _head(if_head)
+        drive(write_alone(self._runner, "hf.lane(…).pause", lanes.pause_lane, self.key, asked, head))
 
-    def resume(self, *, by: str | None = None, why: str | None = None) -> bool:
+    def resume(self, *, by: str | None = None, why: str | None = None, if_head: Target | None = None) -> bool:
         """Claim its jobs again; tell whether it was paused. A job that halts it still does."""
-        return drive(write_alone(self._runner, "hf.lane(…).resume", lanes.resume_lane, self.key, asked_by(by, why)))
+        asked, head = asked_by(by, why), _head(if_head)
+        return drive(write_alone(self._runner, "hf.lane(…).resume", lanes.resume_lane, self.key, asked, head))
 
-    def skip(self, *, by: str | None = None, why: str | None = None) -> UUID | None:
+    def skip(self, *, by: str | None = None, why: str | None = None, if_head: Target | None = None) -> UUID | None:
         """Set aside the failed or paused job that halts it, as it is; return its id, or None if none does.
 
-        Raises `LaneNotFound` if there is no such lane.
+        With *if_head*, the job that halts it as you have seen it, this and the others raise `HeadConflict` if another
+        halts it now, or none. Raises `LaneNotFound` if there is no such lane.
         """
-        return drive(write_alone(self._runner, "hf.lane(…).skip", lanes.skip, self.key, asked_by(by, why)))
+        asked, head = asked_by(by, why), _head(if_head)
+        return drive(write_alone(self._runner, "hf.lane(…).skip", lanes.skip, self.key, asked, head))
 
     def info(self) -> LaneInfo:
         """Tell how many jobs stand in it, who halts it and why, and whether it is paused."""
@@ -358,6 +368,10 @@ class WebhookVerbs:
         return await write_alone(
             self._runner, "hf.webhooks.redeliver", webhooks.redeliver, target_id(delivery), new_id, said
         )
+
+
+def _head(if_head: Target | None) -> UUID | None:
+    return None if if_head is None else target_id(if_head)
 
 
 def _check_name(name: str | None) -> None:

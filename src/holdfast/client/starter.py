@@ -15,7 +15,7 @@ from uuid import UUID
 from holdfast import current_block
 from holdfast.client.chain_handle import ChainHandle, GetResult, H, Handles
 from holdfast.client.wrong_calls import check_call
-from holdfast.database.tx import Runner
+from holdfast.database.tx import Runner, plain
 from holdfast.errors import InvalidInput, Misuse, TooMany, TransactionRequired, UnknownTask, UsageError, got
 from holdfast.ids import IdMaker, refuse_too_many
 from holdfast.logging import RUNNING_JOB, RUNNING_TENANT, reason_of, say
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.schedules import NewSchedule, StoredCall
     from holdfast.settings import Settings
     from holdfast.store.tenants import TenantView
+    from holdfast.tasks.redactions import TaskRedactions
     from holdfast.webhooks.addresses import AddressRules
 
 R = TypeVar("R")
@@ -104,6 +105,7 @@ class Starter:
         self.tenant = tenant
         """Whose jobs these are; `tenant.name` is None in the control place, and where there are no tenants."""
         self.decoder = Decoder(tasks)
+        self._runtime = runtime
         self.new_id = IdMaker(runtime.wall_ms, runtime.chance)
         self.settings = settings
         if settings.webhook:
@@ -119,6 +121,13 @@ class Starter:
         self._plans: dict[str, tuple[Options, Start]] = {}
 
     @cached_property
+    def redactions(self) -> TaskRedactions:
+        """What readers are not shown of the jobs of each task."""
+        from holdfast.tasks.redactions import TaskRedactions  # only a program that shows jobs to others needs it
+
+        return TaskRedactions(self.tasks, self._runtime.monotonic)
+
+    @cached_property
     def addresses(self) -> AddressRules:
         """Which addresses webhooks may go to."""
         from holdfast.webhooks.addresses import AddressRules  # only a program with webhooks needs it
@@ -130,6 +139,7 @@ class Starter:
         if (made_at := self.tenant.made_at) != self._recorded_in:
             self.forget()
             self._recorded_in = made_at
+        runner = plain(runner)  # it is nobody's act
         await self._record_tasks(runner)
         if len(self._recorded_schedules) < len(self.tasks.schedules):
             await self._record_schedules(runner)
@@ -204,6 +214,8 @@ class Starter:
         """Forget what is written down: the database may be another when it is next used."""
         self._recorded, self._strangers, self._has_recorded_webhook = set(), {}, False
         self._recorded_schedules = set()
+        if "redactions" in self.__dict__:
+            self.redactions.forget()
 
     async def start(
         self, runner: Runner, calls: Sequence[Call[Any]], handles: Handles[H], from_chain: UUID | None = None
@@ -283,6 +295,13 @@ class Starter:
             if unknown := [each for each in sorted(missing) if each not in known and each not in self.tasks]:
                 raise await self._unknown(runner, unknown[0])
         return [self._start_of(each, known.get(each.task)) for each in calls]
+
+    async def record_of(self, runner: Runner, name: str) -> TaskRecord:
+        """Read what its owner wrote down of a task whose code is not here; raise `UnknownTask`."""
+        found = await runner.read(task_rows.find, [name])
+        if not found:
+            raise await self._unknown(runner, name)
+        return found[0]
 
     async def _unknown(self, runner: Runner, name: str) -> UnknownTask:
         """Make the error for a task that nobody knows, with the nearest names of those that are known anywhere."""

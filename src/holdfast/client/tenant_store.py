@@ -116,6 +116,8 @@ class TenantStore:
         """The store of its place, which looks nothing up."""
         self.dialect = self.place.dialect
         self.database = self.place.database
+        self.control = registry.store
+        """The store of the control place."""
         self._registry = registry
         self._made_at: datetime | None = None
         self._opened: datetime | None = None

@@ -71,14 +71,15 @@ class TenantVerbs:
 
 
 class TenantMaker:
-    """Makes, removes and migrates tenants; blocking."""
+    """Makes, removes and migrates tenants, whose list is in *store*; blocking."""
 
-    def __init__(self, faces: TenantFaces[F]) -> None:
+    def __init__(self, faces: TenantFaces[F], store: Store) -> None:
         self._faces = faces
+        self._store = store
 
     def create(self, name: str, host: str | None, asked: Asked) -> TenantInfo:
         """Write the tenant down, make its place, and let it be used: three commits, each of which may be the last."""
-        registry, store = self._faces.registry, self._faces.registry.store
+        registry, store = self._faces.registry, self._store
         place, creator = registry.places.place(name), registry.new_creator()
         with registry.places.maker() as maker:
             self._refuse_taken(maker, name, place)
@@ -98,7 +99,7 @@ class TenantMaker:
 
     def drop(self, name: str, asked: Asked) -> None:
         """Let the tenant be used no more, remove its place, and forget it: three commits, as above."""
-        registry, store = self._faces.registry, self._faces.registry.store
+        registry, store = self._faces.registry, self._store
         before = store.read_sync(tenants.get_tenant, name)
         with registry.places.maker() as maker:
             if before.state == "suspended":
@@ -207,7 +208,7 @@ class TenantsHandle:
 
     def __init__(self, faces: TenantFaces[F], store: Store, runtime: Runtime) -> None:
         self._verbs = TenantVerbs(faces, store, lambda each: each)
-        self._maker = TenantMaker(faces)
+        self._maker = TenantMaker(faces, store)
         self._runtime = runtime
 
     async def create(
@@ -271,7 +272,7 @@ class BlockingTenantsHandle:
 
     def __init__(self, faces: TenantFaces[F], store: Store) -> None:
         self._verbs = TenantVerbs(faces, Blocking(store), Blocking)
-        self._maker = TenantMaker(faces)
+        self._maker = TenantMaker(faces, store)
 
     def create(
         self, name: str, *, host: str | None = None, by: str | None = None, why: str | None = None

@@ -16,7 +16,7 @@ from holdfast.client.chain_handle import BlockingChain, Chain, ChainHandle, Hand
 from holdfast.client.starter import Starter, take_calls
 from holdfast.database.borrowed import Borrowed
 from holdfast.database.records import Record
-from holdfast.database.tx import OpenTx, Runner, drive
+from holdfast.database.tx import OpenTx, Runner, drive, plain
 from holdfast.errors import Misuse, WrongConnection
 from holdfast.tasks.calls import Call, StartOptions
 
@@ -150,7 +150,7 @@ def _place(tenant: str | None) -> str:
 
 def is_callers(runner: Runner) -> bool:
     """Tell whether it writes in a transaction that the caller, or a block, has opened and will commit."""
-    return isinstance(runner, Borrowed | InBlock)
+    return isinstance(plain(runner), Borrowed | InBlock)
 
 
 class BlockJournal:

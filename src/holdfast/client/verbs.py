@@ -43,7 +43,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import Target, refuse_too_many, target_id
 from holdfast.journals import JournalEntry, check_wanted_kind
-from holdfast.models import Asked, CancelAnswer, Event, Job, Page, PauseAnswer, StoredChain
+from holdfast.models import Asked, CancelAnswer, Event, EventFilter, EventPage, Job, Page, PauseAnswer, StoredChain
 from holdfast.states import Status
 from holdfast.store import lists, polls, reads
 from holdfast.store.chains import creation, deletes
@@ -51,10 +51,13 @@ from holdfast.store.jobs import steering
 from holdfast.store.jobs.steering import InputEdit
 from holdfast.store.log import reading
 from holdfast.store.polls import ChainResult
-from holdfast.tasks.calls import check_milliseconds
+from holdfast.tasks.calls import check_milliseconds, check_output
+from holdfast.tasks.registry import any_output
 from holdfast.tasks.task import Task, require_task
 from holdfast.texts import clean_text
 from holdfast.times import milliseconds_of
+from holdfast.unreadable import readable
+from holdfast.wire.cursors import read_cursor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -189,7 +192,8 @@ class Verbs:
         patch, (job_id,) = patches.check_patch(arguments), _target_ids(jobs)
         for _ in range(TRIES):
             task, input_, schema = await runner.read(steering.find_input, job_id)
-            edit = patches.edit(self._starter.tasks, task, input_, patch, schema)
+            hidden = await self._starter.redactions.read(runner, task) if patches.has_mark(patch) else None
+            edit = patches.edit(self._starter.tasks, task, input_, patch, schema, hidden)
             with suppress(steering.InputChanged):
                 return [self._decoder.job(job) for job in await self._steer(runner, verb, operation, jobs, asked, edit)]
         raise Busy("others change the input of this job all the time; try again")
@@ -203,22 +207,35 @@ class Verbs:
     async def complete(
         self,
         runner: Runner,
-        task: Task[..., Any],
+        task: Task[..., Any] | str,
         target: Target,
         output: object,
         asked: Asked,
         if_state: str | None = None,
     ) -> Job:
-        """Complete a job without a worker."""
+        """Complete a job without a worker; *task* may be a name, and *output* is then as JSON gives it."""
         from holdfast.store.jobs import completing  # few programs do
 
-        require_task(task, "hf.complete")
+        if not isinstance(task, str):
+            require_task(task, "hf.complete")
         self._refuse_alone(runner, "complete")
         operation = completing.complete if is_callers(runner) else completing.complete_at_once
-        job_id, text = target_id(target), task.encode_output(output)
+        job_id = target_id(target)
+        names, text = await self._output_of(runner, task, output)
         one = only_one(job_id, "complete", if_state)
-        job = await self._run(runner, one, operation, job_id, task.names, text, asked)
+        job = await self._run(runner, one, operation, job_id, names, text, asked)
         return self._decoder.job(job)
+
+    async def _output_of(self, runner: Runner, task: Task[..., Any] | str, output: object) -> tuple[Sequence[str], str]:
+        """Give the names of *task*, and *output* as it is stored; the types judge that, or what was written of them."""
+        if isinstance(task, Task):
+            return task.names, task.encode_output(output)
+        text = any_output().encode(output)
+        if task in self._starter.tasks:
+            known = self._starter.tasks.get(task)
+            return known.names, known.check_output(text)
+        check_output(task, text, (await self._starter.record_of(runner, task)).output_schema)
+        return (task,), text
 
     async def get_blockers(self, runner: Runner, target: Target) -> list[StoredChain[Any]]:
         """Read the chains that a job waits for."""
@@ -232,6 +249,14 @@ class Verbs:
     async def cursor(self, runner: Runner) -> str:
         """Give the cursor of now."""
         return (await runner.read(reading.now)).text
+
+    async def list_events(self, runner: Runner, after: str | None, limit: int, wanted: EventFilter) -> EventPage:
+        """List the events behind a cursor."""
+        cursor = None if after is None else read_cursor(after)
+        found, end = await runner.read(
+            reading.page_of_events, cursor, paging(limit, more="after=page.cursor").limit, wanted
+        )
+        return EventPage(tuple(readable(found, lambda each: each.read(self._decoder.values))), end.text)
 
     async def timeline(self, runner: Runner, target: Target, options: PageOptions) -> Page[Event]:
         """List the events of one job."""

@@ -44,6 +44,7 @@ NO_VALUES: Mapping[str, object] = MappingProxyType({})
 TABLES = (
     "job", "jobs", "phase", "blocker", "unique", "lane", "queue", "task", "event", "subscription", "schedule", "tick",
     "worker", "audit", "token", "meta", "delivery", "outbox", "journal", "tally", "tenant",
+    "session",
 )  # fmt: skip
 
 NUL = "\0"

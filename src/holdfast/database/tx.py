@@ -293,11 +293,22 @@ class SchemaVersion(NamedTuple):
     oldest_code: int
 
 
+def plain(runner: Runner) -> Runner:
+    """Give what runs operations and nothing else, behind what adds to them."""
+    found: Runner = getattr(runner, "plain", runner)
+    return found
+
+
 class Blocking:
     """A store's blocking side in the shape of a `Runner`: nothing that is awaited here suspends."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @property
+    def plain(self) -> Runner:
+        """The same of what runs operations and nothing else."""
+        return Blocking(cast("Store", plain(self._store)))
 
     async def run(self, operation: Operation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return self._store.run_sync(operation, *args, **kwargs)

@@ -227,9 +227,7 @@ class Follower(Stream[Event]):
         return None
 
     def _read(self, entry: LoggedEvent) -> Event:
-        if entry.stored is None or self._decode is None:
-            return entry.event
-        return entry.about(entry.stored.decoded(self._decode))
+        return entry.event if self._decode is None else entry.read(self._decode)
 
     def _next(self, *, gives: bool) -> LoggedEvent | None:
         """Pass over all up to the next event that is new; give that one, if it *gives* any."""

@@ -99,10 +99,10 @@ class Stream(ABC, Generic[T_co]):
         while True:
             ready: asyncio.Future[None] = loop.create_future()
             self.listen(partial(resolve, ready))
-            seconds = self.poll_seconds
             try:
                 if (found := await self.take(self.store)) is not None:
                     return found
+                seconds = self.poll_seconds
             except StoreError:
                 if self.error is not None or not self.has_joined:
                     raise
@@ -143,10 +143,10 @@ class BlockingStream(Generic[T_co]):
         while True:
             ready = self.stream.runtime.signal()
             self.stream.listen(ready.set)
-            seconds = self.stream.poll_seconds
             try:
                 if (found := drive(self.stream.take(self._blocking))) is not None:
                     return found
+                seconds = self.stream.poll_seconds
             except StoreError:
                 if self.stream.error is not None or not self.stream.has_joined:
                     raise

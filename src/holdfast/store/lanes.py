@@ -21,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.database.tx import Tx
-from holdfast.errors import LaneNotFound
+from holdfast.errors import HeadConflict, LaneNotFound
 from holdfast.models import Asked, LaneInfo
 from holdfast.outcomes import why_it_halts
 from holdfast.states import Gate, Status
@@ -204,8 +204,12 @@ PARK = """UPDATE holdfast_job SET gate = NULL WHERE lane = :key AND head = 1 AND
 TRIES = 3
 
 
-async def pause_lane(tx: Tx, key: str, asked: Asked) -> None:
-    """Stop claiming from lane *key* until it is resumed; its running job is left to finish."""
+async def pause_lane(tx: Tx, key: str, asked: Asked, if_head: UUID | None = None) -> None:
+    """Stop claiming from lane *key* until it is resumed; its running job is left to finish.
+
+    With *if_head* only if that job halts it, or raise `HeadConflict`.
+    """
+    await _require_head(tx, key, if_head)
     for _ in range(TRIES):  # its last job may just take the row along
         await tx.execute(MAKE_LANE, key=key)
         if await tx.fetch_all(PAUSE_LANE, key=key, by=asked.by, why=asked.why):
@@ -223,8 +227,9 @@ UNPARK = """
     WHERE lane = :key AND head = 1 AND coalesce(status, '') = 'pending' AND gate IS NULL"""
 
 
-async def resume_lane(tx: Tx, key: str, asked: Asked) -> bool:
-    """Claim from lane *key* again; tell whether it was paused."""
+async def resume_lane(tx: Tx, key: str, asked: Asked, if_head: UUID | None = None) -> bool:
+    """Claim from lane *key* again; tell whether it was paused. With *if_head* only if that job halts it."""
+    await _require_head(tx, key, if_head)
     rows = await tx.fetch_all(RESUME_LANE, key=key)
     if rows:
         await tx.execute(UNPARK, key=key)
@@ -234,18 +239,34 @@ async def resume_lane(tx: Tx, key: str, asked: Asked) -> bool:
 
 
 LOCK_ONE = """SELECT key, places, paused_at FROM holdfast_lane WHERE key = :key $locked"""
-SKIP = """
-    UPDATE holdfast_job SET head = 0, place = NULL, version = version + 1
-    WHERE lane = :key AND head = 1 AND coalesce(status, '') IN ('failed', 'paused')
-    RETURNING seq, id"""
+HALTS = """lane = :key AND head = 1 AND coalesce(status, '') IN ('failed', 'paused')"""
+HALTING = f"""SELECT id FROM holdfast_job WHERE {HALTS}"""
+SKIP = f"""
+    UPDATE holdfast_job SET head = 0, place = NULL, version = version + 1 WHERE {HALTS} RETURNING seq, id"""
 
 
-async def skip(tx: Tx, key: str, asked: Asked) -> UUID | None:
-    """Set the job that halts lane *key* aside and let the next one run; answer which it was, or None."""
+async def _require_head(tx: Tx, key: str, if_head: UUID | None) -> None:
+    """Lock lane *key*, and raise `HeadConflict` if another job than *if_head* halts it, or none; None asks nothing."""
+    if if_head is not None:
+        await tx.fetch_all(LOCK_ONE, key=key)
+        _refuse_other_head(key, if_head, [id_ for (id_,) in await tx.fetch_all(HALTING, key=key)])
+
+
+def _refuse_other_head(key: str, if_head: UUID | None, halting: Sequence[str]) -> None:
+    if if_head is not None and list(halting) != [str(if_head)]:
+        raise HeadConflict(key, if_head, UUID(halting[0]) if halting else None)
+
+
+async def skip(tx: Tx, key: str, asked: Asked, if_head: UUID | None = None) -> UUID | None:
+    """Set the job that halts lane *key* aside and let the next one run; answer which it was, or None.
+
+    With *if_head* only if it is that job, or raise `HeadConflict`.
+    """
     rows = await tx.fetch_all(LOCK_ONE, key=key)
     if not rows:
         raise LaneNotFound(key)
     skipped = await tx.fetch_all(SKIP, key=key)
+    _refuse_other_head(key, if_head, [id_ for _, id_ in skipped])
     if not skipped:
         return None
     ((_, places, paused_at),) = rows

@@ -51,6 +51,21 @@ async def list_jobs(tx: Tx, wanted: JobQuery, paging: Paging, reach: Reach = REA
     return await search(tx, query, await _job_path(tx, wanted, chains, reach), paging)
 
 
+async def newest_ids(tx: Tx, wanted: JobQuery, more: Conditions, most: int, reach: Reach = REACH) -> list[UUID]:
+    """Find the newest *most* jobs that fit *wanted* and the conditions *more*, no further away than *reach*."""
+    text = "holdfast_job.input" if wanted.inputs else "''"  # to read what nobody asks for costs most of the time
+    query = Query(
+        f"SELECT holdfast_job.seq, holdfast_job.id, {text} FROM holdfast_job WHERE true",
+        "holdfast_job.seq",
+        0,
+        [*_job_conditions(wanted, ()), *more],
+        tuple,
+        lambda row: not wanted.inputs or _has_inputs(row[2], wanted.inputs),
+    )
+    path = await _job_path(tx, wanted, (), reach)
+    return [UUID(row[1]) for row in await search(tx, query, path, Paging(most, "newest", None))]
+
+
 async def list_chains(tx: Tx, wanted: ChainQuery, paging: Paging, reach: Reach = REACH) -> Page[StoredChain[Any]]:
     """List the chains that fit *wanted*, by one request that looks no further than *reach*."""
     query = Query(f"{CHAIN} WHERE true", "first.seq", 7, _chain_conditions(wanted), to_chain)

@@ -84,6 +84,19 @@ async def asking(tx: Tx) -> dict[str, Asking]:
     return found
 
 
+REDACTING = """SELECT name, CASE WHEN policy LIKE '%"redact":%' THEN policy END FROM holdfast_task"""
+
+
+async def redactions(tx: Tx) -> dict[str, tuple[str, ...]]:
+    """Read which paths of input and output are hidden, of every task that is written down."""
+    return {name: _redacted(name, policy) for name, policy in await tx.fetch_all(REDACTING)}
+
+
+def _redacted(name: str, text: str | None) -> tuple[str, ...]:
+    paths = None if text is None else read_policy(name, text).get("redact")
+    return tuple(each for each in paths if isinstance(each, str)) if isinstance(paths, list) else ()
+
+
 AS_USUAL: Mapping[str, Any] = MappingProxyType({"attempts": Retry().attempts})
 """The policy of a task of which nothing is known."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.database.tx import RemovePlace, Row, Tx, patient, repeatable
 from holdfast.errors import TenantExists, TenantInUse, TenantNotFound
 from holdfast.models import Asked
-from holdfast.store import workers
+from holdfast.store import access, workers
 from holdfast.store.rows import instant, maybe_instant
 from holdfast.store.workers import LivingWorker
 from holdfast.tenancy import TENANT_STATES, TenantInfo, TenantState
@@ -24,6 +24,7 @@ ADD = """
     VALUES (:name, :place, :host, 'creating', $now, $now, :by, :why, :creator)
     ON CONFLICT DO NOTHING"""
 OF_HOST = "SELECT name FROM holdfast_tenant WHERE host = :host AND name <> :name"
+BY_HOST = "SELECT name FROM holdfast_tenant WHERE host = :host"
 GO_ON = """
     UPDATE holdfast_tenant SET creator = :creator, host = coalesce(CAST(:host AS text), host)
     WHERE name = :name AND state = 'creating'"""
@@ -51,6 +52,12 @@ async def begin_creating(tx: Tx, name: str, place: str, creator: str, host: str 
         raise TenantExists(name, f"there is a tenant {name!r} already ({found.state}); choose another name")
     await tx.execute(GO_ON, name=name, host=host, creator=creator)
     return found
+
+
+async def find_by_host(tx: Tx, host: str) -> str | None:
+    """Name the tenant that a host name belongs to, if there is one."""
+    rows = await tx.fetch_all(BY_HOST, host=host)
+    return rows[0][0] if rows else None
 
 
 MOVE = f"""
@@ -116,6 +123,7 @@ async def end_dropping(tx: Tx, dropped: TenantInfo, remove: RemovePlace) -> None
     if found[0].state != "dropping":
         raise TenantInUse(dropped.name, "another call that was dropping it has given up; drop it again")
     await remove(tx)
+    await access.forget_tenant(tx, dropped.name)
     await tx.execute(REMOVE, name=dropped.name)
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, Type
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from holdfast.errors import SHOWN_LENGTH, InvalidInput, Misuse, got, near_and_all, shown
+from holdfast.errors import SHOWN_LENGTH, InvalidInput, InvalidOutput, Misuse, got, near_and_all, shown
 from holdfast.ids import HasId, Target, target_id, to_id
 from holdfast.keywords import refuse_unknown
 from holdfast.models import RESERVED, BlockerPolicy, Job, R_co, Unique, UniqueScope
+from holdfast.texts import path_step
 from holdfast.times import milliseconds_of
 from holdfast.unreadable import object_of
 
@@ -31,17 +32,6 @@ PRIORITIES = range(-100, 101)
 LONGEST = timedelta(days=36_525)
 # characters that could forge a line in a log or a header, or that a database cannot store
 UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
-# what JSON Schema calls the types of JSON values
-KINDS: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
 
 
 class Unset(Enum):
@@ -374,34 +364,34 @@ def _as_fields(checked: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_arguments(arguments: str, schema: str) -> None:
-    """Raise `InvalidInput` for the first argument that *schema* does not know, misses or has of another kind.
+    """Raise `InvalidInput` for what *schema* does not know, misses or forbids of *arguments*.
 
     For a task whose code is elsewhere: a misspelt or missing argument is refused where the job is started and not,
-    later, by the worker. What is inside a value is left to the worker's own types.
+    later, by the worker. What a schema cannot tell is left to the worker's own types.
     """
+    from holdfast.tasks.schemas import problems, told  # only strangers judge by them
+
     given: dict[str, Any] = json.loads(arguments)
     wanted: dict[str, Any] = object_of(schema)
     # a newer release may write what this one cannot read: that is left to the worker, too
     known: dict[str, Any] = found if isinstance(found := wanted.get("properties"), dict) else {}
-    for name in found if isinstance(found := wanted.get("required"), list) else ():
-        if name not in given:
-            raise InvalidInput(
-                f"the argument {name} is missing; the task takes {', '.join(known)}", f"arguments.{name}"
-            )
-    for name, value in given.items():
-        if known and name not in known:
-            raise InvalidInput(
-                f"the task has no argument {name!r}{near_and_all(name, known, 'its arguments are')}",
-                f"arguments.{name}",
-            )
-        kind = known[name].get("type") if isinstance(known.get(name), dict) else None
-        if not _fits(value, kind):
-            raise InvalidInput(f"the argument {name} must be of type {kind}", f"arguments.{name}")
+    # an argument that nobody takes is a mistake, even if the type would drop it
+    strict = {"additionalProperties": False} | wanted if known else wanted
+    if not (wrong := problems(given, strict, "arguments")):
+        return
+    path = wrong[0].path
+    at = {f"arguments{path_step(name)}": name for name in (*known, *given)}.get(path, "")
+    text = told(wrong)
+    if at in known and at not in given:
+        text = f"the argument {at} is missing; the task takes {', '.join(known)}"
+    elif at in given and at not in known:
+        text = f"the task has no argument {at!r}{near_and_all(at, known, 'its arguments are')}"
+    raise InvalidInput(text, path, wrong)
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    if not isinstance(kind, str) or kind not in KINDS:
-        return True
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, KINDS[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
+def check_output(task: str, output: str, schema: str) -> None:
+    """Raise `InvalidOutput` for what *schema* forbids of *output*, for a *task* whose code is elsewhere."""
+    from holdfast.tasks.schemas import problems, told  # only strangers judge by them
+
+    if wrong := problems(json.loads(output), object_of(schema), "output"):
+        raise InvalidOutput(f"{told(wrong)} (task {task})", wrong[0].path, wrong)

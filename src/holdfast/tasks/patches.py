@@ -1,4 +1,7 @@
-"""Changing a stored input: a JSON merge patch (RFC 7396), checked as a new job's arguments would be."""
+"""Changing a stored input: a JSON merge patch (RFC 7396), checked as a new job's arguments would be.
+
+Who edits an input as it was shown sends `REDACTED` back for what was hidden: that stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from holdfast.tasks.calls import check_arguments
 from holdfast.tasks.registry import Tasks, any_arguments
 from holdfast.texts import clean_text
 from holdfast.unreadable import json_or_text
+from holdfast.wire.redaction import REDACTED, Redaction
 
 MOST_PATHS = 100
 PATH_LENGTH = 200
@@ -38,15 +42,29 @@ def check_patch(arguments: object) -> dict[str, Any]:
     return patch
 
 
-def edit(tasks: Tasks, task: str, before: str, patch: Mapping[str, Any], schema: str | None) -> Edit:
+def has_mark(patch: Mapping[str, Any]) -> bool:
+    """Tell whether anything in *patch* may stand for what is hidden."""
+    return REDACTED in json.dumps(patch, ensure_ascii=False)
+
+
+def edit(
+    tasks: Tasks,
+    task: str,
+    before: str,
+    patch: Mapping[str, Any],
+    schema: str | None,
+    hidden: Redaction | None = None,
+) -> Edit:
     """Apply *patch* to an input of *task*; raise `InvalidInput` if the task cannot take what comes of it.
+
+    *hidden* is what the input was shown with, if *patch* may repeat what stood for hidden values.
 
     The task's own types judge that if its code is here, else *schema*, which its owner has written down.
     """
     stored = json_or_text(before)
     if task.startswith(RESERVED) or not isinstance(stored, dict):
         raise InvalidInput("only the arguments of a task of yours can be changed", "arguments")
-    merged = merge(stored, patch)
+    merged = merge(stored, patch if hidden is None else hidden.kept(patch, stored))
     text = json.dumps(merged, ensure_ascii=False, separators=(",", ":"))
     if task in tasks:
         after = tasks.get(task).check_input(text)

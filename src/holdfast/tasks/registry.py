@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
-from holdfast.errors import DuplicateTask, InvalidInput, Misuse, UnknownTask, got, shown
+from holdfast.errors import DuplicateTask, InvalidInput, InvalidOutput, Misuse, UnknownTask, got, shown
 from holdfast.keywords import refuse_unknown
 from holdfast.models import RESERVED
 from holdfast.outcomes import Retry
@@ -390,3 +390,11 @@ def any_arguments() -> Codec[dict[str, Any]]:
     from holdfast.codec import Codec
 
     return Codec(dict[str, Any], "arguments", InvalidInput)
+
+
+@cache
+def any_output() -> Codec[Any]:
+    """Make the codec of the outputs of tasks whose code is elsewhere."""
+    from holdfast.codec import Codec
+
+    return Codec(Any, "output", InvalidOutput)

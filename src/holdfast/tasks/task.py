@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
 from typing import (
     TYPE_CHECKING,
@@ -29,8 +29,6 @@ from holdfast.tasks.phases import check_phases
 from holdfast.tasks.signatures import Signature
 
 if TYPE_CHECKING:
-    from pydantic.json_schema import GenerateJsonSchema
-
     from holdfast.codec import Codec
     from holdfast.questions import Question
     from holdfast.retention import Retention
@@ -94,6 +92,7 @@ class PolicyOptions(TypedDict, total=False):
     history: bool
     retention: Retention | None
     asks: Question | None
+    redact: Sequence[str]
     middleware: Sequence[Middleware]
 
 
@@ -159,6 +158,8 @@ class Policy:
     """What a person is asked, who completes its jobs; None for a task that a worker runs."""
     keep_logs: LogLevel | None = None
     """From which level on what its handlers log is kept in the journals of their jobs; None keeps none."""
+    redact: Sequence[str] = ()
+    """What of input and output nobody is shown by API, SSE, dashboard and CLI: paths such as `card.number`."""
     middleware: Sequence[Middleware] = ()
 
     def __post_init__(self) -> None:
@@ -187,6 +188,10 @@ class Policy:
         self._check_asks()
         check_middleware(self.middleware, InvalidInput)
         object.__setattr__(self, "phases", check_phases(self.phases))
+        if self.redact != ():
+            from holdfast.wire.redaction import check_paths  # few tasks hide anything
+
+            object.__setattr__(self, "redact", check_paths(self.redact))
 
     def _check_retention(self) -> None:
         if self.retention is None:
@@ -241,7 +246,8 @@ class Policy:
         kept = {} if self.retention is None else {"retention": self.retention.record()}
         steps = {"phases": list(self.phases)} if self.phases else {}
         asks = {} if self.asks is None else {"asks": self.asks.record()}
-        return {name: getattr(self, name) for name in known} | more | kept | steps | asks
+        hidden = {"redact": list(self.redact)} if self.redact else {}
+        return {name: getattr(self, name) for name in known} | more | kept | steps | asks | hidden
 
 
 def check_middleware(value: object, refusal: type[InvalidInput] | type[InvalidSettings]) -> None:
@@ -403,6 +409,10 @@ class Task(Generic[P, R]):
         """Check arguments that came as JSON, and write them as they are stored; or raise `InvalidInput`."""
         return self._input.rewrite(text)
 
+    def check_output(self, text: str) -> str:
+        """Check an output that came as JSON, and write it as it is stored; or raise `InvalidOutput`."""
+        return self._output.rewrite(text)
+
     def encode_output(self, value: object) -> str:
         """Write what the handler returned, or raise `InvalidOutput`."""
         if value is None and self._writes_null:
@@ -427,33 +437,15 @@ class Task(Generic[P, R]):
 
     @cached_property
     def _record(self) -> TaskRecord:
+        from holdfast.tasks.schema_making import schema_of  # pydantic
+
         policy = _canonical(self.policy.record())
-        inputs, outputs = _schema(self._input, "validation"), _schema(self._output, "serialization")
+        inputs, outputs = schema_of(self._input.adapter, "validation"), schema_of(self._output.adapter, "serialization")
         version = sha256("\n".join((policy, inputs, outputs)).encode()).hexdigest()[:12]
         return TaskRecord(name=self.name, version=version, policy=policy, input_schema=inputs, output_schema=outputs)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
-
-
-@cache
-def _quiet_generator() -> type[GenerateJsonSchema]:
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class QuietSchema(GenerateJsonSchema):
-        # a default without JSON form is left out of the schema; nobody can act on a warning about it
-        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as the parent has it
-
-    return QuietSchema
-
-
-def _schema(codec: Codec[Any], mode: Literal["validation", "serialization"]) -> str:
-    from pydantic import PydanticUserError
-
-    try:
-        return _canonical(codec.adapter.json_schema(mode=mode, schema_generator=_quiet_generator()))
-    except PydanticUserError:  # a type that JSON Schema has no words for
-        return "{}"
 
 
 def _canonical(value: object) -> str:

@@ -32,7 +32,7 @@ NEEDED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServerIdentity:
     """How to start a program as somebody: words in front of its command, and options for `Popen`."""
 
     prefix: tuple[str, ...] = ()
@@ -58,24 +58,24 @@ class Identity:
         return answer.returncode == 0 and answer.stdout.strip() not in {b"", b"0"}
 
 
-def find_identity() -> Identity | None:
+def find_identity() -> ServerIdentity | None:
     """Answer as whom to run a server, or `None` if this system leaves only root."""
     return next((identity for identity in _candidates() if identity.works()), None)
 
 
-def _candidates() -> Iterator[Identity]:
+def _candidates() -> Iterator[ServerIdentity]:
     if os.geteuid() != 0 and _has_name(os.geteuid()):
-        yield Identity()
+        yield ServerIdentity()
     others = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
     nobody = min(others, key=lambda entry: entry.pw_name != "nobody", default=None)
     if nobody is None:
         return
     if os.geteuid() == 0:
-        yield Identity(options={"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []})
+        yield ServerIdentity(options={"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []})
     # For a container that has root and nobody else, or a user without a name, whom `initdb` refuses. It comes
     # second because it is the weaker fence: in such a namespace root still owns the files of root.
     if unshare := shutil.which("unshare"):
-        yield Identity(prefix=(unshare, "--user", f"--map-user={nobody.pw_uid}"))
+        yield ServerIdentity(prefix=(unshare, "--user", f"--map-user={nobody.pw_uid}"))
 
 
 def _has_name(uid: int) -> bool:
@@ -104,7 +104,7 @@ class Binaries:
         return self.newness[0]
 
 
-def find_on_machine(identity: Identity) -> Binaries | None:
+def find_on_machine(identity: ServerIdentity) -> Binaries | None:
     """Answer the newest PostgreSQL of this machine that *identity* can run, or `None`."""
     directories = {directory.resolve() for directory in _likely_directories()}
     found = [look_into(directory, "binaries of the machine", identity) for directory in directories]
@@ -112,7 +112,7 @@ def find_on_machine(identity: Identity) -> Binaries | None:
     return max(recent, key=lambda binaries: binaries.newness, default=None)
 
 
-def look_into(directory: Path, origin: str, identity: Identity) -> Binaries | None:
+def look_into(directory: Path, origin: str, identity: ServerIdentity) -> Binaries | None:
     """Answer what is in *directory*, or `None` unless *identity* can run a server from it."""
     if not (directory / "initdb").is_file():
         return None
@@ -163,7 +163,7 @@ def _likely_directories() -> Iterator[Path]:
         yield from Path("/").glob(pattern.removeprefix("/"))
 
 
-def make_directory(identity: Identity, memory: Path | None) -> Path | None:
+def make_directory(identity: ServerIdentity, memory: Path | None) -> Path | None:
     """Make a directory on a disk, or rather in *memory*; answer `None` if there is no room for one.
 
     It is ours, and so are the files in it; only `server` below it belongs to *identity*.
@@ -185,13 +185,13 @@ def parent_directories(memory: Path | None) -> list[Path]:
     return [parent.resolve() for parent in ([memory, *disks] if memory else disks) if parent.is_dir()]
 
 
-def hand_over(path: Path, identity: Identity) -> None:
+def hand_over(path: Path, identity: ServerIdentity) -> None:
     """Give *path* to *identity*, if that is somebody else."""
     if identity.uid is not None:
         os.chown(path, identity.uid, identity.options["group"])
 
 
-def _is_usable(parent: Path, identity: Identity) -> bool:
+def _is_usable(parent: Path, identity: ServerIdentity) -> bool:
     if not os.access(parent, os.W_OK | os.X_OK) or shutil.disk_usage(parent).free < NEEDED_BYTES:
         return False
     if os.statvfs(parent).f_flag & getattr(os, "ST_NOEXEC", 0):  # a copy of the binaries may have to run here

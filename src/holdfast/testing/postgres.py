@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 from holdfast.errors import pip_install
 from holdfast.testing.host import (
     Binaries,
-    Identity,
+    ServerIdentity,
     copy_embedded,
     embedded_directory,
     find_identity,
@@ -165,7 +165,7 @@ class _TemporaryPostgres:
     def url(self) -> str:
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self._port}/postgres"
 
-    def initialise(self, identity: Identity) -> None:
+    def initialise(self, identity: ServerIdentity) -> None:
         """Make the database files, and start for the first time, at a port nobody else has."""
         self._make_files(identity)
         for _ in range(5):
@@ -191,7 +191,7 @@ class _TemporaryPostgres:
         self.stop(mode)
         self.start()
 
-    def _make_files(self, identity: Identity) -> None:
+    def _make_files(self, identity: ServerIdentity) -> None:
         password_file = self.log.with_name("password")
         password_file.touch(mode=0o600)
         password_file.write_text(_verifier(self._password))
@@ -239,7 +239,7 @@ class _PortTaken(PostgresFailed):
 
 
 @contextlib.contextmanager
-def _kept_directory(identity: Identity, memory: Path | None) -> Iterator[tuple[Path, Keeper]]:
+def _kept_directory(identity: ServerIdentity, memory: Path | None) -> Iterator[tuple[Path, Keeper]]:
     directory = make_directory(identity, memory)
     if directory is None:
         raise PostgresUnavailable(
@@ -252,7 +252,7 @@ def _kept_directory(identity: Identity, memory: Path | None) -> Iterator[tuple[P
         keeper.close()
 
 
-def _find_identity() -> Identity:
+def _find_identity() -> ServerIdentity:
     identity = find_identity()
     if identity is None:
         raise PostgresUnavailable(
@@ -261,7 +261,7 @@ def _find_identity() -> Identity:
     return identity
 
 
-def _find_binaries(identity: Identity, bin_directory: Path | None, directory: Path) -> Binaries:
+def _find_binaries(identity: ServerIdentity, bin_directory: Path | None, directory: Path) -> Binaries:
     """Find programs that *identity* can run, as a last resort by a copy of them in *directory*."""
     if bin_directory is not None:
         found = look_into(bin_directory.resolve(), f"binaries in {bin_directory}", identity)
@@ -277,7 +277,7 @@ def _find_binaries(identity: Identity, bin_directory: Path | None, directory: Pa
     return found
 
 
-def _find_embedded(identity: Identity, directory: Path) -> Binaries | None:
+def _find_embedded(identity: ServerIdentity, directory: Path) -> Binaries | None:
     embedded = embedded_directory()
     if embedded is None:
         return None

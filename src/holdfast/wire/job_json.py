@@ -2,13 +2,14 @@
 
 `JobObject` describes it, once: its fields, their types and their order. What the JSON says of a field differently than
 `Job` does, stands with its type. Instants are ISO 8601 in UTC with milliseconds; input, output, results and errors are
-JSON values as they are stored.
+JSON values as they are stored, or as a `Redaction` shows them to a reader. A *brief* job lacks its input and output,
+and the tracebacks and attributes of its errors.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
@@ -17,13 +18,18 @@ from pydantic import BaseModel
 
 from holdfast.models import Event, Job, Phase
 from holdfast.times import instant_text
+from holdfast.wire.redaction import BRIEF_ERROR, REDACTED, Redaction
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How a value that is not None is written; what has no such way is written as it is."""
+    """How a value that is not None is written, and the attribute that it is *of* if that is called differently.
+
+    What has no such way is written as it is.
+    """
 
     by: Callable[[Any], object]
+    of: str | None = None
 
 
 _decode = json.JSONDecoder().decode  # json.loads, without the look at its arguments: half a µs for each job
@@ -76,6 +82,7 @@ class JobObject(BaseModel):
     state: Text
     outcome: MaybeText
     run_at: Instant
+    scheduled_at: MaybeInstant
     attempt: int
     used: int
     attempts: int | None
@@ -98,16 +105,22 @@ class JobObject(BaseModel):
     finished_at: MaybeInstant
     stale_at: MaybeInstant
     version: int
+    state_tag: str
 
 
-def _writer(kind: type[BaseModel]) -> Callable[[object], dict[str, Any]]:
-    """Make the function that writes a value as *kind* describes it."""
+def _writer(kind: type[BaseModel], without: Sequence[str] = ()) -> Callable[[object], dict[str, Any]]:
+    """Make the function that writes a value as *kind* describes it, with null for the fields of *without*."""
     fields = kind.model_fields
-    names, read = tuple(fields), attrgetter(*fields)
-    ways = [(at, way.by) for at, name in enumerate(names) for way in fields[name].metadata if isinstance(way, Written)]
+    names = tuple(fields)
+    found = [(at, way) for at, name in enumerate(names) for way in fields[name].metadata if isinstance(way, Written)]
+    called = {names[at]: way.of for at, way in found if way.of is not None}
+    ways, read = [(at, way.by) for at, way in found], attrgetter(*(called.get(each, each) for each in names))
+    left_out = [names.index(name) for name in without]
 
     def write(value: object) -> dict[str, Any]:
         values = [*read(value)]
+        for at in left_out:
+            values[at] = None
         for at, by in ways:
             if (given := values[at]) is not None:
                 values[at] = by(given)
@@ -116,20 +129,51 @@ def _writer(kind: type[BaseModel]) -> Callable[[object], dict[str, Any]]:
     return write
 
 
+PAYLOADS = ("input", "output")
 _write_job, _write_phase = _writer(JobObject), _writer(PhaseObject)
+_write_without_payloads = _writer(JobObject, PAYLOADS)
 
 
-def job_object(job: Job) -> dict[str, Any]:
+def job_object(job: Job, redaction: Redaction | None = None, *, brief: bool = False) -> dict[str, Any]:
     """Write *job*, as the store has read it: its input and output are still JSON texts."""
-    return _write_job(job)
+    has_payloads = not brief and (redaction is None or redaction.payloads)
+    written = (_write_job if has_payloads else _write_without_payloads)(job)
+    if redaction is not None:
+        if has_payloads:
+            for name in PAYLOADS:
+                is_readable = written[name] is None or written[name] is not getattr(job, name)
+                written[name] = redaction.value(written[name]) if is_readable else REDACTED
+        written["reason"], written["message"] = redaction.reason(job.reason), redaction.text(job.message)
+    if redaction is not None or brief:
+        written["error"] = _shown_error(job.error, redaction, brief=brief)
+        for phase in written["phases"]:
+            _show_phase(phase, redaction, brief=brief)
+    return written
 
 
-def phase_object(phase: Phase) -> dict[str, Any]:
+def phase_object(phase: Phase, redaction: Redaction | None = None, *, brief: bool = False) -> dict[str, Any]:
     """Write *phase*; results are not among it: they may be large, and belong to the job's own code."""
-    return _write_phase(phase)
+    written = _write_phase(phase)
+    if redaction is not None or brief:
+        _show_phase(written, redaction, brief=brief)
+    return written
 
 
-def event_object(event: Event) -> dict[str, Any]:
+def _show_phase(written: dict[str, Any], redaction: Redaction | None, *, brief: bool) -> None:
+    written["error"] = _shown_error(written["error"], redaction, brief=brief)
+    if redaction is not None:
+        written["message"] = redaction.text(written["message"])
+
+
+def _shown_error(error: Any, redaction: Redaction | None, *, brief: bool) -> Any:
+    if error is None:
+        return None
+    if brief and isinstance(error, dict):
+        error = {name: each for name, each in error.items() if name not in BRIEF_ERROR}
+    return error if redaction is None else redaction.error(error)
+
+
+def event_object(event: Event, redaction: Redaction | None = None, *, brief: bool = False) -> dict[str, Any]:
     """Write *event* with its job; `job:deleted` has `deletedJobId` alone, for nothing else is left."""
     head: dict[str, Any] = {"event": event.name, "at": instant_text(event.at)}
     if event.deleted_job_id is not None:
@@ -138,6 +182,13 @@ def event_object(event: Event) -> dict[str, Any]:
         "status": None if event.status is None else str(event.status),
         "version": event.version,
         "attempt": event.attempt,
-        "facts": dict(event.facts),
-        "job": None if event.job is None else job_object(event.job),
+        "facts": _facts(event, redaction, brief=brief),
+        "job": None if event.job is None else job_object(event.job, redaction, brief=brief),
     }
+
+
+def _facts(event: Event, redaction: Redaction | None, *, brief: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = dict(event.facts)
+    if brief and (error := facts.get("error")) is not None:
+        facts["error"] = _shown_error(error, None, brief=True)
+    return facts if redaction is None else redaction.facts(facts)

@@ -31,6 +31,7 @@ def configure() -> None:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our tests run in an event loop, also those of blocking code
     settings.configure(
         SECRET_KEY="of tests",
+        ALLOWED_HOSTS=["testserver"],
         USE_TZ=True,
         DATABASES={},
         DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",

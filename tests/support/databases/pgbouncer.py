@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast.testing.host import Identity, find_identity, hand_over, make_directory
+from holdfast.testing.host import ServerIdentity, find_identity, hand_over, make_directory
 from holdfast.testing.keeper import Keeper
 from tests.acceptance.processes import until
 from tests.support.processes.debian import Package, Program, ProgramUnavailable, find
@@ -73,7 +73,7 @@ def running_pgbouncer(server_url: str, **settings: str) -> Iterator[PgBouncer]:
         keeper.close()
 
 
-def _start(program: Program, keeper: Keeper, identity: Identity, place: Place) -> PgBouncer:
+def _start(program: Program, keeper: Keeper, identity: ServerIdentity, place: Place) -> PgBouncer:
     """Start it at a port that nobody else has; another program may be quicker."""
     for _ in range(5):
         port = _free_port()
@@ -88,7 +88,7 @@ def _has_begun(keeper: Keeper, port: int) -> bool:
     return keeper.ask("poll") is not None or _accepts(port)
 
 
-def _write_files(place: Place, identity: Identity, port: int) -> Path:
+def _write_files(place: Place, identity: ServerIdentity, port: int) -> Path:
     """Write what it reads, for nobody else's eyes; give the path of pgbouncer.ini."""
     server = urlsplit(place.server_url)
     users = place.directory / "server" / "users.txt"
@@ -99,7 +99,7 @@ def _write_files(place: Place, identity: Identity, port: int) -> Path:
     return _write(users.with_name("pgbouncer.ini"), "\n".join([databases, "[pgbouncer]", *lines, ""]), identity)
 
 
-def _write(path: Path, text: str, identity: Identity) -> Path:
+def _write(path: Path, text: str, identity: ServerIdentity) -> Path:
     path.touch(mode=0o600)
     path.write_text(text)
     hand_over(path, identity)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 
 from holdfast.testing import NotOurServer, PostgresFailed, PostgresServer
-from holdfast.testing.host import Identity, hand_over
+from holdfast.testing.host import ServerIdentity, hand_over
 from holdfast.testing.keeper import Keeper
 from holdfast.testing.postgres import MEMORY, _find_identity, _kept_directory, _TemporaryPostgres
 
@@ -62,7 +62,7 @@ class Standby(_TemporaryPostgres):
         _ask(self.url, "SELECT pg_promote(wait => true)")
         self._wait_for("SELECT NOT pg_is_in_recovery()", "the standby was not promoted")
 
-    def _make_files(self, identity: Identity) -> None:
+    def _make_files(self, identity: ServerIdentity) -> None:
         """Copy the primary's, and note where what is written from now on comes from."""
         password_file = self.log.with_name("primary")
         password_file.touch(mode=0o600)

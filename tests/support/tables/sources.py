@@ -303,7 +303,6 @@ DEFECTS = {
 SOURCES = PHASE_QUEUE | JOB_CHAINS | TARGET_QUEUE | DEFECTS
 
 INSIGHT = "planned: why a job does not run, lists and figures, the journal"
-TENANTS = "planned: tenants"
 HTTP = "planned: the HTTP API"
 TELEMETRY = "planned: telemetry"
 
@@ -322,15 +321,6 @@ NOT_SHOWN = {
     "JC-100": "planned: the dashboard",
     "JC-101": HTTP,
     "JC-106": "docs/benchmarks.md has our own, measured beside others",
-    "TQ-1": TENANTS,
-    "TQ-2": TENANTS,
-    "TQ-10": TENANTS,
-    "TQ-11": TENANTS,
-    "TQ-35": HTTP,
-    "TQ-36": HTTP,
-    "TQ-37": HTTP,
-    "TQ-41": HTTP,
-    "TQ-42": HTTP,
     "DF-26": INSIGHT,
 }
 """The lines that no test shows, and why."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from holdfast import Blocker, Chain, Completing, Context, Holdfast, Record
+from holdfast import Blocker, Chain, Completing, Context, Holdfast, Job, Record
 from holdfast.sync import Chain as BlockingChain
 from holdfast.sync import Completing as BlockingCompleting
 from holdfast.sync import Context as BlockingContext
@@ -103,6 +103,9 @@ async def outside(chain: Chain[Tracking]) -> None:
 
 def outside_blocking(chain: BlockingChain[Tracking]) -> None:
     hf.sync.complete(ship, chain, Tracking(1))
+    assert_type(hf.sync.complete("ship", chain, {"number": 1}), Job)
+    hf.sync.complete(ship, chain, 1)  # refused
+    hf.sync.complete(7, chain, 1)  # refused
     with hf.sync.completing(ship, chain) as job:
         assert_type(job, BlockingCompleting[Tracking])
         job.continue_with(ship(order_id=2)).finish(Tracking(3))

@@ -86,6 +86,8 @@ async def awaited(job_id: UUID) -> None:
     (ask,) = await hf.inbox("asked")
     assert_type(ask, Ask)
     assert_type(await hf.complete(approve, ask, Receipt(1)), Job)
+    assert_type(await hf.complete("approve", ask, {"number": 1}, by="ada"), Job)
+    assert_type(await hf.complete("forget", ask), Job)
     assert_type(await hf.start(refund(order_id=1)), Chain[bool])
     assert_type(await hf.inbox(limit=5), Page[Ask | Failure | PausedJob | Halt | DeadLetter])
     assert_type(await hf.list_chain_jobs(chain, cursor=None), Page[Job])

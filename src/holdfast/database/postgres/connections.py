@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 import weakref
+from contextlib import suppress
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.postgres.address import Address
@@ -20,7 +21,9 @@ from holdfast.database.postgres.listener import SharedListener
 from holdfast.database.single_statement import MultiStatementReads
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
+from holdfast.threads import ENGINE_LOOPS, SlicedEvent
 
+CLOSE_SECONDS = 5.0
 PREPARED_FOR_EACH = 40  # a worker runs about so many different statements, and each has a text for each schema
 MOST_PREPARED_FOR_ALL = 2_000  # a prepared statement of ours takes 29 kB of the server's memory, on each connection
 
@@ -81,10 +84,13 @@ class Connections:
         self.close_sync()
 
     def close_sync(self) -> None:
-        """Let go of what belongs to no running event loop."""
+        """Let go of what belongs to no running event loop but our own."""
         with self._lock:
             blocking, self._blocking = self._blocking, None
             self._drop_sides_of_stopped_loops()
+            own = [(loop, self._async_sides.pop(loop)) for loop in [*self._async_sides] if loop in ENGINE_LOOPS]
+        for loop, side in own:
+            _close_there(loop, side)
         if blocking is not None:
             blocking.close()
         self._cancels.stop()
@@ -113,6 +119,19 @@ class Connections:
     def _drop_sides_of_stopped_loops(self) -> None:
         for loop in [loop for loop in self._async_sides if not loop.is_running()]:
             self._async_sides.pop(loop).close_pools()
+
+
+def _close_there(loop: asyncio.AbstractEventLoop, side: AsyncSide) -> None:
+    """Close the pools of a loop in its own thread, and wait for that: the database may be dropped next."""
+    has_closed = SlicedEvent()
+
+    def close() -> None:
+        side.close_pools()
+        has_closed.set()
+
+    with suppress(RuntimeError):  # it was closed just now
+        loop.call_soon_threadsafe(close)
+        has_closed.wait(CLOSE_SECONDS)
 
 
 def _make_listener(settings: Settings, runtime: Runtime) -> SharedListener | None:

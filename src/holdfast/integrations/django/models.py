@@ -51,6 +51,10 @@ class Job(models.Model):
         managed = False
         db_table = table("job")
         default_permissions = ("view",)
+        permissions = (
+            ("operate", "Can start and steer jobs over HTTP"),
+            ("administer", "Can do everything with jobs over HTTP"),
+        )
         ordering = ("-seq",)
 
     def __str__(self) -> str:

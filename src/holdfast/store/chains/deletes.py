@@ -50,6 +50,13 @@ async def delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False, asked: Aske
     return [UUID(each.id) for each in locked if each.chain_index == 0]
 
 
+async def would_delete(tx: Tx, ids: Sequence[UUID], cascade: bool = False) -> list[UUID]:
+    """Say which chains `delete` would delete now, or raise what it would; nothing is locked or changed."""
+    chains = await _chains(tx, ids, cascade)
+    await _refuse_referenced(tx, chains)
+    return list(map(UUID, chains))
+
+
 TRIES = 5
 
 

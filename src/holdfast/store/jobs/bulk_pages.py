@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.bulks import BulkAct, BulkVerb
 from holdfast.database.tx import Tx
 from holdfast.errors import Busy, JobNotFound, StateConflict, StatusConflict, StillReferenced, UniqueConflict
 from holdfast.models import DELIVER, Asked, JobQuery
-from holdfast.states import MOVES, Change, Status
-from holdfast.store import lists, unique
+from holdfast.states import MOVES, Change, State, Status
+from holdfast.store import audit, lists, unique
+from holdfast.store.audit import NewAuditEntry
 from holdfast.store.chains import deletes
 from holdfast.store.jobs import steering
 from holdfast.store.log import fan_out
@@ -54,6 +55,7 @@ class BulkPage(NamedTuple):
 
     ids: tuple[UUID, ...]
     cursor: str | None
+    states: tuple[State, ...] = ()
 
 
 async def find(tx: Tx, wanted: JobQuery, upto: int, cursor: str | None) -> BulkPage:
@@ -63,8 +65,8 @@ async def find(tx: Tx, wanted: JobQuery, upto: int, cursor: str | None) -> BulkP
     """
     page = await lists.list_jobs(tx, wanted, Paging(PAGE, "oldest", cursor, upto))
     current = await steering.find_current(tx, [job.id for job in page]) if page else {}
-    ids = [job.id for job in page if job.id in current and current[job.id].seq == job.seq]
-    return BulkPage(tuple(ids), page.next_cursor)
+    found = [job for job in page if job.id in current and current[job.id].seq == job.seq]
+    return BulkPage(tuple(job.id for job in found), page.next_cursor, tuple(job.state for job in found))
 
 
 class Acted(NamedTuple):
@@ -72,6 +74,31 @@ class Acted(NamedTuple):
 
     done: int = 0
     passed_over: dict[str, int] = {}  # noqa: RUF012 - nobody writes into it
+    seqs: tuple[int, int] | None = None
+    """The lowest and the highest number of the jobs that were looked at."""
+
+
+class ToldOfPage(NamedTuple):
+    """What the audit is told of a page."""
+
+    subject: str
+    facts: dict[str, Any]
+
+
+def told(acted: Acted) -> ToldOfPage:
+    """Tell what acting on a page has come to: on how many jobs, and on which stretch of them."""
+    matched = acted.done + sum(acted.passed_over.values())
+    said = {"matched": matched, "done": acted.done, "passed_over": acted.passed_over, "seqs": acted.seqs}
+    return ToldOfPage(f"{acted.done:,} job{'' if acted.done == 1 else 's'}", said)
+
+
+async def act_and_tell(tx: Tx, what: BulkAct, wanted: JobQuery, ids: Sequence[UUID], audit_id: str) -> Acted:
+    """Do what `act` does, and write it into the audit as *audit_id*."""
+    acted = await act(tx, what, wanted, ids)
+    subject, facts = told(acted)
+    action, who = f"bulk.{what.verb}", what.by or ""
+    await audit.write(tx, NewAuditEntry(audit_id, who, action, subject, what.why, what.request, facts))
+    return acted
 
 
 async def act(tx: Tx, what: BulkAct, wanted: JobQuery, ids: Sequence[UUID]) -> Acted:
@@ -103,6 +130,7 @@ class _Page:
 
     def __init__(self, ids: Sequence[UUID]) -> None:
         self.left = list(ids)
+        self.seqs: tuple[int, int] | None = None
         self._passed_over: Counter[str] = Counter()
 
     def drop(self, code: str, ids: Iterable[UUID]) -> None:
@@ -111,7 +139,7 @@ class _Page:
         self.left = [each for each in self.left if each not in gone]
 
     def acted(self) -> Acted:
-        return Acted(len(self.left), dict(+self._passed_over))
+        return Acted(len(self.left), dict(+self._passed_over), self.seqs)
 
 
 async def _lock(tx: Tx, page: _Page) -> dict[UUID, LockedJob]:
@@ -120,6 +148,8 @@ async def _lock(tx: Tx, page: _Page) -> dict[UUID, LockedJob]:
     What has continued between the look and the lock is dropped, too: from then on it cannot.
     """
     named = await steering.find_current(tx, page.left)
+    own = sorted(each.seq for each in named.values())
+    page.seqs = (own[0], own[-1]) if own else None
     seqs = sorted({seq for each in named.values() for seq in (each.seq, each.first)})
     rows = {row[0]: to_locked(row) for row in await tx.fetch_all(steering.LOCK_FREE, seqs=seqs)} if seqs else {}
     current = await steering.find_current(tx, page.left)

@@ -121,12 +121,16 @@ async def require_state(tx: Tx, job_id: UUID, state: str) -> None:
 
 
 def in_state(verb: Operation[P, R], job_id: UUID, state: str) -> Operation[P, R]:
-    """Make *verb*, which is about the job *job_id*, require its state first, and keep the lock until it is done."""
+    """Make *verb*, which is about the job *job_id*, require its state first, and keep the lock until it is done.
+
+    What it makes has *verb* as its attribute.
+    """
 
     async def checked(tx: Tx, /, *args: P.args, **kwargs: P.kwargs) -> R:
         await require_state(tx, job_id, state)
         return await verb(tx, *args, **kwargs)
 
+    checked.__dict__["verb"] = verb
     return checked
 
 

@@ -23,7 +23,18 @@ from uuid import UUID
 from holdfast.database.hints import Horizon
 from holdfast.database.tx import Row, Tx
 from holdfast.errors import CursorExpired, Unreadable, UsageError
-from holdfast.models import INTERNAL_QUEUE, RESERVED, Event, EventFacts, EventName, Job, JobEvent, JobEventName, Page
+from holdfast.models import (
+    INTERNAL_QUEUE,
+    RESERVED,
+    Event,
+    EventFacts,
+    EventFilter,
+    EventName,
+    Job,
+    JobEvent,
+    JobEventName,
+    Page,
+)
 from holdfast.store.log.events import CLOSES, CLOSING, NO_JOB
 from holdfast.store.log.pruning import SO_FAR, TRIMMED, TRIMMED_BY
 from holdfast.store.reads import get_job, read_cursor, write_cursor
@@ -33,6 +44,7 @@ from holdfast.wire.cursors import Cursor, Position, SeqCursor, Snapshot, Snapsho
 
 NO_END = 2**63 - 1
 EVENT_NAMES = frozenset(get_args(EventName))
+LOOKED_AT, LOOKED_AT_ONCE = 2_000, 200  # events, for one page of those that are wanted
 KEPT_JOBS = 1_000  # for the next lines: a job is often started and completed within a few hundred events
 
 HEADS = {
@@ -350,6 +362,10 @@ class LoggedEvent:
         """Make the event with its job as somebody has read it."""
         return _event(self.line, job, self.cursor.text)
 
+    def read(self, decode: Decode) -> Event:
+        """Make the event with its job as *decode* reads it."""
+        return self.event if self.stored is None else self.about(self.stored.decoded(decode))
+
     def placed(self, cursor: Cursor) -> LoggedEvent:
         """Give the same for who has *cursor* behind it."""
         return LoggedEvent(self.line, self.stored, cursor)
@@ -371,6 +387,29 @@ async def to_events(tx: Tx, found: LogRows) -> list[LoggedEvent]:
     if events and events[-1].line is found.lines[-1]:
         events[-1].cursor = found.cursor
     return events
+
+
+async def page_of_events(
+    tx: Tx, cursor: Cursor | None, limit: int, wanted: EventFilter
+) -> tuple[list[LoggedEvent], Cursor]:
+    """Read up to *limit* events behind *cursor* that are *wanted*, among the next ones, and how far that has come.
+
+    Without a cursor there are none, and it has come to now.
+    """
+    if cursor is None:
+        return [], await now(tx)
+    told: list[LoggedEvent] = []
+    rest: LogRows | None = await since(tx, cursor, LOOKED_AT)
+    while rest is not None:
+        found = rest.first(LOOKED_AT_ONCE)
+        events = await to_events(tx, found) if found.lines else []
+        for each, fits in readable(events, lambda each: (each, wanted.fits(each))):
+            if fits:
+                told.append(each)
+            if len(told) == limit:
+                return told, told[-1].cursor
+        cursor, rest = found.cursor, rest.behind(found.cursor)
+    return told, cursor
 
 
 async def _jobs(tx: Tx, found: LogRows) -> dict[int, StoredJob]:

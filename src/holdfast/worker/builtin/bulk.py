@@ -8,13 +8,13 @@ it rests as long as the page took: the next step is due only then.
 from __future__ import annotations
 
 from holdfast.bulks import BulkAct, BulkResult
-from holdfast.database.tx import Store
+from holdfast.database.tx import Runner, Store
 from holdfast.fault_points import reach
-from holdfast.models import BULK
+from holdfast.models import BULK, JobQuery
 from holdfast.outcomes import Retry
 from holdfast.runtime import Runtime
 from holdfast.store.jobs import bulk_pages
-from holdfast.store.jobs.bulk_pages import Acted
+from holdfast.store.jobs.bulk_pages import Acted, BulkPage
 from holdfast.store.reads import read_cursor
 from holdfast.tasks.bulk_task import OPTIONS, read_filter
 from holdfast.tasks.task import Policy, Task
@@ -37,7 +37,7 @@ def make_bulk(store: Store, runtime: Runtime) -> Task[..., BulkResult]:
         async with ctx.complete() as tx:
             acted = Acted()
             if page.ids and not so_far.is_dry:
-                acted = await tx.runner(is_async=True).run(bulk_pages.act, act, wanted, page.ids)
+                acted = await _act(tx.runner(is_async=True), act, wanted, page, ctx)
             result = so_far.after(page.ids, acted.done, acted.passed_over, page.cursor)
             if result.cursor is None:
                 return tx.finish(result)
@@ -46,6 +46,13 @@ def make_bulk(store: Store, runtime: Runtime) -> Task[..., BulkResult]:
 
     task: Task[..., BulkResult] = make_builtin(BULK, bulk, Policy(lease=LEASE_SECONDS, retry=RETRY), OPTIONS)
     return task
+
+
+async def _act(runner: Runner, act: BulkAct, wanted: JobQuery, page: BulkPage, ctx: Context) -> Acted:
+    """Act on a page; if the audit is to know of it, under the id of the step, which commits once."""
+    if not act.audited:
+        return await runner.run(bulk_pages.act, act, wanted, page.ids)
+    return await runner.run(bulk_pages.act_and_tell, act, wanted, page.ids, str(ctx.job.id))
 
 
 def _percent(so_far: BulkResult) -> int:

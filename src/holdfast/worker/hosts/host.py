@@ -80,6 +80,8 @@ class HostParts:
     has_schedules: bool
     """Whether code declares schedules for tenants: then each has them as soon as it is found well."""
     resources: Sequence[Store] = ()
+    forget_records: Callable[[], Awaitable[object]] | None = None
+    """Forgets what is over in the control place."""
 
 
 class WorkerHost:
@@ -289,6 +291,8 @@ class WorkerHost:
             await runtime.sleep(BEAT_SECONDS * (0.9 + 0.2 * runtime.chance.random()))
             with suppress(Exception):
                 await self._look_for_unserved_schedules()
+            with suppress(Exception):
+                await self._forget_records()
 
     async def _look_for_unserved_schedules(self) -> None:
         """Say once that a schedule of the control place waits: who forgot tenants=True would wait, too."""
@@ -296,6 +300,10 @@ class WorkerHost:
         if next_ms is not None and next_ms <= -schedules.LATE_MS:
             self._has_said_unserved = True
             say(logger, "schedules_not_served", seconds=round(-next_ms / 1000))
+
+    async def _forget_records(self) -> None:
+        if self._parts.forget_records is not None:
+            await self._parts.forget_records()
 
     async def _end(self) -> None:
         await self._lookout.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.client.engine_parts import EngineParts
 from holdfast.database import make_glance_store
@@ -15,6 +16,7 @@ from holdfast.worker.hosts.files import FileLookout
 from holdfast.worker.hosts.glances import Glances
 from holdfast.worker.hosts.host import HostParts, TenantPlace, WorkerHost
 from holdfast.worker.options import WorkerOptions, wants_of
+from holdfast.worker.upkeep.retention import forget_records
 
 LEASE_CONNECTIONS = 4
 """What renews the leases of all tenants; one whose tables are locked keeps one of them for some seconds."""
@@ -34,6 +36,8 @@ def make_host(
     """
     settings, runtime, served = engine.starter.settings, engine.runtime, served_by(engine, options)
     has_schedules = any(each.for_tenants for each in engine.starter.tasks.schedules.values())
+    age = settings.delete_audit_after_seconds
+    forget = partial(forget_records, engine.store, age) if settings.retention else None
     if not settings.is_postgres:
         parts = HostParts(
             control=engine.store,
@@ -44,6 +48,7 @@ def make_host(
             make_lookout=lambda _, reports: FileLookout(runtime, served, reports),
             note_row=note_row,
             has_schedules=has_schedules,
+            forget_records=forget,
         )
         return WorkerHost(parts, options)
     lease_store, glance_store = make_lease_store(LEASE_CONNECTIONS), make_glance_store(settings, runtime)
@@ -57,6 +62,7 @@ def make_host(
         note_row=note_row,
         has_schedules=has_schedules,
         resources=[glance_store, lease_store],
+        forget_records=forget,
     )
     return WorkerHost(parts, options)
 

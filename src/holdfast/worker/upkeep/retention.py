@@ -22,7 +22,7 @@ from holdfast.retention import INTERNAL, STAGES, Hook, Retained, Retention, Rete
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.states import Status
-from holdfast.store import journal, retention, schedules, task_rows, unique, workers
+from holdfast.store import access, audit, journal, retention, schedules, task_rows, unique, workers
 from holdfast.store.log import pruning
 from holdfast.store.retention import BEGINNING, DueChain, RetentionGroup, WalkPosition
 from holdfast.store.unique import Turn
@@ -45,21 +45,48 @@ AS_USUAL = Retention()
 logger = logging.getLogger(__name__)
 
 
+async def forget_records(runner: Runner, audit_seconds: float | None, *, is_whole: bool = False) -> None:
+    """Forget sessions, tokens and links that are over, and entries of the audit older than *audit_seconds*.
+
+    One batch of the former, unless *is_whole*. The control place of tenants has them, too, which has no other retention
+    where workers serve tenants alone.
+    """
+    while any(old := await runner.read(access.find_old)):
+        await runner.run(access.delete_old, old)
+        if not is_whole:
+            break
+    if audit_seconds is None:
+        return
+    age_ms = round(audit_seconds * 1000)
+    if await runner.read(audit.has_old, age_ms):
+        for _ in range(MOST_BATCHES):
+            if await runner.run(audit.delete_old, age_ms) < audit.MOST_DELETED:
+                break
+
+
 class RetentionPass:
     """Passes over what has ended in the database of *runner*; *usual* are the times of tasks that name none.
 
     Hooks are those of *tasks*, called by *hooks*. Chains with a hook whose code is not here are left to others.
-    Journals of jobs that have ended go *journal_seconds* after their last entry, or with their jobs.
+    Journals of jobs that have ended go *journal_seconds* after their last entry, or with their jobs. Entries of the
+    audit go *audit_seconds* after they were written, or never.
     """
 
     def __init__(
-        self, runner: Runner, tasks: Tasks, usual: Times, hooks: Hooks, journal_seconds: float | None = None
+        self,
+        runner: Runner,
+        tasks: Tasks,
+        usual: Times,
+        hooks: Hooks,
+        journal_seconds: float | None = None,
+        audit_seconds: float | None = None,
     ) -> None:
         self._runner = runner
         self._tasks = tasks
         self._decoder = Decoder(tasks)
         self._usual = usual
         self._journal_seconds = journal_seconds
+        self._audit_seconds = audit_seconds
         self._hooks = hooks
         self._left_off: dict[tuple[Stage, str, Status], WalkPosition] = {}
         self._key_position: Turn | None = None
@@ -161,6 +188,7 @@ class RetentionPass:
         await self._forget_ticks()
         while is_whole and self._tick_position is not None:
             await self._forget_ticks()
+        await forget_records(self._runner, self._audit_seconds, is_whole=is_whole)
         age_ms = round(ASTRAY_SECONDS * 1000)
         if gone := await self._runner.read(workers.list_astray, age_ms):
             await self._runner.run(workers.forget_astray, gone, age_ms)

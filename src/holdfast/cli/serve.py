@@ -1,0 +1,215 @@
+"""`holdfast serve`: the HTTP API, by uvicorn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.database import DATABASE_HELP, SCHEMA_NAME_HELP
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.http.app import Api
+    from holdfast.http.identity import ProxyUsers
+
+DRAIN_SECONDS = 10
+PORT = 8321
+
+
+@click.command()
+@click.argument("app", required=False)
+@click.option("--database", help=DATABASE_HELP)
+@click.option("--schema-name", help=SCHEMA_NAME_HELP)
+@click.option("--tenants", is_flag=True, help="Serve the tenants of the database, too; APP says it by itself.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Listen on this port.")
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Serve requests for this host name, e.g. jobs.example.com; names of this machine are always served. "
+    "Repeatable.",
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    help="Let pages of this origin use the API, e.g. https://app.example.com. Repeatable.",
+)
+@click.option(
+    "--proxies",
+    multiple=True,
+    metavar="NETWORK",
+    help="Believe the X-Forwarded headers of this address or network. Repeatable.",
+)
+@click.option("--proxy-user", metavar="HEADER", help="Take the user from this header of those proxies, as a viewer.")
+@click.option("--proxy-operators", metavar="NAMES", help="Make these users operators: names with commas.")
+@click.option("--certificate", type=click.Path(exists=True, dir_okay=False), help="Serve HTTPS with this certificate.")
+@click.option("--key", type=click.Path(exists=True, dir_okay=False), help="Use this key of the certificate.")
+@click.option("--redact", multiple=True, metavar="KEY", help="Also hide the values of this key. Repeatable.")
+@click.option(
+    "--webhook-host",
+    "webhook_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Let operators start jobs with a webhook to this host. Repeatable.",
+)
+@click.option("--metrics-on-loopback", is_flag=True, help="Serve /metrics on this machine without a token.")
+def serve(
+    app: str | None,
+    database: str | None,
+    schema_name: str | None,
+    tenants: bool,
+    host: str,
+    port: int,
+    proxy_user: str | None,
+    proxy_operators: str | None,
+    certificate: str | None,
+    key: str | None,
+    metrics_on_loopback: bool,
+    hosts: tuple[str, ...],
+    origins: tuple[str, ...],
+    proxies: tuple[str, ...],
+    redact: tuple[str, ...],
+    webhook_hosts: tuple[str, ...],
+) -> None:
+    """Serve the HTTP API. APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`.
+
+    Without APP the command uses --database, or the environment variable HOLDFAST_DATABASE, and judges what is started
+    by the schemas that your programs have stored there.
+
+    Every request needs a token: make one with `holdfast token create`. If there is none, the command makes one for as
+    long as it runs and prints it; but only on an address of this machine, such as 127.0.0.1.
+
+    SIGTERM or Ctrl-C stops the server: open streams end at once, and their clients connect again; requests under way
+    have 10 seconds.
+
+    Exit codes: 0 it was stopped; 2 wrong usage, or nobody could log in; 5 the database could not be reached.
+
+    \b
+    Examples:
+      holdfast serve --database jobs.db
+      holdfast serve shop.jobs:hf --host 0.0.0.0 --allow-host jobs.example.com --proxies 10.0.0.0/8
+    """
+    hf = _chosen(app, database, schema_name, tenants)
+    users = _proxy_users(proxy_user, proxy_operators, proxies)
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--certificate and --key go together; give both")
+    tokens = _tokens(hf, host, users is not None)
+    from holdfast.http.app import asgi
+
+    served = asgi(
+        hf,
+        hosts=hosts,
+        origins=origins,
+        proxies=proxies,
+        proxy_users=users,
+        redact=redact,
+        webhook_hosts=webhook_hosts,
+        metrics_on_loopback=metrics_on_loopback,
+        tokens=tokens,
+    )
+    scheme = "http" if certificate is None else "https"
+    _run(served, host, port, scheme, tokens, certificate, key)
+
+
+def _chosen(app: str | None, database: str | None, schema_name: str | None, tenants: bool) -> Holdfast:
+    from holdfast.app import Holdfast
+    from holdfast.cli.database import announce, chosen, require_file
+    from holdfast.cli.worker import load
+
+    if app is not None and (database is not None or schema_name is not None or tenants):
+        raise click.UsageError("APP has its own database; leave out --database, --schema-name and --tenants")
+    if app is not None:
+        hf = load(app)
+    else:
+        hf = Holdfast(settings=chosen(database, schema_name, also=", or give APP", tenants=tenants))
+    announce(hf)
+    require_file(hf.settings)
+    return hf
+
+
+def _proxy_users(header: str | None, operators: str | None, proxies: Iterable[str]) -> ProxyUsers | None:
+    from holdfast.http.identity import ProxyUsers
+
+    if header is None:
+        if operators is not None:
+            raise click.UsageError("--proxy-operators needs --proxy-user, the header with their names")
+        return None
+    if not proxies:
+        raise click.UsageError("--proxy-user needs --proxies: from anybody else the header is not believed")
+    names = [each.strip() for each in (operators or "").split(",")]
+    return ProxyUsers(header, frozenset(filter(None, names)))
+
+
+def _tokens(hf: Holdfast, host: str, has_users: bool) -> list[str]:
+    """Make a token for this run if there is none and nobody but this machine can use it; else refuse to start."""
+    from holdfast.access import TOKEN_BITS, make_token
+    from holdfast.errors import Misuse
+    from holdfast.http.origins import is_loopback
+    from holdfast.store import access
+
+    try:
+        if has_users or hf.store.read_sync(access.has_token):
+            return []
+    finally:
+        hf.sync.close()
+    if not is_loopback(host):
+        raise Misuse(
+            f"nobody could log in, and {host} can be reached from other machines: make a token with `holdfast token "
+            "create NAME --role operator`, or name a proxy with --proxies and --proxy-user"
+        )
+    return [make_token(hf._runtime.chance.getrandbits(TOKEN_BITS))]
+
+
+def _run(
+    served: Api, host: str, port: int, scheme: str, tokens: Sequence[str], certificate: str | None, key: str | None
+) -> None:
+    import socket
+    import sys
+
+    import uvicorn
+
+    from holdfast.errors import Misuse
+
+    config = uvicorn.Config(
+        served,
+        host=host,
+        port=port,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,  # they are believed by our own rules
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=config.backlog)
+    except OSError as error:
+        raise Misuse(f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --port") from None
+    # asyncio does so for its own sockets alone, and a body behind its head would wait 40 ms for the client's word
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _announce(f"{scheme}://{_shown_host(host)}:{listening.getsockname()[1]}", tokens)
+    server = uvicorn.Server(config)
+    server.run(sockets=[listening])
+    if not server.started:
+        sys.exit(5)
+
+
+def _announce(address: str, tokens: Sequence[str]) -> None:
+    click.echo(f"serving {address}/api; Ctrl-C stops", err=True)
+    for token in tokens:
+        click.echo(
+            f"there is no token yet; this one is an admin's, for as long as this server runs:\n{token}", err=True
+        )
+        click.echo(f'try: curl -H "Authorization: Bearer {token}" {address}/api', err=True)
+
+
+def _shown_host(host: str) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - it is only named
+    return shown.get(host, f"[{host}]" if ":" in host else host)
