@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from examples.orders_django.orders import views
 
@@ -11,4 +11,5 @@ urlpatterns = [
     path("orders", views.take_order),
     path("orders/<int:order_id>", views.show_order),
     path("admin/", admin.site.urls),
+    path("jobs/", include("holdfast.integrations.django.urls")),  # the HTTP API, for staff and operators
 ]

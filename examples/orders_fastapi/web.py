@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hmac import compare_digest
 from typing import Any
 from uuid import UUID
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from starlette.middleware.sessions import SessionMiddleware
 
 from examples.orders_fastapi.jobs import charge, tasks
 from examples.orders_fastapi.models import Base, Order
 from holdfast import Holdfast
+from holdfast.http import Identity, Role, asgi
 from holdfast.integrations.fastapi import AppHoldfast, lifespan
 from holdfast.integrations.sqlalchemy import SQLAlchemy
 
@@ -25,11 +28,28 @@ class NewOrder(BaseModel):
     cents: int
 
 
+class Login(BaseModel):
+    """What a clerk of the shop sends to log in."""
+
+    name: str
+    password: str
+
+
 class Taken(BaseModel):
     """What is answered: the order, and the job that charges it."""
 
     order_id: int
     job_id: UUID
+
+
+CLERKS = {"ada": "of an example"}
+"""Stands for the users of a shop, and for a library that keeps their passwords."""
+
+
+async def clerk_of(request: Request) -> Identity | None:
+    """Tell who is logged in, by the signed cookie of Starlette's session."""
+    name = request.session.get("clerk")
+    return Identity(name, Role.OPERATOR) if name in CLERKS else None
 
 
 def create_app(database: str) -> FastAPI:
@@ -46,6 +66,14 @@ def create_app(database: str) -> FastAPI:
         await engine.dispose()
 
     app = FastAPI(lifespan=lifespan(hf, worker={"concurrency": 10}, own=own))
+    app.add_middleware(SessionMiddleware, secret_key="of an example")
+    app.mount("/jobs", asgi(hf, auth=clerk_of, hosts=["shop"]))
+
+    @app.post("/login", status_code=204)
+    async def log_in(given: Login, request: Request) -> None:
+        if not compare_digest(CLERKS.get(given.name, "").encode(), given.password.encode()):
+            raise HTTPException(403, "wrong name or password")
+        request.session["clerk"] = given.name
 
     @app.post("/orders", status_code=201)
     async def take_order(wanted: NewOrder, hf: AppHoldfast) -> Taken:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Flask, abort, request
+from flask import Flask, abort, request, session
 from sqlalchemy import create_engine
+from starlette.requests import Request
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.security import check_password_hash, generate_password_hash
 
 from examples.orders_flask.jobs import charge, tasks
 from examples.orders_flask.models import Base, Order, db_session
 from holdfast import Holdfast
+from holdfast.http import Identity, Role, wsgi
 from holdfast.integrations.sqlalchemy import SQLAlchemy
 
 
@@ -22,7 +26,25 @@ def create_app(database: str) -> Flask:
     Base.metadata.create_all(engine)
 
     app = Flask(__name__)
+    app.secret_key = "of an example"
     app.extensions["holdfast"] = hf
+    clerks = {"ada": generate_password_hash("of an example")}
+
+    async def clerk_of(asked: Request) -> Identity | None:
+        """Tell who is logged in, by the signed cookie of Flask's session."""
+        environ = asked.scope["wsgi_environ"]
+        own = app.session_interface.open_session(app, app.request_class(environ))
+        return Identity(own["clerk"], Role.OPERATOR) if own and "clerk" in own else None
+
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/jobs": wsgi(hf, auth=clerk_of)})  # type: ignore[method-assign]
+
+    @app.post("/login")
+    def log_in() -> tuple[str, int]:
+        given = request.get_json()
+        if not check_password_hash(clerks.get(given["name"], "x"), given["password"]):
+            abort(403, "wrong name or password")
+        session["clerk"] = given["name"]
+        return "", 204
 
     @app.teardown_appcontext
     def end_session(error: BaseException | None) -> None:

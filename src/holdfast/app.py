@@ -236,14 +236,17 @@ class Holdfast:
         face.sync = self.sync._acting(actor)
         return face
 
-    def _as_stored(self) -> Holdfast:
-        """Get this face with inputs and outputs as the JSON texts that they are, for those who only hand them on."""
+    def _as_stored(self, hidden_keys: tuple[str, ...] = ()) -> Holdfast:
+        """Get this face with inputs and outputs as the JSON texts that they are, for those who only hand them on.
+
+        *hidden_keys* are what they show to nobody besides: an edit may repeat the marks that stand there.
+        """
         from holdfast.client.acting import copied
         from holdfast.tasks.decoder import AsStored
 
         face = copied(self)
         face._starter = copy(self._starter)
-        face._starter.decoder = AsStored(self.tasks)
+        face._starter.decoder, face._starter.hidden_keys = AsStored(self.tasks), hidden_keys
         face._verbs = Verbs(face._starter)
         face.webhooks = WebhooksHandle(face.store, face._starter)
         return face

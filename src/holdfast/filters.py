@@ -258,9 +258,9 @@ def _scalar(word: _Word) -> Scalar:
         return WORDS[word.text]
     if (number := NUMBER.fullmatch(word.text)) is None:
         return word.text
-    if number[1] is None and number[2] is None:
+    if number[1] is None and number[2] is None and len(word.text) <= LONGEST:
         return int(word.text)
-    if not math.isfinite(value := float(word.text)):
+    if len(word.text) > LONGEST or not math.isfinite(value := float(word.text)):
         raise InvalidFilter(f"{shown(word.text)} is too large for a number; put a text into quotes", word.column)
     return value
 

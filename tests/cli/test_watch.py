@@ -346,3 +346,19 @@ async def test_an_application_may_be_named_instead_of_a_database(
     told = run(hf, str(chain.id), "watched_shop:jobs")
     assert told.exit_code == 2
     assert "not both" in told.output
+
+
+async def test_what_is_secret_is_shown_neither_in_json_nor_in_lines(hf: Holdfast) -> None:
+    hidden = Tasks()
+
+    @hidden.task(name="pay", redact=["iban"])
+    async def pay(password: str, iban: str) -> None: ...
+
+    hf.tasks.merge(hidden)
+    chain = await hf.start(pay(password="hunter2", iban="DE02"))
+    await hf.cancel(chain, why="password=hunter2 was wrong")
+
+    for as_json in ((), ("--json",)):
+        output = run(hf, str(chain.id), *as_json).output
+        assert "•••" in output
+        assert not [each for each in ("hunter2", "DE02") if each in output]

@@ -261,7 +261,7 @@ def refused_wrongly(annotation: Any, value: Any) -> list[Any]:
     return [each for schema in schemas for each in problems(json.loads(text), schema)]
 
 
-@pytest.mark.parametrize("annotation", LEAVES, ids=str)
+@pytest.mark.parametrize("annotation", LEAVES, ids=[str(number) for number in range(len(LEAVES))])
 def test_nothing_that_a_type_takes_is_refused(annotation: Any) -> None:
     assert [each for value in NEARLY for each in refused_wrongly(annotation, value)] == []
 

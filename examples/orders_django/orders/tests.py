@@ -62,6 +62,22 @@ class WithAWorker(TransactionTestCase):
         shown = self.client.get(f"/orders/{taken['order_id']}").json()
         self.assertEqual(shown, {"item": "kettle", "state": "paid"})
 
+    def test_an_operator_cancels_a_job_over_http_and_the_audit_says_who(self) -> None:
+        taken = order(self.client, "kettle").json()
+        clerk = User.objects.create_user("clerk")
+        clerk.user_permissions.add(Permission.objects.get(codename="operate"))
+        self.client.force_login(clerk)
+
+        listed = self.client.get("/jobs/api/jobs").json()["items"]
+        cancel = f"/jobs/api/jobs/{taken['job_id']}/cancel"
+        headers = {"Origin": "http://testserver"}  # as a browser says it
+        answer = self.client.post(cancel, {"why": "no stock"}, content_type="application/json", headers=headers)
+
+        self.assertEqual([job["id"] for job in listed], [taken["job_id"]])
+        self.assertEqual(answer.status_code, 200)
+        [entry] = holdfast().sync.audit()
+        self.assertEqual((entry.who, entry.action, entry.why), ("clerk", "cancel", "no stock"))
+
 
 def order(client: Any, item: str) -> Any:
     """Send an order, as a browser would."""

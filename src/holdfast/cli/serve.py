@@ -10,6 +10,10 @@ import click
 from holdfast.cli.database import DATABASE_HELP, SCHEMA_NAME_HELP
 
 if TYPE_CHECKING:
+    import socket
+
+    import uvicorn
+
     from holdfast.app import Holdfast
     from holdfast.http.app import Api
     from holdfast.http.identity import ProxyUsers
@@ -82,12 +86,14 @@ def serve(
     by the schemas that your programs have stored there.
 
     Every request needs a token: make one with `holdfast token create`. If there is none, the command makes one for as
-    long as it runs and prints it; but only on an address of this machine, such as 127.0.0.1.
+    long as it runs and prints it on stdout; but only on an address of this machine, such as 127.0.0.1. Everything else
+    goes to stderr, and no token.
 
     SIGTERM or Ctrl-C stops the server: open streams end at once, and their clients connect again; requests under way
     have 10 seconds.
 
-    Exit codes: 0 it was stopped; 2 wrong usage, or nobody could log in; 5 the database could not be reached.
+    Exit codes: 0 it was stopped; 2 wrong usage, or nobody could log in; 5 the database could not be reached, or has no
+    tables.
 
     \b
     Examples:
@@ -113,6 +119,7 @@ def serve(
         tokens=tokens,
     )
     scheme = "http" if certificate is None else "https"
+    _warn_of_plain_http(host, certificate, proxies)
     _run(served, host, port, scheme, tokens, certificate, key)
 
 
@@ -146,17 +153,18 @@ def _proxy_users(header: str | None, operators: str | None, proxies: Iterable[st
 
 
 def _tokens(hf: Holdfast, host: str, has_users: bool) -> list[str]:
-    """Make a token for this run if there is none and nobody but this machine can use it; else refuse to start."""
+    """Make a token for this run if nobody could log in and nobody but this machine can ask; else refuse to start."""
     from holdfast.access import TOKEN_BITS, make_token
     from holdfast.errors import Misuse
     from holdfast.http.origins import is_loopback
     from holdfast.store import access
 
     try:
-        if has_users or hf.store.read_sync(access.has_token):
-            return []
+        has_token = hf.store.read_sync(access.has_token)  # also where there are users: now it can be said what is wrong
     finally:
         hf.sync.close()
+    if has_users or has_token:
+        return []
     if not is_loopback(host):
         raise Misuse(
             f"nobody could log in, and {host} can be reached from other machines: make a token with `holdfast token "
@@ -168,12 +176,10 @@ def _tokens(hf: Holdfast, host: str, has_users: bool) -> list[str]:
 def _run(
     served: Api, host: str, port: int, scheme: str, tokens: Sequence[str], certificate: str | None, key: str | None
 ) -> None:
-    import socket
+    import signal
     import sys
 
     import uvicorn
-
-    from holdfast.errors import Misuse
 
     config = uvicorn.Config(
         served,
@@ -187,27 +193,68 @@ def _run(
         proxy_headers=False,  # they are believed by our own rules
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=config.backlog)
-    except OSError as error:
-        raise Misuse(f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --port") from None
-    # asyncio does so for its own sockets alone, and a body behind its head would wait 40 ms for the client's word
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _announce(f"{scheme}://{_shown_host(host)}:{listening.getsockname()[1]}", tokens)
+    _load(config)
+    listening = _listen(host, port, config.backlog)
     server = uvicorn.Server(config)
-    server.run(sockets=[listening])
+    for each in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the server takes them itself, and raises them again when it has stopped
+        signal.signal(each, lambda *_: setattr(server, "should_exit", True))
+    _announce(f"{scheme}://{_shown_host(host)}:{listening.getsockname()[1]}", tokens)
+    with listening:
+        server.run(sockets=[listening])
     if not server.started:
         sys.exit(5)
 
 
+def _load(config: uvicorn.Config) -> None:
+    from holdfast.errors import Misuse
+
+    try:
+        config.load()
+    except OSError as error:  # those of TLS are of this kind
+        raise Misuse(
+            f"the certificate or its key cannot be used: {error.strerror or error}; give both as PEM files that belong "
+            "together"
+        ) from None
+
+
+def _listen(host: str, port: int, backlog: int) -> socket.socket:
+    import socket
+
+    from holdfast.errors import Misuse
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=backlog)
+    except OSError as error:
+        raise Misuse(
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --host or --port"
+        ) from None
+    # asyncio does so for its own sockets alone, and a body behind its head would wait 40 ms for the client's word
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
 def _announce(address: str, tokens: Sequence[str]) -> None:
+    """Say where it is served; a token goes to stdout alone, as that of `holdfast token create` does."""
     click.echo(f"serving {address}/api; Ctrl-C stops", err=True)
     for token in tokens:
+        click.echo("there is no token yet; this one is an admin's, for as long as this server runs:", err=True)
+        click.echo(token)
+        click.echo(f'try: curl -H "Authorization: Bearer …" {address}/api', err=True)
+
+
+def _warn_of_plain_http(host: str, certificate: str | None, proxies: Sequence[str]) -> None:
+    from holdfast.http.origins import is_loopback
+
+    if certificate is None and not proxies and not is_loopback(host):
         click.echo(
-            f"there is no token yet; this one is an admin's, for as long as this server runs:\n{token}", err=True
+            f"warning: {host} can be reached from other machines, and tokens go there unencrypted; give --certificate "
+            "and --key, or put it behind a proxy that speaks HTTPS and is named with --proxies",
+            err=True,
         )
-        click.echo(f'try: curl -H "Authorization: Bearer {token}" {address}/api', err=True)
 
 
 def _shown_host(host: str) -> str:

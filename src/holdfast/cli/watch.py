@@ -115,8 +115,10 @@ def _last_job(face: BlockingHoldfast, chain_id: UUID) -> Job:
 
 def _print_events(face: BlockingHoldfast, job_id: str) -> str:
     """Print the events of a chain; answer how it ended."""
+    from holdfast.wire.redaction import Redaction
+
     chain_id = face.get_job(job_id).chain_id
-    with face.event_stream(chains=chain_id, ping_seconds=LOOK_SECONDS) as stream:
+    with face.event_stream(chains=chain_id, ping_seconds=LOOK_SECONDS, redaction=Redaction()) as stream:
         for piece in stream:
             has_ended = True  # for all that is known: a task without history has no events
             for event in _events_in(piece):
@@ -217,7 +219,8 @@ def _error(job: Job) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Leave out what would steer a terminal."""
+    """Leave out what would steer a terminal, and passwords."""
     from holdfast.tasks.calls import UNPRINTABLE
+    from holdfast.wire.redaction import without_passwords
 
-    return UNPRINTABLE.sub(" ", text)
+    return UNPRINTABLE.sub(" ", without_passwords(text))

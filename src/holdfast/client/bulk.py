@@ -85,7 +85,7 @@ async def bulk(runner: Runner, clock: Clock, verb: BulkVerb, options: BulkOption
 
 async def _turn(runner: Runner, clock: Clock, act: BulkAct, wanted: JobQuery, so_far: BulkResult) -> BulkResult:
     """Find the next page and act on it; try again if somebody has just taken a key that it needs."""
-    page = await runner.read(bulk_pages.find, wanted, so_far.upto, so_far.cursor)
+    page = await runner.read(bulk_pages.find, wanted, so_far.upto, so_far.cursor, act.verb)
     acted = Acted()
     for tries_left in reversed(range(BUSY_TRIES if page.ids and not so_far.is_dry else 0)):
         try:
@@ -100,10 +100,10 @@ async def _turn(runner: Runner, clock: Clock, act: BulkAct, wanted: JobQuery, so
 
 async def count(runner: Runner, verb: BulkVerb, options: BulkOptions) -> BulkCount:
     """Count the jobs that fit, up to 10,000 of them and over no more than some seconds' reads; nothing is changed."""
-    _, wanted, so_far = await _settle(runner, "bulk", verb, options)
+    act, wanted, so_far = await _settle(runner, "bulk", verb, options)
     states, sample, cursor = Counter[str](), tuple[UUID, ...](), so_far.cursor
     for _ in range(MOST_READS):
-        page = await runner.read(bulk_pages.find, wanted, so_far.upto, cursor)
+        page = await runner.read(bulk_pages.find, wanted, so_far.upto, cursor, act.verb)
         states.update(map(str, page.states))
         sample, cursor = (sample + page.ids)[:MOST_EXAMPLES], page.cursor
         if cursor is None or states.total() >= MOST_COUNTED:

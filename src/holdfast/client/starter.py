@@ -119,6 +119,8 @@ class Starter:
         self._has_recorded_webhook = False
         self._strangers: dict[str, TaskRecord] = {}
         self._plans: dict[str, tuple[Options, Start]] = {}
+        self.hidden_keys: tuple[str, ...] = ()
+        """Keys whose values are hidden from those who edit, beside what is secret by its name."""
 
     @cached_property
     def redactions(self) -> TaskRedactions:

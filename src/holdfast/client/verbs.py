@@ -192,7 +192,7 @@ class Verbs:
         patch, (job_id,) = patches.check_patch(arguments), _target_ids(jobs)
         for _ in range(TRIES):
             task, input_, schema = await runner.read(steering.find_input, job_id)
-            hidden = await self._starter.redactions.read(runner, task) if patches.has_mark(patch) else None
+            hidden = await self._starter.redactions.read(runner, task, self._starter.hidden_keys)
             edit = patches.edit(self._starter.tasks, task, input_, patch, schema, hidden)
             with suppress(steering.InputChanged):
                 return [self._decoder.job(job) for job in await self._steer(runner, verb, operation, jobs, asked, edit)]

@@ -223,7 +223,8 @@ class EventStream(Stream[bytes]):
         size = 0
         while size < PIECE_BYTES and (found := await self._next(runner, follower)) is not None:
             event, merged = found
-            redaction = None if event.job is None else self._redaction_of(event.job.task)
+            # what is of no job may still tell of one's error, such as why a lane is halted
+            redaction = self._redaction_of("" if event.job is None else event.job.task)
             self._taken.append(_written(event, redaction, brief=self._asked.brief, merged=merged))
             self._last_id = event.cursor
             size += len(self._taken[-1])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeAlias, TypedDict
 
 from starlette.requests import Request
@@ -72,20 +72,18 @@ class Events:
     ) -> None:
         self._hf = hf
         self._ping_seconds = ping_seconds
-        self._send_seconds = send_seconds
         self._most_streams = most_streams
         self._allow = allow
-        self._shutdown = ShutdownSignals()
-        self._served = 0
+        self._live = LiveStreams(send_seconds)
 
     @property
     def open_streams(self) -> int:
         """How many streams are open."""
-        return len(self._shutdown)
+        return len(self._live)
 
     def end_streams(self) -> None:
         """End every open stream, for servers that cannot be seen stopping from here; each can be resumed."""
-        self._shutdown.stop_all()
+        self._live.end_all()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,11 +93,8 @@ class Events:
         if (refusal := self._refusal(request, allowed)) is not None:
             await refusal(scope, receive, send)
             return
-        stop = self._shutdown.add(connection := Connection(receive))
-        try:
-            await self._respond(_Exchange(request, send, connection, stop), allowed)
-        finally:
-            self._shutdown.withdraw(stop)
+        with self._live.exchange(request, receive, send) as exchange:
+            await self._respond(exchange, allowed)
 
     def _refusal(self, request: Request, allowed: EventFilter | None) -> JSONResponse | None:
         if request.method != "GET":
@@ -122,24 +117,58 @@ class Events:
         # an empty filter narrows nothing: who has no lane of their own would read everybody's
         return confined if all(getattr(confined, name) for name in answer) else None
 
-    async def _respond(self, exchange: _Exchange, allowed: EventFilter | None) -> None:
+    async def _respond(self, exchange: StreamExchange, allowed: EventFilter | None) -> None:
+        async def is_still_allowed() -> bool:
+            return await self._allowed(exchange.request) == allowed
+
         try:
             asked = _asked(exchange.request, allowed or EventFilter())
             if asked is None:
                 await exchange.refuse(*FORBIDDEN)
                 return
             stream = self._hf.event_stream(ping_seconds=self._ping_seconds, **asked)
-        except UsageError as error:
+            await self._live.serve(exchange, stream, is_still_allowed)
+        except (UsageError, StoreError) as error:  # nothing has been sent, so it can still be said
             await exchange.refuse(error.http_status, error.code, str(error))
-            return
+
+
+class LiveStreams:
+    """The open streams of one application: what all of them do, and how they end together.
+
+    A client that takes nothing for *send_seconds* is cut off. Who may read is asked again *allowed_seconds* after the
+    last time, as soon as there is something to send.
+    """
+
+    def __init__(self, send_seconds: float = 30.0, allowed_seconds: float | None = None) -> None:
+        self.send_seconds = send_seconds
+        self.allowed_seconds = allowed_seconds
+        self._shutdown = ShutdownSignals()
+        self._served = 0
+
+    def __len__(self) -> int:
+        return len(self._shutdown)
+
+    def end_all(self) -> None:
+        """End every open stream; each can be resumed."""
+        self._shutdown.stop_all()
+
+    @contextmanager
+    def exchange(self, request: Request, receive: Receive, send: Send) -> Iterator[StreamExchange]:
+        """Answer *request* in the block, and end with the server."""
+        stop = self._shutdown.add(connection := Connection(receive))
+        try:
+            yield StreamExchange(request, send, connection, stop)
+        finally:
+            self._shutdown.withdraw(stop)
+
+    async def serve(
+        self, exchange: StreamExchange, stream: EventStream, is_still_allowed: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Send *stream* until one of both sides ends it; what it raises before its first piece is raised here."""
         async with aclosing(stream):
-            try:
-                first = await anext(stream)
-            except StoreError as error:  # nothing has been sent, so it can still be said
-                await exchange.refuse(error.http_status, error.code, str(error))
-                return
+            first = await anext(stream)
             await exchange.start()
-            await exchange.run(self._pump(self._hint() + first, stream, exchange, allowed))
+            await exchange.run(self._pump(self._hint() + first, stream, exchange, is_still_allowed))
 
     async def _next(self, stream: EventStream) -> bytes:
         """Give the next piece; nothing at the end, also of a stream that breaks off: its reader comes again."""
@@ -154,21 +183,27 @@ class Events:
         self._served += 1
         return retry(RETRY_MS + self._served * 137 % RETRY_MS)
 
-    async def _pump(self, piece: bytes, stream: EventStream, exchange: _Exchange, allowed: EventFilter | None) -> None:
+    async def _pump(
+        self,
+        piece: bytes,
+        stream: EventStream,
+        exchange: StreamExchange,
+        is_still_allowed: Callable[[], Awaitable[bool]],
+    ) -> None:
         """Send *piece* and what *stream* gives, until that ends, or its reader stalls or loses the right to it."""
         monotonic = asyncio.get_running_loop().time
         allowed_at = monotonic()
-        while await exchange.took(piece, self._send_seconds):
+        while await exchange.took(piece, self.send_seconds):
             if (piece := await self._next(stream)) == b"":
                 return
-            if monotonic() - allowed_at > ALLOWED_SECONDS:
+            if monotonic() - allowed_at > (self.allowed_seconds or ALLOWED_SECONDS):
                 allowed_at = monotonic()
-                if await self._allowed(exchange.request) != allowed:
+                if not await is_still_allowed():
                     return
         exchange.cut()
 
 
-class _Exchange:
+class StreamExchange:
     """One response: it has been started, and is ended in every case, also if nobody takes its end."""
 
     def __init__(self, request: Request, send: Send, connection: Connection, stop: asyncio.Future[None]) -> None:

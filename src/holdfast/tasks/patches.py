@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidInput, got
@@ -42,29 +42,26 @@ def check_patch(arguments: object) -> dict[str, Any]:
     return patch
 
 
-def has_mark(patch: Mapping[str, Any]) -> bool:
-    """Tell whether anything in *patch* may stand for what is hidden."""
-    return REDACTED in json.dumps(patch, ensure_ascii=False)
-
-
 def edit(
     tasks: Tasks,
     task: str,
     before: str,
     patch: Mapping[str, Any],
     schema: str | None,
-    hidden: Redaction | None = None,
+    hidden: Redaction,
 ) -> Edit:
     """Apply *patch* to an input of *task*; raise `InvalidInput` if the task cannot take what comes of it.
 
-    *hidden* is what the input was shown with, if *patch* may repeat what stood for hidden values.
+    *hidden* is what the input was shown with: *patch* may repeat what stood for hidden values. A new value for one of
+    these counts as a change in any case, or whoever may edit could find it by guessing.
 
     The task's own types judge that if its code is here, else *schema*, which its owner has written down.
     """
     stored = json_or_text(before)
     if task.startswith(RESERVED) or not isinstance(stored, dict):
         raise InvalidInput("only the arguments of a task of yours can be changed", "arguments")
-    merged = merge(stored, patch if hidden is None else hidden.kept(patch, stored))
+    has_mark = REDACTED in json.dumps(patch, ensure_ascii=False)
+    merged = merge(stored, hidden.kept(patch, stored) if has_mark else patch)
     text = json.dumps(merged, ensure_ascii=False, separators=(",", ":"))
     if task in tasks:
         after = tasks.get(task).check_input(text)
@@ -72,7 +69,7 @@ def edit(
         after = any_arguments().encode(merged)
         if schema is not None:
             check_arguments(after, schema)
-    paths = differences(stored, json.loads(after))
+    paths = dict.fromkeys(chain(differences(stored, json.loads(after)), hidden.hidden_in(patch)))
     changed = [clean_text(each, PATH_LENGTH) for each in islice(paths, MOST_PATHS)]
     return Edit(before, after if changed else before, changed)
 

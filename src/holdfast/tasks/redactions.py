@@ -43,10 +43,10 @@ class TaskRedactions:
         self._strangers = (self._strangers if len(self._strangers) < MOST_STRANGERS else set()) | unknown
         self._read_at = now
 
-    async def read(self, runner: Runner, task: str) -> Redaction:
-        """Give what everybody who may see payloads may see of the jobs of *task*."""
+    async def read(self, runner: Runner, task: str, keys: tuple[str, ...] = ()) -> Redaction:
+        """Give what everybody who may see payloads may see of the jobs of *task*, if *keys* are hidden, too."""
         await self.refresh(runner, [task])
-        return self.of(task, Redaction())
+        return self.of(task, Redaction(keys=keys))
 
     def of(self, task: str, redaction: Redaction) -> Redaction:
         """Give what a reader may see of the jobs of *task*, who may see what *redaction* says of all."""

@@ -30,20 +30,20 @@ TEXTS = frozenset({"base64", "base64url", "binary", "email", "password", "uri"})
 """Formats of types that take a text and no number, as times do."""
 
 
-class Problem(NamedTuple):
+class Mismatch(NamedTuple):
     """What is wrong with the part of a value to which *path* leads; never the value, which may be secret."""
 
     path: str
     message: str
 
 
-def problems(value: Any, schema: Mapping[str, Any], root: str = "", *, most: int = MOST_PROBLEMS) -> list[Problem]:
+def problems(value: Any, schema: Mapping[str, Any], root: str = "", *, most: int = MOST_PROBLEMS) -> list[Mismatch]:
     """Tell what of *value*, as JSON gives it, its *schema* forbids; *root* is what paths begin with.
 
     >>> problems({"count": "many"}, {"properties": {"count": {"type": "integer"}}}, "input")
     [Problem(path='input.count', message='it must be of type integer')]
     """
-    found: list[Problem] = []
+    found: list[Mismatch] = []
     with suppress(_Enough, RecursionError):
         for each in _Judge(schema).judge(value, schema, root, 0):
             found.append(each)
@@ -52,7 +52,7 @@ def problems(value: Any, schema: Mapping[str, Any], root: str = "", *, most: int
     return found
 
 
-def told(wrong: Sequence[Problem]) -> str:
+def told(wrong: Sequence[Mismatch]) -> str:
     """Put into words what is *wrong*: the first, and how many more there are."""
     path, message = wrong[0]
     return f"{path}: {message}" + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else "")
@@ -69,7 +69,7 @@ class _Judge:
         self._whole = whole
         self._left = NODES
 
-    def judge(self, value: Any, schema: Any, path: str, depth: int) -> Iterator[Problem]:
+    def judge(self, value: Any, schema: Any, path: str, depth: int) -> Iterator[Mismatch]:
         """Tell what is wrong with *value*."""
         self._spend(1)
         if depth > DEPTH or not isinstance(schema, Mapping) or TAKES_MORE in schema:
@@ -82,9 +82,9 @@ class _Judge:
             if choices := _list(schema, word):
                 yield from self._choose(value, schema, choices, path, depth)
         if (wrong := _wrong_kind(value, schema) or _wrong_member(value, schema)) is not None:
-            yield Problem(path, wrong)
+            yield Mismatch(path, wrong)
             return
-        yield from (Problem(path, each) for each in _out_of_bounds(value, schema))
+        yield from (Mismatch(path, each) for each in _out_of_bounds(value, schema))
         if isinstance(value, dict):
             yield from self._object(value, schema, path, depth)
         elif isinstance(value, list):
@@ -105,7 +105,7 @@ class _Judge:
 
     def _choose(
         self, value: Any, schema: Mapping[str, Any], choices: Sequence[Any], path: str, depth: int
-    ) -> Iterator[Problem]:
+    ) -> Iterator[Mismatch]:
         """Tell what is wrong if no choice takes *value*: with the choice that is meant, if that is clear."""
         if any(next(self.judge(value, each, path, depth + 1), None) is None for each in choices):
             return
@@ -113,11 +113,11 @@ class _Judge:
         tag = _mapping(schema, "discriminator").get("propertyName")
         if mapping and isinstance(tag, str) and isinstance(value, dict):
             if tag not in value:
-                yield Problem(path + path_step(tag), "it is missing")
+                yield Mismatch(path + path_step(tag), "it is missing")
             elif (meant := mapping.get(str(value[tag]))) is not None:
                 yield from self.judge(value, {"$ref": meant}, path, depth + 1)
             else:
-                yield Problem(path + path_step(tag), _one_of(list(mapping)))
+                yield Mismatch(path + path_step(tag), _one_of(list(mapping)))
             return
         meant = [each for each in choices if self._is_of_kind(value, each)]
         if len(meant) == 1:
@@ -125,9 +125,9 @@ class _Judge:
             return
         kinds = [self._kind(each) for each in choices]
         if not meant and all(kinds):
-            yield Problem(path, f"it must be of type {' or '.join(dict.fromkeys(map(str, kinds)))}")
+            yield Mismatch(path, f"it must be of type {' or '.join(dict.fromkeys(map(str, kinds)))}")
         else:
-            yield Problem(path, f"it fits none of the {len(choices)} forms that it may have")
+            yield Mismatch(path, f"it fits none of the {len(choices)} forms that it may have")
 
     def _aimed_at(self, schema: Any) -> Any:
         for _ in range(LISTED):  # a reference may lead to a reference
@@ -145,23 +145,23 @@ class _Judge:
         aimed = self._aimed_at(schema)
         return isinstance(aimed, Mapping) and _wrong_kind(value, aimed) is None
 
-    def _object(self, value: dict[str, Any], schema: Mapping[str, Any], path: str, depth: int) -> Iterator[Problem]:
+    def _object(self, value: dict[str, Any], schema: Mapping[str, Any], path: str, depth: int) -> Iterator[Mismatch]:
         known, more = _mapping(schema, "properties"), schema.get("additionalProperties")
         for name in _list(schema, "required"):
             # what is only written is computed: who gives the value need not give it
             if isinstance(name, str) and name not in value and not _mapping(known, name).get("readOnly"):
-                yield Problem(path + path_step(name), "it is missing")
+                yield Mismatch(path + path_step(name), "it is missing")
         is_free = more is None or more is True or "patternProperties" in schema
         for name, item in value.items():
             if name in known:
                 yield from self.judge(item, known[name], path + path_step(name), depth + 1)
             elif not is_free and more is False:
                 self._spend(10 * len(known))
-                yield Problem(path + path_step(name), f"it is not known{near_and_all(name, known, 'the names are')}")
+                yield Mismatch(path + path_step(name), f"it is not known{near_and_all(name, known, 'the names are')}")
             elif not is_free:
                 yield from self.judge(item, more, path + path_step(name), depth + 1)
 
-    def _array(self, value: list[Any], schema: Mapping[str, Any], path: str, depth: int) -> Iterator[Problem]:
+    def _array(self, value: list[Any], schema: Mapping[str, Any], path: str, depth: int) -> Iterator[Mismatch]:
         first, others = _list(schema, "prefixItems"), schema.get("items")
         given = value if isinstance(others, Mapping) else value[: len(first)]
         for number, item in enumerate(given):

@@ -1,11 +1,11 @@
 """How other things than jobs are written for those outside: one model describes the JSON of each, and makes its writer.
 
-    class LaneObject(BaseModel):
-        key: str
-        head: MaybeText
-        paused_at: MaybeInstant
+class LaneObject(BaseModel):
+    key: str
+    head: MaybeText
+    paused_at: MaybeInstant
 
-    lane_object = writer_of(LaneObject)      # lane_object(info) -> dict
+lane_object = writer_of(LaneObject)      # lane_object(info) -> dict
 """
 
 from __future__ import annotations

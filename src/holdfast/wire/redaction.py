@@ -10,7 +10,7 @@ All this is about JSON values, and changes none: what has nothing to mask is giv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -116,6 +116,10 @@ class Redaction:
         reader was shown; else raise `InvalidInput`.
         """
         return _kept(patch, stored, _folded(self.keys), [_steps(path) for path in self.paths], "")
+
+    def hidden_in(self, patch: Mapping[str, Any]) -> Iterator[str]:
+        """Name the places where *patch* has values that are hidden, and not only the marks for them."""
+        return _hidden_in(patch, _folded(self.keys), [_steps(path) for path in self.paths], "")
 
 
 def check_paths(paths: object) -> tuple[str, ...]:
@@ -271,6 +275,18 @@ def _kept_list(given: list[Any], was: Any, keys: frozenset[str], paths: Sequence
         return [*was, *rest]
     _refuse_marks(given, keys, paths, place)
     return given
+
+
+def _hidden_in(patch: Mapping[str, Any], keys: frozenset[str], paths: Sequence[Path], place: str) -> Iterator[str]:
+    for name, each in patch.items():
+        below, here = _below(paths, name), f"{place}.{name}" if place else name
+        if () in below or _hides(name, each, keys):
+            if each != REDACTED:
+                yield here
+        elif isinstance(each, dict):
+            yield from _hidden_in(each, keys, below, here)
+        elif _masked(each, keys, below, set()) != each:
+            yield here
 
 
 def _refuse_marks(value: Any, keys: frozenset[str], paths: Sequence[Path], place: str) -> None:

@@ -14,6 +14,7 @@ from holdfast.schedules import ScheduleInfo
 from holdfast.times import instant_text
 from holdfast.wire.objects import Instant, MaybeInstant, Written, writer_of
 from holdfast.wire.redaction import Redaction
+from holdfast.wire.webhook_json import host_alone
 
 
 def _rule(rule: ScheduleRule) -> object:
@@ -71,12 +72,16 @@ _write = writer_of(ScheduleObject)
 tick_object = writer_of(TickObject)
 
 
-def schedule_object(schedule: ScheduleInfo, redaction: Redaction | None = None) -> dict[str, Any]:
-    """Write a schedule; its arguments as those of a job of its task."""
+def schedule_object(
+    schedule: ScheduleInfo, redaction: Redaction | None = None, *, masked: bool = False
+) -> dict[str, Any]:
+    """Write a schedule, its arguments as those of a job of its task; *masked* for who sees a webhook's host alone."""
     written = _write(schedule)
     if redaction is not None:
         written["arguments"] = redaction.value(schedule.input)
         written["trouble"] = redaction.text(schedule.trouble)
+    if masked and schedule.options.get("webhook"):
+        written["options"] = {**schedule.options, "webhook": host_alone(str(schedule.options["webhook"]))}
     return written
 
 

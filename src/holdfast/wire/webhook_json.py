@@ -81,6 +81,13 @@ _write_delivery = writer_of(DeliveryObject)
 def delivery_object(delivery: Delivery, redaction: Redaction | None = None, *, masked: bool = False) -> dict[str, Any]:
     """Write a delivery; *masked* for who may see neither all of the address nor the receiver's answer."""
     written = _write_delivery(delivery)
+    if masked:
+        url, error = host_alone(delivery.url), written["error"]
+        if isinstance(error, dict):
+            error = {name: error[name] for name in ("type", "message") if name in error}
+            if isinstance(error.get("message"), str):
+                error["message"] = error["message"].replace(delivery.url, url or "")
+        written |= {"url": url, "answer": None, "error": error if isinstance(error, dict) else None}
     if redaction is not None:
-        written["reason"], written["error"] = redaction.reason(delivery.reason), redaction.error(delivery.error)
-    return {**written, "url": host_alone(delivery.url), "answer": None} if masked else written
+        written["reason"], written["error"] = redaction.reason(delivery.reason), redaction.error(written["error"])
+    return written

@@ -81,9 +81,14 @@ def add(alias: str, entry: dict[str, Any]) -> None:
 
 def remove(alias: str) -> None:
     """Close this thread's connection of an alias, and take it out of DATABASES."""
+    drop(alias)
+    del connections.settings[alias]
+
+
+def drop(alias: str) -> None:
+    """Close this thread's connection of an alias."""
     connections[alias].close()
     del connections[alias]
-    del connections.settings[alias]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
     HOLDFAST = {"database": "default"}       built here, from DATABASES; more keys are settings of Holdfast
     HOLDFAST = {"app": "shop.jobs:hf"}       or the project's own object
+    HOLDFAST = {…, "http": {"proxies": …}}   keywords of `asgi`, if the project serves the HTTP API
 
 It is built when it is first asked for, and anew if the database is another by then: a test runner puts its own in the
 place of the project's after all modules have been imported.
@@ -71,15 +72,24 @@ def table(name: str) -> str:
     return f'{schema}"."holdfast_{name}'
 
 
+def http_options() -> dict[str, Any]:
+    """Give the keywords for the HTTP API."""
+    options = _options().get("http", {})
+    if not isinstance(options, dict):
+        raise ImproperlyConfigured(f'HOLDFAST["http"] must be a dictionary, {got(options)}; write {{"proxies": […]}}')
+    return options
+
+
 def _options() -> dict[str, Any]:
     options = getattr(settings, "HOLDFAST", {})
     if not isinstance(options, dict):
         raise ImproperlyConfigured(
             f'HOLDFAST must be a dictionary, {got(options)}; write HOLDFAST = {{"database": "default"}}'
         )
-    if "app" in options and not options.keys() <= {"app", "database", "schema_name"}:
+    if "app" in options and not options.keys() <= {"app", "database", "schema_name", "http"}:
         raise ImproperlyConfigured(
-            'HOLDFAST with "app" takes only "database" and "schema_name"; give other settings where you create hf'
+            'HOLDFAST with "app" takes only "database", "schema_name" and "http"; give other settings where you create '
+            "hf"
         )
     return options
 
@@ -97,6 +107,7 @@ def _own_app(path: str) -> Holdfast:
 def _wanted(options: dict[str, Any]) -> dict[str, Any]:
     """Say how the project's Holdfast is to be made; two that are equal are the same one."""
     name = alias()
+    own = {key: value for key, value in options.items() if key != "http"}
     # Django has this where a pooler hands connections out for a transaction each
     pooler = bool(connection_of(name).settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"))
-    return {"transaction_pooler": pooler, **options, "database": address_of(name)}
+    return {"transaction_pooler": pooler, **own, "database": address_of(name)}

@@ -20,7 +20,7 @@ from uuid import UUID
 from holdfast.bulks import BulkAct, BulkVerb
 from holdfast.database.tx import Tx
 from holdfast.errors import Busy, JobNotFound, StateConflict, StatusConflict, StillReferenced, UniqueConflict
-from holdfast.models import DELIVER, Asked, JobQuery
+from holdfast.models import BULK, DELIVER, Asked, JobQuery
 from holdfast.states import MOVES, Change, State, Status
 from holdfast.store import audit, lists, unique
 from holdfast.store.audit import NewAuditEntry
@@ -58,14 +58,17 @@ class BulkPage(NamedTuple):
     states: tuple[State, ...] = ()
 
 
-async def find(tx: Tx, wanted: JobQuery, upto: int, cursor: str | None) -> BulkPage:
+async def find(tx: Tx, wanted: JobQuery, upto: int, cursor: str | None, verb: BulkVerb) -> BulkPage:
     """Find the next page of current jobs that fit *wanted*, up to number *upto*, without a lock.
 
-    It may be empty and not the last: a request looks at a bounded number of jobs.
+    It may be empty and not the last: a request looks at a bounded number of jobs. What acts on many jobs itself is retried
+    only if *wanted* names it: nobody who revives cancelled jobs means the bulk delete that somebody has stopped.
     """
     page = await lists.list_jobs(tx, wanted, Paging(PAGE, "oldest", cursor, upto))
     current = await steering.find_current(tx, [job.id for job in page]) if page else {}
     found = [job for job in page if job.id in current and current[job.id].seq == job.seq]
+    if verb == "retry" and not (wanted.internal or BULK in (*wanted.tasks, *wanted.queues)):
+        found = [job for job in found if job.task != BULK]
     return BulkPage(tuple(job.id for job in found), page.next_cursor, tuple(job.state for job in found))
 
 

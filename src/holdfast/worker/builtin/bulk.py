@@ -31,7 +31,7 @@ def make_bulk(store: Store, runtime: Runtime) -> Task[..., BulkResult]:
     async def bulk(ctx: Context, act: BulkAct, so_far: BulkResult) -> BulkResult:
         began = runtime.monotonic()
         wanted = read_filter(act.filter)
-        page = await store.read(bulk_pages.find, wanted, so_far.upto, so_far.cursor)
+        page = await store.read(bulk_pages.find, wanted, so_far.upto, so_far.cursor, act.verb)
         ctx.progress(_percent(so_far), f"{so_far.matched:,} jobs so far")
         reach("bulk.after_find")
         async with ctx.complete() as tx:
