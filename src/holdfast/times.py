@@ -25,11 +25,9 @@ def milliseconds_of(value: object, name: str, instead: str = "") -> int:
         other = f", or {instead}" if instead else ""
         raise InvalidInput(f"{option} must be a timezone-aware datetime, {got(value)}; {advice}{other}", name)
     if value >= LATEST:
-        raise InvalidInput(
-            f"{option} must be before the year {LATEST.year}, got {value}; to hold a job back until somebody resumes "
-            "it, use paused=True or pause it",
-            name,
-        )
+        held = "to hold a job back until somebody resumes it, use paused=True or pause it"
+        advice = held if instead else "give an earlier one, or leave it out"
+        raise InvalidInput(f"{option} must be before the year {LATEST.year}, got {value}; {advice}", name)
     return max((value - EPOCH) // timedelta(milliseconds=1), EARLIEST_MS)
 
 

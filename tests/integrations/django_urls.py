@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("jobs/", include("holdfast.integrations.django.urls")),
+    path("much/deeper/jobs/", include("holdfast.integrations.django.urls")),
+]

@@ -138,10 +138,10 @@ def test_it_is_for_those_who_may_view_jobs(site: Holdfast, codename: str, status
     assert client.get(LIST).status_code == status
 
 
-def test_there_is_no_permission_but_to_view(site: Holdfast) -> None:
+def test_there_is_no_permission_but_to_view_and_those_of_the_http_api(site: Holdfast) -> None:
     found = Permission.objects.filter(content_type__app_label="holdfast")
 
-    assert [each.codename for each in found] == ["view_job"]
+    assert sorted(each.codename for each in found) == ["administer", "operate", "view_job"]
 
 
 @on_postgres

@@ -38,7 +38,7 @@ def manage(variables: dict[str, str], *words: str) -> str:
 
 
 def test_its_own_tests_pass(variables: dict[str, str]) -> None:
-    assert "Ran 4 tests" in manage(variables, "test", "examples.orders_django", "--noinput")
+    assert "Ran 5 tests" in manage(variables, "test", "examples.orders_django", "--noinput")
 
 
 @pytest.mark.long  # by default, `test_django_command.py` tests the command in one process

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_core import to_json
-
 from holdfast.database.tx import Runner
 from holdfast.errors import CursorExpired, HoldfastError, InvalidCursor, InvalidInput, got
 from holdfast.events.feed import Feed, Follower
@@ -34,6 +32,7 @@ from holdfast.tasks.redactions import TaskRedactions
 from holdfast.times import instant_text
 from holdfast.wire import sse_frames
 from holdfast.wire.job_json import PAYLOADS, event_object, job_object
+from holdfast.wire.json_text import json_bytes
 from holdfast.wire.redaction import Redaction
 
 SNAPSHOT_JOBS = 200
@@ -293,7 +292,7 @@ class EventStream(Stream[bytes]):
 
 
 def _message(event: str, data: dict[str, Any]) -> bytes:
-    return sse_frames.message(to_json(data).decode(), event=event)
+    return sse_frames.message(json_bytes(data).decode(), event=event)
 
 
 def _written(event: Event, redaction: Redaction | None = None, *, brief: bool = False, merged: int = 0) -> bytes:
@@ -314,7 +313,7 @@ MESSAGE_END = b"}\n\n"
 
 def _write(event: Event, redaction: Redaction | None, *, brief: bool) -> bytes:
     message = message_object(event, redaction, brief=brief)
-    return sse_frames.message(to_json(message).decode(), event=event.name, id=event.cursor)
+    return sse_frames.message(json_bytes(message).decode(), event=event.name, id=event.cursor)
 
 
 def message_object(event: Event, redaction: Redaction | None, *, brief: bool) -> dict[str, Any]:
@@ -348,9 +347,9 @@ def _snapshot_text(
         if left_out := _omitted(job, redaction, brief=brief):
             shown |= dict.fromkeys(left_out)
             omitted.append(shown["id"])
-        written.append(to_json(shown))
+        written.append(json_bytes(shown))
         room -= len(written[-1])
         if room < 0:
             break
-    head = to_json({"at": at, "is_whole": len(written) == len(jobs), "omitted": omitted}).decode()
+    head = json_bytes({"at": at, "is_whole": len(written) == len(jobs), "omitted": omitted}).decode()
     return f'{head[:-1]},"jobs":[{b",".join(written).decode()}]}}'

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -25,6 +24,7 @@ from holdfast.http.reading import read_body, read_query
 from holdfast.http.redacting import NOTHING_SHOWN
 from holdfast.http.service import Incoming, Service
 from holdfast.ids import target_id
+from holdfast.wire.json_text import json_bytes
 
 
 async def answer(service: Service, endpoint: Endpoint, request: Request, came: Incoming) -> ASGIApp:
@@ -126,16 +126,6 @@ def _response(endpoint: Endpoint, request: Request, given: object) -> ASGIApp:
     if not endpoint.is_secret:
         compress(response, request.headers.get("accept-encoding", ""))
     return response
-
-
-def json_bytes(value: object) -> bytes:
-    """Write JSON in UTF-8; a lone surrogate, which UTF-8 has no form for, is escaped."""
-    try:
-        return to_json(value, inf_nan_mode="null")
-    except PydanticSerializationError:
-        import json
-
-        return json.dumps(value, ensure_ascii=True, default=str, separators=(",", ":")).encode()
 
 
 def _refuse_not_acceptable(endpoint: Endpoint, request: Request) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.decorators import login_not_required
+from django.contrib.sessions.backends.signed_cookies import SessionStore as SignedSession
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections, connections, transaction
@@ -43,7 +44,7 @@ def serve(request: Any, rest: str = "") -> Any:
     host = request.get_host()  # raises unless ALLOWED_HOSTS has it; no middleware need have asked
     has_streams = isinstance(request, ASGIRequest)
     scope = _scope(request, rest, host)
-    if not request.headers.get("authorization", "").lower().startswith(BEARER):
+    if not request.headers.get("authorization", "").lower().startswith(f"{BEARER}hf_"):  # another may be Django's
         scope[LOGIN] = _Login(request)
     body = _body(request)
     if has_streams:
@@ -93,13 +94,17 @@ class _Login:
     def _look_again(self) -> Identity | None:
         close_old_connections()
         try:
-            key = getattr(self._session, "session_key", None)
-            if key is not None and not self._session.exists(key):
+            if not self._has_session():
                 return None
             user = self._user._meta.default_manager.filter(pk=self._user.pk).first()
             return None if user is None or user.password != self._user.password else identity_of(user)
         finally:
             connections.close_all()  # of this thread, which may not come again for long
+
+    def _has_session(self) -> bool:
+        """Tell whether the session has not been ended, as far as anybody but the browser knows."""
+        key = getattr(self._session, "session_key", None)
+        return key is None or isinstance(self._session, SignedSession) or bool(self._session.exists(key))
 
 
 async def _logged_in(request: Request) -> Identity | None:

@@ -1,8 +1,8 @@
 """What an endpoint is: a row of the table in `endpoints`, and the request as its handler sees it.
 
-A handler is one line over `Holdfast`. It gets an `Inquiry`: the path, the query and the body are already read and checked,
-whoever asks may do it, and `ask.hf` writes each act down in that person's name. It sees no request, and its errors
-become problems. *role* has no default, so that an endpoint without one cannot be written.
+A handler is one line over `Holdfast`. It gets an `Inquiry`: the path, the query and the body are already read and
+checked, whoever asks may do it, and `ask.hf` writes each act down in that person's name. It sees no request, and its
+errors become problems. *role* has no default, so that an endpoint without one cannot be written.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 from starlette.responses import Response, StreamingResponse
 
 from holdfast.client.chain_handle import Chain
@@ -24,6 +23,7 @@ from holdfast.store.audit import NewAuditEntry
 from holdfast.times import instant_text
 from holdfast.wire.chain_json import ChainObject
 from holdfast.wire.job_json import JobObject
+from holdfast.wire.json_text import json_bytes
 
 MOST_ROWS = 10_000
 MOST_EXPORTED_JOBS = 10_000
@@ -86,7 +86,7 @@ async def chain(ask: Inquiry[NoQuery, NoBody]) -> Response:
 
 async def _whole(ask: Inquiry[Any, Any], found: Chain[Any], page: Page[Job]) -> AsyncIterator[bytes]:
     head = {"exported_at": instant_text(now_of(ask)), "exported_by": ask.who.name, "chain": shown_chain(ask, found)}
-    yield to_json(head)[:-1] + b',"jobs":['
+    yield json_bytes(head)[:-1] + b',"jobs":['
     jobs, events = _Listed(MOST_EXPORTED_JOBS), _Listed(MOST_EXPORTED_EVENTS)
     ids = []
     while True:
@@ -104,7 +104,7 @@ async def _whole(ask: Inquiry[Any, Any], found: Chain[Any], page: Page[Job]) -> 
             yield events.written({**history_event(ask, event), "job_id": str(each)} for event in told)
             if (cursor := told.next_cursor) is None:
                 break
-    yield b'],"is_whole":' + to_json(is_whole and not events.is_full) + b"}"
+    yield b'],"is_whole":' + json_bytes(is_whole and not events.is_full) + b"}"
 
 
 class _Listed:
@@ -119,7 +119,7 @@ class _Listed:
         return self._left <= 0
 
     def written(self, items: Iterable[object]) -> bytes:
-        texts = list(map(to_json, items))
+        texts = list(map(json_bytes, items))
         self._left -= len(texts)
         text = b",".join(texts)
         if not texts or self._is_empty:

@@ -118,7 +118,7 @@ class Identities:
         # no program that brings a token for somebody else goes by a cookie: that was not asked where it comes from
         for cookie, hashed in [] if self.is_program(request.headers) else await self._sessions(request, client):
             if (grant := await self._session(hashed)) is not None:
-                return _identity_of(grant, f"session {hashed[:16]}" if cookie == COOKIE else f"link {grant.id}")
+                return _identity_of(grant, f"token {grant.id}" if cookie == COOKIE else f"link {grant.id}")
         if self._auth is not None and (found := await self._auth(request)) is not None:
             if not isinstance(found, Identity):
                 raise Misuse(f"auth= must return an Identity or None, {got(found)}")

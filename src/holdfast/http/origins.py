@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -53,7 +53,8 @@ class Client(NamedTuple):
         >>> Client("2001:db8::7", "http", "localhost", False).source, Client("10.0.0.7", "http", "", False).source
         ('2001:db8::/64', '10.0.0.7')
         """
-        return str(ip_network((self.address, 64), strict=False)) if ":" in self.address else self.address
+        is_network = ":" in self.address and _is_address(self.address)
+        return str(ip_network((self.address, 64), strict=False)) if is_network else self.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Origins:
 
     def client(self, scope: Scope, headers: Headers) -> Client:
         """Tell who sends a request; what a proxy says of it counts only if it is one of ours."""
-        address = (scope.get("client") or ("", 0))[0]
+        address = _unmapped((scope.get("client") or ("", 0))[0])
         scheme, is_behind = scope.get("scheme", "http"), self.is_proxy(address)
         if is_behind:
             scheme = (_listed(headers, "x-forwarded-proto") or [scheme])[-1].lower()
@@ -99,7 +100,7 @@ class Origins:
         for each in reversed(_listed(headers, "x-forwarded-for")):
             if not _is_address(each):
                 break
-            address = each
+            address = _unmapped(each)
             if not self.is_proxy(address):
                 break
         return address
@@ -179,6 +180,16 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _unmapped(address: str) -> str:
+    """Give an IPv4 address as such, which a socket of both kinds writes as IPv6: or all of them would be of one /64.
+
+    >>> _unmapped("::ffff:10.0.0.7"), _unmapped("2001:db8::7")
+    ('10.0.0.7', '2001:db8::7')
+    """
+    mapped = IPv6Address(address).ipv4_mapped if ":" in address and _is_address(address) else None
+    return address if mapped is None else str(mapped)
 
 
 def is_loopback(address: str) -> bool:

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, InvalidInput, InvalidOutput, StoreError
 from holdfast.http.redacting import NOTHING_SHOWN, Shown
 from holdfast.models import Job
 from holdfast.times import instant_text
+from holdfast.wire.json_text import json_bytes
 
 MEDIA_TYPE = "application/problem+json"
 AGAIN_SECONDS = 1
@@ -234,7 +234,7 @@ def problem_object(error: HoldfastError, request_id: str, shown: Shown) -> dict[
         "type": f"urn:holdfast:{error.code}",
         "title": TITLES.get(error.http_status, "Error"),
         "status": error.http_status,
-        "detail": HIDDEN_DETAIL if _is_hidden(error, shown) else str(error),
+        "detail": detail_of(error, shown),
         "code": error.code,
         "facts": _facts(error, shown),
         "errors": _errors(error),
@@ -242,9 +242,9 @@ def problem_object(error: HoldfastError, request_id: str, shown: Shown) -> dict[
     }
 
 
-def _is_hidden(error: HoldfastError, shown: Shown) -> bool:
-    """Tell whether *error* names hosts and users of the database to somebody who may be anybody."""
-    return isinstance(error, StoreError) and shown is NOTHING_SHOWN
+def detail_of(error: HoldfastError, shown: Shown) -> str:
+    """Say what happened, but no names of hosts and users of the database to somebody who may be anybody."""
+    return HIDDEN_DETAIL if isinstance(error, StoreError) and shown is NOTHING_SHOWN else str(error)
 
 
 def problem(error: HoldfastError, request_id: str, shown: Shown) -> Response:
@@ -252,7 +252,7 @@ def problem(error: HoldfastError, request_id: str, shown: Shown) -> Response:
     headers = dict(getattr(error, "headers", {}))
     if isinstance(error, StoreError):
         headers["Retry-After"] = str(AGAIN_SECONDS)
-    body = to_json(problem_object(error, request_id, shown), inf_nan_mode="null")
+    body = json_bytes(problem_object(error, request_id, shown))
     return Response(body, error.http_status, headers, MEDIA_TYPE)
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.errors import Busy, JobNotFound, NotFound, StateConflict, StatusConflict, shown
 from holdfast.http.endpoint import Inquiry, NoBody, Taken
+from holdfast.http.jobs import refuse_hidden
 from holdfast.http.problems import HttpError
 from holdfast.ids import target_id
 from holdfast.journals import LOG, JournalEntry
@@ -23,6 +24,7 @@ from holdfast.outcomes import why_it_halts
 from holdfast.states import State, Status
 from holdfast.store import target_lists
 from holdfast.store.target_lists import TargetStatus, status_of
+from holdfast.tasks.calls import check_lane
 from holdfast.times import instant_text
 from holdfast.worker.attempts.aborts import AbortReason
 
@@ -266,9 +268,11 @@ def _error(job: Job, status: TargetStatus, written: dict[str, Any]) -> str | Non
 
 async def _listed(ask: Asked, target: str | None) -> dict[str, Any]:
     query: TargetJobsQuery = ask.query
+    if query.name is not None:
+        refuse_hidden(ask, {"input": {"name": query.name}, "task": _rules(ask).names})
     wanted = JobQuery(
         tasks=_rules(ask).names,
-        lanes=() if target is None else (target,),
+        lanes=() if target is None else (check_lane(target),),
         inputs=() if query.name is None else ((("name",), query.name),),
     )
     found = await ask.hf.store.read(target_lists.list_page, wanted, query.status, query.limit, query.offset)

@@ -26,7 +26,7 @@ from holdfast.http.endpoint import NOBODY, Endpoint, Handler, Taken
 from holdfast.http.identity import Identities, Identity, bearer_of
 from holdfast.http.limits import Limits
 from holdfast.http.origins import Client, Origins
-from holdfast.http.problems import Forbidden, NoSuchRoute, Unauthenticated, problem
+from holdfast.http.problems import Forbidden, NoSuchRoute, Unauthenticated, detail_of, problem
 from holdfast.http.redacting import Redacting, Shown
 from holdfast.http.service import Incoming, Service
 from holdfast.http.target_jobs import (
@@ -184,5 +184,5 @@ class TargetService(Service):
         status = HTTPStatus.FORBIDDEN if isinstance(error, TenantSuspended) else error.http_status
         headers = problem(error, request_id, shown).headers
         told = {name: value for name, value in headers.items() if not name.startswith("content-")}
-        detail = "Not Found" if isinstance(error, NoSuchRoute) else str(error)
+        detail = "Not Found" if isinstance(error, NoSuchRoute) else detail_of(error, shown)
         return JSONResponse({"detail": detail}, HTTPStatus.BAD_REQUEST if status in WRONG_STATE else status, told)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from holdfast.http.endpoint import Inquiry, NoBody, NoQuery
 from holdfast.http.problems import NoSuchTask
+from holdfast.inventory import TaskInfo
 from holdfast.wire.figures_json import TotalObject, series_object
 from holdfast.wire.objects import Instant, Written, writer_of
 
@@ -51,7 +52,7 @@ task_object = writer_of(TaskObject)
 
 async def list_all(ask: Inquiry[NoQuery, NoBody]) -> dict[str, Any]:
     """List the tasks: their policies, their types, and who serves them."""
-    return {"items": list(map(task_object, await ask.hf.list_tasks()))}
+    return {"items": [_task(ask, each) for each in await ask.hf.list_tasks()]}
 
 
 async def read(ask: Inquiry[NoQuery, NoBody]) -> dict[str, Any]:
@@ -60,4 +61,11 @@ async def read(ask: Inquiry[NoQuery, NoBody]) -> dict[str, Any]:
     found = next((each for each in await ask.hf.list_tasks() if each.name == name), None)
     if found is None:
         raise NoSuchTask(f"no program has recorded a task {name!r} here; GET /api/tasks lists those that are")
-    return {**task_object(found), "last_hour": series_object(await ask.hf.stats(task=name))["total"]}
+    return {**_task(ask, found), "last_hour": series_object(await ask.hf.stats(task=name))["total"]}
+
+
+def _task(ask: Inquiry[Any, Any], task: TaskInfo) -> dict[str, Any]:
+    """Write a task; the default of a hidden argument is hidden, too."""
+    written, shown = task_object(task), ask.shown.of(task.name)
+    schemas = {name: shown.schema(written[name]) for name in ("input_schema", "output_schema")}
+    return {**written, **schemas}

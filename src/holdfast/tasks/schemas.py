@@ -41,7 +41,7 @@ def problems(value: Any, schema: Mapping[str, Any], root: str = "", *, most: int
     """Tell what of *value*, as JSON gives it, its *schema* forbids; *root* is what paths begin with.
 
     >>> problems({"count": "many"}, {"properties": {"count": {"type": "integer"}}}, "input")
-    [Problem(path='input.count', message='it must be of type integer')]
+    [Mismatch(path='input.count', message='it must be of type integer')]
     """
     found: list[Mismatch] = []
     with suppress(_Enough, RecursionError):

@@ -40,6 +40,8 @@ SECRET = re.compile(
     r"|(?:api|access|private|signing|encryption)_?key"
     r"|(?:^|_)(?:pwd|jwt|otp|cvv|cvc|dsn|token)(?:_|$)|(?:^|_)(?:auth|pass)$|(?:token|dsn)$"
 )
+VALUES_OF_SCHEMAS = frozenset({"default", "const", "enum", "example", "examples"})
+PARTS_OF_SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties"})
 TOKENS = re.compile(r"tokens(?:_|$)")
 """Keys of tokens; a number there is how many, as of a language model."""
 ADDRESS = re.compile(r"(://[^\s/:@]*:)[^\s/]+@")
@@ -108,6 +110,11 @@ class Redaction:
         if kind == INPUT and isinstance(body, dict):
             return {**body, "input": self.value(body.get("input"))}
         return replace(self, paths=()).value(body)
+
+    def schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the JSON Schema of an input or an output without what it says of hidden values, such as defaults."""
+        found: dict[str, Any] = _masked_schema(schema, _folded(self.keys), [_steps(path) for path in self.paths])
+        return found
 
     def kept(self, patch: Mapping[str, Any], stored: Any) -> dict[str, Any]:
         """Give a merge patch for the input *stored* without what only repeats what is hidden: that stays as it was.
@@ -237,6 +244,33 @@ def _masked(value: Any, keys: frozenset[str], paths: Sequence[Path], above: set[
             found[name] = seen
     above.remove(id(value))
     return value if found is None else found
+
+
+def _masked_schema(schema: Any, keys: frozenset[str], paths: Sequence[Path], *, is_hidden: bool = False) -> Any:
+    """Give *schema* as it is shown; *paths* lead on from the value that it describes, which may be hidden itself."""
+    if isinstance(schema, list):
+        return [_masked_schema(each, keys, paths, is_hidden=is_hidden) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {}
+    for word, each in schema.items():
+        if word in VALUES_OF_SCHEMAS:
+            if not is_hidden:
+                found[word] = _masked(each, keys, paths, set())
+        elif word == "properties" and isinstance(each, Mapping):
+            found[word] = {
+                name: _masked_schema(
+                    inner, keys, below := _below(paths, name), is_hidden=() in below or _hides(name, "", keys)
+                )
+                for name, inner in each.items()
+            }
+        elif word == "$defs" and isinstance(each, Mapping):  # wherever it is that one of these is meant
+            ends = [path[at:] for path in paths for at in range(len(path))]
+            found[word] = {name: _masked_schema(inner, keys, ends) for name, inner in each.items()}
+        else:
+            inside = _below(paths, "*") if word in PARTS_OF_SCHEMAS else paths
+            found[word] = _masked_schema(each, keys, inside, is_hidden=is_hidden)
+    return found
 
 
 def _masked_texts(error: Any) -> Any:
