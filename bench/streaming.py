@@ -20,6 +20,7 @@ from holdfast import Call, Holdfast
 from holdfast.http import Events
 
 PATH = "/events?snapshot=false&name=job:enqueued"
+REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 MESSAGE = b"\ndata: "  # each message has one such line; the JSON behind it has no line's end
 READ_BYTES = 64 * 1024
 PATIENCE = 60.0
@@ -95,10 +96,10 @@ class Client:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> Client:
+    async def connect(cls, port: int, request: bytes = REQUEST) -> Client:
         """Ask for a stream, and wait until it has begun."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in head.splitlines()[0]:
             raise Unsuited(f"the server does not stream: {head.splitlines()[0].decode()}")

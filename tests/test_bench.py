@@ -22,6 +22,7 @@ from bench import (
     drain,
     events,
     figures,
+    http,
     lanes,
     latency,
     schedules,
@@ -345,6 +346,39 @@ def test_figures_asks_every_question_at_both_sizes(
     asked = [line[1].strip() for line in lines]
     assert {each.partition(":")[0] for each in asked} >= {"list_jobs", "inbox", "explain", "list_lanes", "stats"}
     assert all(1 <= int(cell) <= 10 for line in lines for cell in line[2:4])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("key", "store"), [("sqlite", "SQLite"), ("postgres", "PostgreSQL")])
+def test_http_measures_requests_streams_and_lists(
+    key: str, store: str, benchmarked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["http", "--quick", "--only", key, "--jobs", "200"]) == 0
+
+    shown = capsys.readouterr().out
+    requests = [f"{store}: {each.name}" for each in http.KINDS.values()]
+    streams = [f"{store}: {each}" for each in ("none", "5 open", "5 open, 1 single events", "5 open, 20 events/s")]
+    lists = [f"{store}: {each}" for each in http.questions(200)]
+    compared = [each for each in requests for _ in range(3)]
+    assert first_cells(shown) == [*compared, *requests, *streams, *lists]
+
+
+@pytest.mark.long
+def test_http_asks_for_what_is_there_by_every_list(benchmarked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["http", "--quick", "--only", "sqlite", "--part", "lists", "--jobs", "200"]) == 0
+
+    lines = [line.split("|")[1:5] for line in capsys.readouterr().out.splitlines() if "SQLite:" in line]
+    items = {name.strip().removeprefix("SQLite: "): int(found) for name, _, found, _ in lines}
+    assert items == {
+        "newest": 50,
+        "status=failed": 4,
+        "tag=vip, 1 of 100": 2,
+        "tag=rare, 1 of all": 1,
+        "tag=nobody": 0,
+        "q=status:failed,paused": 6,
+        "q=input.order, in the middle": 1,
+        "q=input.order, that none has": 0,
+    }
 
 
 @pytest.mark.long

@@ -169,7 +169,7 @@ class InvalidId(UsageError):
     code = "invalid_id"
 
     def __init__(self, value: object) -> None:
-        super().__init__(f"{shown(value)} is not an id; an id is a UUID: pass chain.id or job.id")
+        super().__init__(f"{shown(value)} is not an id; an id is a UUID, as in chain.id or job.id")
         self.value = value
 
 
@@ -249,8 +249,9 @@ class UnknownTask(UsageError):
     def __init__(self, name: str, known: Sequence[str] = ()) -> None:
         near = f"; did you mean {' or '.join(map(repr, known))}? Use a task that is registered here or in the database"
         unknown = (
-            f", neither here nor in the database; import the module that registers it with @hf.task, or declare a task "
-            f"of another service with hf.declare({shown(name)}, …)"
+            f", neither here nor in the database; import the module that registers it with @hf.task, start its worker "
+            f"once, which records it in the database, or declare a task of another service with "
+            f"hf.declare({shown(name)}, …)"
         )
         super().__init__(f"no task is called {shown(name)}{near if known else unknown}")
         self.name = name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +35,7 @@ PORT = 8321
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Serve requests for this host name, e.g. jobs.example.com; names of this machine are always served. "
+    help="Serve requests for this host name, e.g. jobs.example.com; localhost and 127.0.0.1 are always served. "
     "Repeatable.",
 )
 @click.option(
@@ -120,6 +121,7 @@ def serve(
     )
     scheme = "http" if certificate is None else "https"
     _warn_of_plain_http(host, certificate, proxies)
+    _warn_of_no_names(host, hosts)
     _run(served, host, port, scheme, tokens, certificate, key)
 
 
@@ -130,6 +132,10 @@ def _chosen(app: str | None, database: str | None, schema_name: str | None, tena
 
     if app is not None and (database is not None or schema_name is not None or tenants):
         raise click.UsageError("APP has its own database; leave out --database, --schema-name and --tenants")
+    if app is not None and ("://" in app or (Path(app).is_file() and not app.endswith(".py"))):
+        raise click.UsageError(
+            "APP is an import path, e.g. shop.jobs:hf, and this is a database; give it as --database"
+        )
     if app is not None:
         hf = load(app)
     else:
@@ -253,6 +259,17 @@ def _warn_of_plain_http(host: str, certificate: str | None, proxies: Sequence[st
         click.echo(
             f"warning: {host} can be reached from other machines, and tokens go there unencrypted; give --certificate "
             "and --key, or put it behind a proxy that speaks HTTPS and is named with --proxies",
+            err=True,
+        )
+
+
+def _warn_of_no_names(host: str, hosts: Sequence[str]) -> None:
+    from holdfast.http.origins import is_loopback
+
+    if not hosts and not is_loopback(host):
+        click.echo(
+            "warning: no --allow-host is given, so requests from other machines are refused with 421; name the host "
+            "that they ask for",
             err=True,
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.database import of_database, opened
+from holdfast.cli.person import acting, in_my_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,17 +31,6 @@ def tenants() -> None:
       holdfast tenants list
       holdfast tenants suspend acme --why "unpaid"
     """
-
-
-def of_person(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* the options by which a person says who he is, and why."""
-    options = (
-        click.option("--by", help="Say who does this."),
-        click.option("--why", help="Say why."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @tenants.command("list")
@@ -68,7 +58,7 @@ def list_tenants(database: str | None, schema_name: str | None, as_json: bool) -
 @tenants.command()
 @click.argument("name")
 @click.option("--host", help="Store this host name with the tenant, for the HTTP API.")
-@of_person
+@in_my_name
 @of_database
 def create(
     name: str,
@@ -92,13 +82,13 @@ def create(
     from holdfast.wire.tenant_json import tenant_object
 
     with opened(database, schema_name, tenants=True) as face:
-        made = tenant_object(face.tenants.create(name, host=host, by=by, why=why))
+        made = tenant_object(acting(face, by, why).tenants.create(name, host=host))
     click.echo(json.dumps(made) if as_json else tenant_line(made))
 
 
 @tenants.command()
 @click.argument("name")
-@of_person
+@in_my_name
 @of_database
 def suspend(
     name: str, by: str | None, why: str | None, database: str | None, schema_name: str | None, as_json: bool
@@ -111,12 +101,12 @@ def suspend(
     Examples:
       holdfast tenants suspend acme --by ada --why "unpaid"
     """
-    change(database, schema_name, as_json, lambda face: face.tenants.suspend(name, by=by, why=why))
+    change(database, schema_name, as_json, lambda face: acting(face, by, why).tenants.suspend(name))
 
 
 @tenants.command()
 @click.argument("name")
-@of_person
+@in_my_name
 @of_database
 def resume(
     name: str, by: str | None, why: str | None, database: str | None, schema_name: str | None, as_json: bool
@@ -127,13 +117,13 @@ def resume(
     Examples:
       holdfast tenants resume acme
     """
-    change(database, schema_name, as_json, lambda face: face.tenants.resume(name, by=by, why=why))
+    change(database, schema_name, as_json, lambda face: acting(face, by, why).tenants.resume(name))
 
 
 @tenants.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask; all jobs of the tenant are lost.")
-@of_person
+@in_my_name
 @of_database
 def drop(
     name: str,
@@ -157,7 +147,7 @@ def drop(
     with opened(database, schema_name, tenants=True) as face:
         if face.tenants.get(name).state != "active" and not yes:  # an active one is refused, and nobody need type
             confirm(name)
-        face.tenants.drop(name, confirm=name, by=by, why=why)
+        acting(face, by, why).tenants.drop(name, confirm=name)
     click.echo(json.dumps({"dropped": name}) if as_json else f"dropped {name}")
 
 

@@ -91,8 +91,8 @@ async def _who(service: Service, endpoint: Endpoint, request: Request, came: Inc
     assert isinstance(endpoint.role, Role)  # noqa: S101 - NOBODY is done above
     if not who.role.allows(endpoint.role):
         raise Forbidden(
-            f"this needs the role {endpoint.role}, and {who.name} is {_article(who.role)}; ask an admin for a "
-            f"token with that role (`holdfast token create NAME --role {endpoint.role}`)"
+            f"this needs the role {endpoint.role}, and {who.name} is {_article(who.role)}; ask an admin for "
+            f"that role, or for a token that has it (`holdfast token create NAME --role {endpoint.role}`)"
         )
     return who
 

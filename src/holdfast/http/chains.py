@@ -15,6 +15,7 @@ from holdfast.http.jobs import (
     StepsQuery,
     WhyBody,
     Words,
+    cut_short,
     listed,
     page_object,
     refuse_long,
@@ -109,6 +110,8 @@ async def list_steps(ask: Inquiry[StepsQuery, NoBody]) -> dict[str, Any]:
     """List the jobs of a chain, its first one first."""
     refuse_long(ask.query)
     page = await ask.hf.list_chain_jobs(ask.id, **ask.query.page)
+    if ask.query.view == "full":
+        page = cut_short(page, "steps", lambda job: job.chain_index)
     return {**page_object(page, lambda job: listed(ask, job, ask.query.view)), "searched": None}
 
 
@@ -116,6 +119,8 @@ async def blocked(ask: Inquiry[StepsQuery, NoBody]) -> dict[str, Any]:
     """List the jobs that have a chain as a blocker, newest first."""
     refuse_long(ask.query)
     page = await ask.hf.list_blocked_by(ask.id, **ask.query.page)
+    if ask.query.view == "full":
+        page = cut_short(page, "newest", lambda job: job.seq)
     return {**page_object(page, lambda job: listed(ask, job, ask.query.view)), "searched": None}
 
 

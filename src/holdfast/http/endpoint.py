@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from holdfast.access import Role
@@ -50,10 +50,14 @@ class NoBody(Taken):
     """A body that says nothing."""
 
 
+PageLimit: TypeAlias = Annotated[int, Field(json_schema_extra={"minimum": 1, "maximum": 500})]
+"""Only told here: what reads the list refuses others, in its own words."""
+
+
 class PageQuery(Taken):
     """Which page of a list."""
 
-    limit: int = 50
+    limit: PageLimit = 50
     cursor: str | None = None
 
     @property

@@ -20,7 +20,7 @@ from holdfast.access import Role
 from holdfast.errors import HoldfastError
 from holdfast.events.sse_stream import EventStream, message_object
 from holdfast.http.connections import is_server_stopping
-from holdfast.http.endpoint import Inquiry, NoBody, Taken
+from holdfast.http.endpoint import Inquiry, NoBody, PageLimit, Taken
 from holdfast.http.jobs import Words
 from holdfast.http.problems import Forbidden, NoStream, ServerStopping
 from holdfast.http.sse import FILTERS, HEADERS
@@ -55,7 +55,7 @@ class EventsQuery(EventsFilter):
     """A page of the log: what comes behind the cursor *after*; without it, where the log is now."""
 
     after: str | None = None
-    limit: int = 100
+    limit: PageLimit = 100
 
 
 class EventObject(BaseModel):

@@ -28,7 +28,8 @@ from holdfast.wire.json_text import json_bytes
 MOST_ROWS = 10_000
 MOST_EXPORTED_JOBS = 10_000
 MOST_EXPORTED_EVENTS = 100_000
-PAGE, LARGE_PAGE = 100, 500
+PAGE, LARGE_PAGE = 20, 500
+"""How many jobs are read at a time: whole ones, which may be large, and rows of a table."""
 
 COLUMNS = (
     *("id", "chain_id", "chain_index", "parent", "task", "queue", "lane", "priority", "tags", "status", "state"),

@@ -1,7 +1,7 @@
 """Who asks: by a bearer token, the cookie of a session, the application's own users, or what a trusted proxy says.
 
-The first of these that speaks decides. What a token leads to is kept for at most five seconds, so that a revoked one
-ends within that time; open streams ask again every minute.
+The first of these that speaks decides; the cookie of a link comes last. What a token leads to is kept for at most five
+seconds, so that a revoked one ends within that time; open streams ask again every minute.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from holdfast.access import ALL_TENANTS, TOKEN_PREFIX, Role, hash_of, is_token
@@ -116,9 +117,23 @@ class Identities:
         if (token := self.token_of(request.headers)) is not None:
             return await self.of_token(token)
         # no program that brings a token for somebody else goes by a cookie: that was not asked where it comes from
-        for cookie, hashed in [] if self.is_program(request.headers) else await self._sessions(request, client):
-            if (grant := await self._session(hashed)) is not None:
-                return _identity_of(grant, f"token {grant.id}" if cookie == COOKIE else f"link {grant.id}")
+        sessions = [] if self.is_program(request.headers) else await self._sessions(request, client)
+        opened = {cookie: grant for cookie, hashed in sessions if (grant := await self._session(hashed)) is not None}
+        if (grant := opened.get(COOKIE)) is not None:
+            return _identity_of(grant, f"token {grant.id}")
+        link = opened.get(LINK_COOKIE)
+        try:
+            found = await self._of_application(request, client)
+        except HTTPException:  # an application may refuse whoever is not logged in there, and a link needs no login
+            if link is None:
+                raise
+            found = None
+        if found is None and link is not None:  # the last, so that somebody who is logged in may open a link
+            return _identity_of(link, f"link {link.id}")
+        return found
+
+    async def _of_application(self, request: Request, client: Client) -> Identity | None:
+        """Tell who it is by the application's own users, or those of a proxy."""
         if self._auth is not None and (found := await self._auth(request)) is not None:
             if not isinstance(found, Identity):
                 raise Misuse(f"auth= must return an Identity or None, {got(found)}")
@@ -147,7 +162,7 @@ class Identities:
     async def grant_of(self, token: str) -> Grant:
         """Find what a token leads to, or raise `Unauthenticated`."""
         if not is_token(token):
-            raise Unauthenticated("this is no token of Holdfast: one is mistyped or cut off; copy all of it again")
+            raise Unauthenticated("this is not a Holdfast token: it is mistyped or cut off; copy the whole token again")
         hashed = hash_of(token)
         grant = self._own_grant(hashed) or await self._look(TOKEN, hashed)
         if grant is None:

@@ -14,9 +14,10 @@ from holdfast.access import Role
 from holdfast.attempts import PastAttempt, attempts_of
 from holdfast.errors import JobNotFound
 from holdfast.filters import parse, read_scalar
-from holdfast.http.endpoint import Inquiry, NoBody, NoQuery, PageQuery, Taken
+from holdfast.http.endpoint import Inquiry, NoBody, NoQuery, PageLimit, PageQuery, Taken
 from holdfast.http.problems import Forbidden, InvalidRequest, NoSuchRoute
 from holdfast.models import RESERVED, Event, Job, Order, Page
+from holdfast.store.reads import write_cursor
 from holdfast.times import instant_text
 from holdfast.wire.chain_json import ChainObject, chain_object
 from holdfast.wire.explanation_json import ReasonObject, reason_object
@@ -29,6 +30,8 @@ Words: TypeAlias = tuple[str, ...]
 View: TypeAlias = Literal["brief", "full"]
 
 MOST_FULL = 100
+MOST_FULL_LENGTH = 4_000_000
+"""How many characters the inputs and outputs of a page of whole jobs may have before it ends."""
 MOST_EVENTS = 10_000
 """How much of a history is looked at for attempts."""
 NOT_FILTERS = frozenset({"q", "view", "limit", "cursor"})
@@ -94,7 +97,7 @@ class JournalQuery(Taken):
 
     kind: str | None = None
     after: str = "0"
-    limit: int = 50
+    limit: PageLimit = 50
 
 
 class WhyBody(Taken):
@@ -279,6 +282,21 @@ def refuse_long(query: JobsQuery | StepsQuery) -> None:
         )
 
 
+def cut_short(page: Page[Job], kind: str, number_of: Callable[[Job], int]) -> Page[Job]:
+    """End a page of whole jobs where it has become large; *kind* and *number_of* are those of its cursors.
+
+    A client that reads slowly has the server keep what it has not read yet, and there may be many of them.
+    """
+    length = 0
+    for at, job in enumerate(page):
+        length += len(job.input) + len(job.output or "")
+        if length > MOST_FULL_LENGTH and at:
+            last = number_of(page[at - 1])
+            searched = page.searched and page.searched._replace(to_seq=last, is_end=False)
+            return Page(page[:at], write_cursor(kind, last), searched)
+    return page
+
+
 def wanted_of(ask: Inquiry[Any, Any]) -> dict[str, Any]:
     """Give the keywords of `hf.list_jobs` that a query says, unless they ask for what is hidden."""
     wanted: dict[str, Any] = ask.query.wanted(now_of(ask))
@@ -307,7 +325,10 @@ async def refuse_restart(ask: Inquiry[Any, Any], ids: Sequence[UUID]) -> None:
 async def list_all(ask: Inquiry[JobsQuery, NoBody]) -> dict[str, Any]:
     """List jobs, newest first, narrowed by filters."""
     refuse_long(ask.query)
-    page = await ask.hf.list_jobs(**wanted_of(ask), **ask.query.page)
+    wanted = wanted_of(ask)
+    page = await ask.hf.list_jobs(**wanted, **ask.query.page)
+    if ask.query.view == "full":
+        page = cut_short(page, wanted.get("order", "newest"), lambda job: job.seq)
     written = page_object(page, lambda job: listed(ask, job, ask.query.view))
     return {**written, "searched": searched_object(page)}
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from holdfast.http.endpoint import Inquiry, NoBody, PageQuery, Taken
-from holdfast.http.jobs import WhyBody
+from holdfast.http.jobs import WhyBody, listed, page_object
 from holdfast.inventory import LaneState
 from holdfast.wire.inventory_json import LaneObject, lane_object
 from holdfast.wire.job_json import JobObject
@@ -78,7 +78,7 @@ async def read(ask: Inquiry[LaneQuery, NoBody]) -> dict[str, Any]:
 async def list_jobs(ask: Inquiry[LaneJobsQuery, NoBody]) -> dict[str, Any]:
     """List the jobs that stand in a lane, in the order of their turns."""
     page = await ask.hf.lane(ask.query.key).jobs(**ask.query.page)
-    return {"items": [ask.shown.job(each) for each in page], "next_cursor": page.next_cursor}
+    return page_object(page, lambda job: listed(ask, job, "brief"))
 
 
 async def pause(ask: Inquiry[LaneQuery, LaneBody]) -> None:

@@ -127,10 +127,16 @@ class Origins:
             return
         if site is None and origin is not None and origin == f"{client.scheme}://{headers.get('host', '').lower()}":
             return
+        if origin is None and site is None:
+            raise CrossSite(
+                "this request changes something, and does not say which site it comes from; send a bearer token "
+                f"(Authorization: Bearer hf_…), or as a browser does the header Origin: {client.scheme}://"
+                f"{headers.get('host', '')}"
+            )
         raise CrossSite(
-            f"this request comes from {shown(origin) if origin else 'a site that is not named'}, and pages of other "
-            "sites may change nothing here; send a bearer token (Authorization: Bearer hf_…), or name the site in "
-            "origins="
+            f"this request comes from {shown(origin) if origin else 'another site'}, and pages of other sites may "
+            "change nothing here; send a bearer token (Authorization: Bearer hf_…), or name the site in origins= of "
+            "asgi(), or with --origin of `holdfast serve`"
         )
 
 

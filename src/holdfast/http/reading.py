@@ -34,12 +34,13 @@ def read_query(model: type[M], parameters: Sequence[tuple[str, str]]) -> M:
     lists, beginnings = _kinds(model)
     for name, value in parameters:
         beginning = next((each for each in beginnings if name.startswith(each)), None)
-        if beginning is not None:
-            given.setdefault(beginning, {})[name.removeprefix(beginning)] = value
-        elif name in lists:
+        inner = {} if beginning is None else given.setdefault(beginning, {})
+        if name in lists:
             given.setdefault(name, []).extend(value.split(","))
-        elif name in given:
+        elif name in given or (beginning is not None and name.removeprefix(beginning) in inner):
             raise _invalid([(name, "it is given twice; give it once")])
+        elif beginning is not None:
+            inner[name.removeprefix(beginning)] = value
         else:
             given[name] = value
     return _validated(model, given)
@@ -128,7 +129,8 @@ def _parts(error: ValidationError, known: Sequence[str]) -> Iterable[tuple[str, 
         if each["type"] == "extra_forbidden":
             name = str(each["loc"][-1])
             near = did_you_mean(name, known) if len(each["loc"]) == 1 else ""
-            there = f"; there are: {', '.join(known)}" if len(each["loc"]) == 1 and known else ""
+            named = [f"{name}<path>" if name.endswith(".") else name for name in known]
+            there = f"; there are: {', '.join(named)}" if len(each["loc"]) == 1 and known else ""
             yield path, f"there is no {shown(name)} here{near or there}"
         else:
             message = each["msg"].removeprefix("Value error, ")

@@ -61,8 +61,8 @@ class BulkPage(NamedTuple):
 async def find(tx: Tx, wanted: JobQuery, upto: int, cursor: str | None, verb: BulkVerb) -> BulkPage:
     """Find the next page of current jobs that fit *wanted*, up to number *upto*, without a lock.
 
-    It may be empty and not the last: a request looks at a bounded number of jobs. What acts on many jobs itself is retried
-    only if *wanted* names it: nobody who revives cancelled jobs means the bulk delete that somebody has stopped.
+    It may be empty and not the last: a request looks at a bounded number of jobs. What itself acts on many jobs is
+    retried only if *wanted* names it: nobody who revives cancelled jobs means a bulk delete that somebody has stopped.
     """
     page = await lists.list_jobs(tx, wanted, Paging(PAGE, "oldest", cursor, upto))
     current = await steering.find_current(tx, [job.id for job in page]) if page else {}
