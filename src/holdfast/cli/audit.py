@@ -35,7 +35,10 @@ def audit(
     place: ChosenPlace,
     as_json: bool,
 ) -> None:
-    """List what people did by the HTTP API, by commands and by hf.acting(), newest first: who, what, to what and why.
+    """List who did what, to what and why, newest first.
+
+    The audit has what people did over the HTTP API, with the commands token, link and tenants, and with hf.acting().
+
 
     Times have their zone, e.g. 2026-12-01T00:00Z or 2026-12-01T08:30+01:00. Entries are kept for 400 days.
 

@@ -28,9 +28,8 @@ class LinkCommands(click.Group):
 def link() -> None:
     """Manage links for outsiders: each shows one chain, live, and nothing else.
 
-    The id of a chain in the place of COMMAND makes a link to it, as `holdfast link create` does. Choose the database
-    with --database, or with the environment variable HOLDFAST_DATABASE; and if it has tenants, one of them with
-    --tenant.
+    `holdfast link CHAIN` is short for `holdfast link create CHAIN`. Choose the database with --database, or with the
+    environment variable HOLDFAST_DATABASE; and if it has tenants, one of them with --tenant.
 
     \b
     Examples:
@@ -41,13 +40,13 @@ def link() -> None:
 
 @link.command()
 @click.argument("chain")
-@click.option("--hours", type=float, default=24, show_default=True, help="Have it expire after so many hours.")
+@click.option("--hours", type=float, default=24, show_default=True, help="Let it expire after so many hours.")
 @click.option("--payloads", is_flag=True, help="Show inputs, outputs and errors, too.")
 @click.option(
     "--base-url",
     metavar="URL",
     callback=lambda _, __, text: _check_url(text),
-    help="Print the whole link; URL is where Holdfast is served.",
+    help="Print the whole link; your progress page is at URL/shared.",
 )
 @in_my_name
 @of_place
@@ -61,7 +60,7 @@ def create(
     place: ChosenPlace,
     as_json: bool,
 ) -> None:
-    """Make a link to a chain and print it. It is printed only now: the database has no more than its hash.
+    """Make a link to a chain and print it. You see it only now: the database stores only its hash.
 
     CHAIN is the id of the chain. Whoever has the link sees the progress of its jobs until it expires or is revoked.
 
@@ -76,7 +75,7 @@ def create(
         made = acting(face, by, why).links.create(chain, hours=hours, payloads=payloads)
     told, url = link_object(made.link), made.url(base_url or "")
     click.echo(json.dumps({"url": url, "token": made.token, **told}) if as_json else url)
-    advice = "" if base_url else "put the address of your Holdfast server in front of it; "
+    advice = "" if base_url else "put the address of your server in front of it; "
     click.echo(f"{link_line(told)}; {advice}keep the link now, it is not shown again", err=True)
 
 
@@ -85,7 +84,7 @@ def create(
 @click.option("--after", help="Show the links after the page that printed this cursor.")
 @of_place
 def list_links(limit: int, after: str | None, place: ChosenPlace, as_json: bool) -> None:
-    """List the links, newest first, without their secrets; those that are over, for 30 days.
+    """List the links, newest first. Expired and revoked ones stay in the list for 30 days.
 
     \b
     Examples:

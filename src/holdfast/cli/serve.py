@@ -83,15 +83,16 @@ def serve(
 ) -> None:
     """Serve the HTTP API. APP is the import path of your Holdfast object, e.g. `shop.jobs:hf`.
 
-    Without APP the command uses --database, or the environment variable HOLDFAST_DATABASE, and judges what is started
-    by the schemas that your programs have stored there.
+    Without APP the command uses --database, or the environment variable HOLDFAST_DATABASE. It then starts the tasks
+    that your programs have recorded there, and checks arguments by their schemas. The server runs no jobs: start
+    workers for that.
 
-    Every request needs a token: make one with `holdfast token create`. If there is none, the command makes one for as
-    long as it runs and prints it on stdout; but only on an address of this machine, such as 127.0.0.1. Everything else
-    goes to stderr, and no token.
+    Every request needs a token: make one with `holdfast token create`. If the database has no token, the command makes
+    one that works until it stops, and prints it on stdout. It does so only on an address of this machine, such as
+    127.0.0.1. All other output goes to stderr and contains no token.
 
-    SIGTERM or Ctrl-C stops the server: open streams end at once, and their clients connect again; requests under way
-    have 10 seconds.
+    SIGTERM or Ctrl-C stops the server. Open streams end at once, and their clients connect again. Running requests have
+    10 seconds to finish.
 
     Exit codes: 0 it was stopped; 2 wrong usage, or nobody could log in; 5 the database could not be reached, or has no
     tables.

@@ -16,10 +16,10 @@ ROLES = ("viewer", "operator", "admin")
 
 @click.group()
 def token() -> None:
-    """Manage tokens: what programs and people show to the HTTP API.
+    """Manage the tokens with which programs and people use the HTTP API.
 
-    Choose the database with --database, or with the environment variable HOLDFAST_DATABASE. If it has tenants, tokens
-    stand in the control database.
+    Choose the database with --database, or with the environment variable HOLDFAST_DATABASE. If it has tenants, the
+    tokens of all tenants are in the control database.
 
     \b
     Examples:
@@ -38,9 +38,9 @@ def token() -> None:
     show_default=True,
     help="Allow to read (viewer), also to start and steer jobs (operator), or everything (admin).",
 )
-@click.option("--tenant", metavar="NAME", help="Make it for this tenant, or for all tenants with '*'.")
-@click.option("--days", type=float, help="Have it expire after so many days.  [default: never]")
-@click.option("--no-payloads", is_flag=True, help="Show no inputs, outputs and errors to whoever uses it.")
+@click.option("--tenant", metavar="NAME", help="Make it for this tenant; '*' is all tenants.")
+@click.option("--days", type=float, help="Let it expire after so many days.  [default: never]")
+@click.option("--no-payloads", is_flag=True, help="Hide inputs, outputs and errors from its user.")
 @in_my_name
 @of_database
 def create(
@@ -55,9 +55,9 @@ def create(
     schema_name: str | None,
     as_json: bool,
 ) -> None:
-    """Make a token and print it. It is printed only now: the database has no more than its hash.
+    """Make a token and print it. You see it only now: the database stores only its hash.
 
-    NAME is for you, to know it by: the program or person that is to have it, up to 100 characters.
+    NAME says which program or person has the token, in up to 100 characters. The audit shows it.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def create(
 def list_tokens(
     tenant: str | None, limit: int, after: str | None, database: str | None, schema_name: str | None, as_json: bool
 ) -> None:
-    """List the tokens, newest first, without their secrets; those that are over, for 30 days.
+    """List the tokens, newest first. Expired and revoked ones stay in the list for 30 days.
 
     \b
     Examples:

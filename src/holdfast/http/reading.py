@@ -24,6 +24,8 @@ JSON_TYPES = ("application/json",)
 MOST_PARAMETERS = 200
 LONGEST_LENGTH = 20
 LONGEST_PATH = 200
+TIMES = ("datetime_", "timezone_")
+"""How the errors of what is no instant begin."""
 
 
 def read_query(model: type[M], parameters: Sequence[tuple[str, str]]) -> M:
@@ -132,6 +134,8 @@ def _parts(error: ValidationError, known: Sequence[str]) -> Iterable[tuple[str, 
             named = [f"{name}<path>" if name.endswith(".") else name for name in known]
             there = f"; there are: {', '.join(named)}" if len(each["loc"]) == 1 and known else ""
             yield path, f"there is no {shown(name)} here{near or there}"
+        elif each["type"].startswith(TIMES):
+            yield path, "it must be a time with its zone, such as 2026-05-04T12:00:00Z"
         else:
             message = each["msg"].removeprefix("Value error, ")
             yield path, message[:1].lower() + message[1:]
