@@ -46,7 +46,7 @@ def test_an_id_alone_is_a_chain_that_a_link_is_made_to(led_to: Holdfast, chain: 
     assert made.expires_at is not None
     assert made.expires_at - made.created_at == timedelta(hours=2)
     assert printed.out.startswith("/shared#hf_")
-    assert "put the address of your Holdfast server in front of it" in printed.err
+    assert "put the address of your server in front of it" in printed.err
 
 
 def test_links_are_listed_without_secrets_and_revoked(led_to: Holdfast, chain: UUID, run: CommandLine) -> None:

@@ -164,6 +164,7 @@ def test_it_warns_where_tokens_would_go_unencrypted(token: str, words: tuple[str
     with serving("--host", "0.0.0.0", *words) as served:
         assert served.get("/api", token).status_code == 200
         assert ("tokens go there unencrypted" in served.said) is is_warned
+        assert "no --allow-host is given, so requests from other machines are refused" in served.said
 
 
 @in_a_process
@@ -264,6 +265,8 @@ def test_a_port_that_is_in_use_is_one_line(token: str, run: CommandLine) -> None
     ("words", "said"),
     [
         (("shop.nothing:hf",), "shop.nothing"),
+        (("jobs.db",), "this is a database; give it as --database"),
+        (("postgresql://localhost/jobs",), "this is a database; give it as --database"),
         (("shop.jobs:hf", "--tenants"), "APP has its own database"),
         (("--certificate", "jobs.db"), "--certificate and --key go together"),
         (("--certificate", "jobs.db", "--key", "jobs.db"), "the certificate or its key cannot be used"),

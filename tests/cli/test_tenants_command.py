@@ -17,6 +17,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import main
+from holdfast.cli.person import login
 from holdfast.client.tenant_store import TenantStore
 from holdfast.database.sqlite.store import SqliteStore
 from holdfast.database.tx import Tx
@@ -84,7 +85,7 @@ def test_a_tenant_is_made_suspended_resumed_and_dropped(holdfast: Command) -> No
     assert out.startswith("acme: suspended (by ada: unpaid), in ")
     (listed,) = holdfast.read("tenants", "list")
     assert listed["reason"] == "unpaid"
-    assert holdfast("tenants", "resume", "acme")[0].startswith("acme: active, in ")
+    assert holdfast("tenants", "resume", "acme")[0].startswith("acme: active (by ")
     _, err = holdfast("tenants", "drop", "acme", "--yes", code=4)
     assert "or `holdfast tenants suspend acme`" in err
     holdfast("tenants", "suspend", "acme")
@@ -92,6 +93,21 @@ def test_a_tenant_is_made_suspended_resumed_and_dropped(holdfast: Command) -> No
     out, err = holdfast("tenants", "list")
     assert out == ""
     assert "there are no tenants" in err
+
+
+def test_what_the_command_does_to_a_tenant_is_in_the_audit(holdfast: Command) -> None:
+    holdfast("tenants", "create", "acme")
+    holdfast("tenants", "suspend", "acme", "--by", "ada", "--why", "unpaid")
+    holdfast("tenants", "drop", "acme", "--yes")
+
+    dropped, suspended, created = holdfast.read("audit")
+    assert [each["action"] for each in (created, suspended, dropped)] == [
+        "tenant.create",
+        "tenant.suspend",
+        "tenant.drop",
+    ]
+    assert (suspended["who"], suspended["why"], suspended["subject"]) == ("ada", "unpaid", "acme")
+    assert created["who"] == dropped["who"] == login()
 
 
 def test_errors_are_one_line_with_the_code_of_their_family(holdfast: Command) -> None:

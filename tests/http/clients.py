@@ -91,11 +91,19 @@ class Client:
 
 @asynccontextmanager
 async def connected(
-    port: int, *, last_id: str | None = None, method: str = "GET", path: str = PATH, **query: Any
+    port: int,
+    *,
+    last_id: str | None = None,
+    method: str = "GET",
+    path: str = PATH,
+    token: str | None = None,
+    **query: Any,
 ) -> AsyncIterator[Client]:
     """Ask for a stream, and go away at the end of the block."""
     client = Client(*await asyncio.open_connection("127.0.0.1", port))
     headers = {} if last_id is None else {"last-event-id": last_id}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
     try:
         await client.ask(f"{path}?{urlencode(query, doseq=True)}", headers, method)
         yield client

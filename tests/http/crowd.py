@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tests.http.clients import PATH
@@ -16,8 +17,9 @@ COME_BACK_SECONDS = 0.05
 class Listener:
     """A client that comes back, with its last id, whenever its stream ends."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, headers: str = "host: test\r\n") -> None:
         self._port = port
+        self._headers = headers
         self._rest = b""
         self.last_id: str | None = None
         self.seen = 0
@@ -35,7 +37,7 @@ class Listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             resumed = f"last-event-id: {self.last_id}\r\n" if self.last_id else ""
-            writer.write(f"GET {PATH}?snapshot=false HTTP/1.0\r\nhost: test\r\n{resumed}\r\n".encode())
+            writer.write(f"GET {PATH}?snapshot=false HTTP/1.0\r\n{self._headers}{resumed}\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")
             if b" 503 " in head:  # the server is stopping, and has not closed its socket yet
                 return
@@ -62,8 +64,8 @@ class Listener:
 class Crowd:
     """Several of them."""
 
-    def __init__(self, port: int, number: int) -> None:
-        self.listeners = [Listener(port) for _ in range(number)]
+    def __init__(self, port: int, number: int, headers: Sequence[str] = ("host: test\r\n",)) -> None:
+        self.listeners = [Listener(port, headers[each % len(headers)]) for each in range(number)]
 
     async def __aenter__(self) -> Crowd:
         self._running = [asyncio.create_task(each.run()) for each in self.listeners]

@@ -423,9 +423,9 @@ async def test_a_reader_that_was_too_slow_for_its_buffer_misses_nothing(way: Way
 async def test_an_event_is_written_once_for_all_streams(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
 
-    def write(event: Event) -> dict[str, Any]:
+    def write(event: Event, *seen: Any, **options: Any) -> dict[str, Any]:
         written.append(event.name)
-        return event_object(event)
+        return event_object(event, *seen, **options)
 
     monkeypatch.setattr(sse_stream, "event_object", write)
 

@@ -26,7 +26,7 @@ from tests.worker import test_bulk_jobs
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     find = bulk_pages.find
-    patch.setattr(bulk_pages, "find", lambda tx, wanted, _, cursor: find(tx, wanted, 2**62, cursor))
+    patch.setattr(bulk_pages, "find", lambda tx, wanted, _, *rest: find(tx, wanted, 2**62, *rest))
 
 
 @wrong_worker(
@@ -39,7 +39,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def make_bulk(store: Store, runtime: Runtime) -> Task[..., BulkResult]:
         async def act_first(ctx: Context, act: BulkAct, so_far: BulkResult) -> BulkResult:
             wanted = read_filter(act.filter)
-            page = await store.read(bulk_pages.find, wanted, so_far.upto, so_far.cursor)
+            page = await store.read(bulk_pages.find, wanted, so_far.upto, so_far.cursor, act.verb)
             acted = await store.run(bulk_pages.act, act, wanted, page.ids)
             async with ctx.complete() as tx:
                 return tx.finish(so_far.after(page.ids, acted.done, acted.passed_over, page.cursor))
@@ -67,7 +67,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     "assert",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    async def find(tx: Any, wanted: Any, upto: int, cursor: str | None) -> bulk_pages.BulkPage:
+    async def find(tx: Any, wanted: Any, upto: int, cursor: str | None, verb: str) -> bulk_pages.BulkPage:
         page = await bulk_pages.lists.list_jobs(tx, wanted, bulk_pages.Paging(500, "oldest", cursor, upto))
         return bulk_pages.BulkPage(tuple(job.id for job in page), page.next_cursor)
 

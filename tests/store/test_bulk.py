@@ -320,7 +320,7 @@ async def test_a_job_that_no_longer_fits_when_it_is_locked_is_passed_over(way: W
     """It was pending when it was found, and runs by now: a filter for pending jobs does not mean it."""
     started, waiting, gone, continued = [await make_job(way, "pending") for _ in range(4)]
     wanted = JobQuery(states=read_filter({"states": ["pending"]}).states)
-    page = await way.read(bulk_pages.find, wanted, 10**9, None)
+    page = await way.read(bulk_pages.find, wanted, 10**9, None, "cancel")
     await way.face.delete(gone)
     await continue_chain(way, continued)
     await way.call(_run, started)

@@ -310,3 +310,21 @@ async def test_a_log_that_raises_harms_no_job(hf: Holdfast, caplog: pytest.LogCa
     caplog.handler.removeFilter(broken)
 
     assert [job.status for job in done] == ["failed", "failed"]
+
+
+async def test_passwords_in_the_text_of_an_error_stay_out_of_the_log(
+    hf: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-24: an address with its password is the usual text of a driver's error."""
+
+    @hf.task(name="pack", retry=Retry.never())
+    async def pack() -> None:
+        raise ValueError("cannot reach postgres://ada:hunter2@db/shop")
+
+    async with hf.worker():
+        chain = await hf.start(pack())
+        await hf.wait([chain], timeout=30)
+
+    assert failures(caplog) == [("job_failed", 1, True)]
+    assert "postgres://ada:•••@db/shop" in caplog.text
+    assert "hunter2" not in caplog.text

@@ -39,7 +39,6 @@ def audit(
 
     The audit has what people did over the HTTP API, with the commands token, link and tenants, and with hf.acting().
 
-
     Times have their zone, e.g. 2026-12-01T00:00Z or 2026-12-01T08:30+01:00. Entries are kept for 400 days.
 
     \b

@@ -46,7 +46,7 @@ class Identity:
     *name* stands in the audit. *payloads=False* hides inputs, outputs and errors. *tenant* is the one tenant that they
     may use, `"*"` for all; None where there are no tenants, or for the control place alone.
 
-    >>> Identity("ada", "operator").role.allows(Role.VIEWER)
+    >>> Identity("ada", Role.OPERATOR).role.allows(Role.VIEWER)
     True
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.http.endpoint import NOBODY
 from holdfast.http.endpoints import ENDPOINTS
 from holdfast.http.openapi import OF_BODIES, USUAL, codes_of, document
 from holdfast.http.problems import TITLES
@@ -32,7 +33,9 @@ def _resource(tag: str) -> str:
 
 
 def _request(title: str, operation: Mapping[str, Any]) -> str:
-    lines = [f"### `{title}`", "", f"{operation['summary']}. Role: {operation['x-role']}.", ""]
+    role = operation["x-role"]
+    needed = "Needs no token." if role == NOBODY.value else f"Role: {role}."
+    lines = [f"### `{title}`", "", f"{operation['summary']}. {needed}", ""]
     if parameters := [_parameter(each) for each in operation["parameters"] if each["in"] != "path"]:
         lines.append(f"- parameters: {', '.join(parameters)}")
     if body := operation.get("requestBody"):

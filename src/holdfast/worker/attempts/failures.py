@@ -18,6 +18,7 @@ from holdfast.outcomes import MESSAGE_LENGTH, Kind, Outcome
 from holdfast.store.jobs.claiming import Claimed
 from holdfast.store.jobs.reaping import TakenBack
 from holdfast.unreadable import object_of
+from holdfast.wire.redaction import without_passwords
 from holdfast.worker.attempts.aborts import AbortReason
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def log_losses(taken: Iterable[TakenBack]) -> None:
 
 def in_short(written: dict[str, Any]) -> str:
     """Give the type and the first line of the message of an error, as it is written to the history."""
-    kind, message = written.get("type", "no error"), str(written.get("message", ""))
+    kind, message = written.get("type", "no error"), without_passwords(str(written.get("message", "")))
     return f"{kind}: {message.splitlines()[0]}" if message else str(kind)
 
 
@@ -77,8 +78,9 @@ def _trace(error: BaseException | None, written: dict[str, Any]) -> BaseExceptio
     """Give the error whose traceback is to be shown, if any, without the frames that called the handler."""
     if not written.get("traceback"):  # the handler asked for a pause, or the error is the engine's own
         return None
-    if error is None or not _is_readable(error):
-        return StoredTraceback(written["traceback"])
+    shown = without_passwords(written["traceback"])
+    if error is None or shown != written["traceback"] or not _is_readable(error):
+        return StoredTraceback(shown)
     return error.with_traceback(_from_handler_on(error.__traceback__))
 
 
