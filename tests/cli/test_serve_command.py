@@ -112,6 +112,7 @@ def test_there_are_two_examples() -> None:
     assert len(EXAMPLES) == 2
 
 
+@in_a_process
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_serves(line: str, token: str) -> None:
     with serving(*shlex.split(line)[2:]) as served:

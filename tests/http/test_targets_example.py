@@ -113,6 +113,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.C
     return Place(database, dict(line.split() for line in capsys.readouterr().out.splitlines()))
 
 
+@pytest.mark.long
 @pytest.mark.ways("sqlite")
 @pytest.mark.source("TQ-2", "TQ-35", "TQ-36", "TQ-37", "TQ-41", "TQ-42", "TQ-43")
 async def test_a_client_of_the_source_is_served(place: Place) -> None:

@@ -266,7 +266,7 @@ def test_nothing_that_a_type_takes_is_refused(annotation: Any) -> None:
     assert [each for value in NEARLY for each in refused_wrongly(annotation, value)] == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data())
 def test_nothing_that_pydantic_takes_is_refused(data: st.DataObject) -> None:
     annotation, values = data.draw(kinds())
