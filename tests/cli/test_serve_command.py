@@ -266,6 +266,7 @@ def test_a_port_that_is_in_use_is_one_line(token: str, run: CommandLine) -> None
     ("words", "said"),
     [
         (("shop.nothing:hf",), "shop.nothing"),
+        (("shop",), "e.g. `holdfast serve shop:hf`"),
         (("jobs.db",), "this is a database; give it as --database"),
         (("postgresql://localhost/jobs",), "this is a database; give it as --database"),
         (("shop.jobs:hf", "--tenants"), "APP has its own database"),

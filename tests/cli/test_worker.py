@@ -62,7 +62,7 @@ def shop(tmp_path: Path) -> Path:
     [
         ("shop", "is not the import path of an object: write module, colon, name"),
         (":jobs", "is not the import path of an object: write module, colon, name"),
-        ("shop.py:jobs", "is a file, not an import path; write shop:jobs"),
+        ("shop.py:jobs", "is a file, not an import path; write `holdfast worker shop:jobs`"),
         ("shpo:jobs", "there is no module 'shpo' in "),
         ("shop.jobs:hf", "there is no module 'shop.jobs'"),
         ("shop:hf", "has no 'hf'; did you mean shop:jobs?"),

@@ -246,7 +246,8 @@ async def test_a_page_of_large_jobs_is_short_and_the_next_goes_on_behind_it(
     large = {**ARGUMENTS, "note": "x" * 1_500}
     started = await hf.start_many([charge(**large) for _ in range(5)])  # type: ignore[arg-type]
     seen: list[str] = []
-    sizes, cursor = [], ""
+    sizes: list[tuple[int, bool]] = []
+    cursor: str | None = ""
     async with api(hf) as viewer:
         while cursor is not None:
             query = f"view=full&limit=100&order={order}" + (f"&cursor={cursor}" if cursor else "")
@@ -270,3 +271,13 @@ async def test_a_path_of_the_input_that_is_given_twice_is_refused(hf: Holdfast) 
     async with api(hf) as viewer:
         told = await viewer.get("/api/jobs?input.note=hello&input.note=bye")
     assert (told.status_code, told.json()["errors"][0]["path"]) == (400, "input.note")
+
+
+async def test_what_is_said_of_a_wrong_argument_does_not_tell_the_default_of_a_secret(hf: Holdfast) -> None:
+    @hf.task(name="pay")
+    async def pay(amount: int, api_key: str = "canary", note: str = "shown-note") -> None:
+        """Take a secret unless it is given."""
+
+    async with api(hf, role="operator") as operator:
+        told = (await operator.post("/api/jobs", json={"task": "pay", "arguments": {"amount": "x"}})).text
+    assert ("canary" in told, "shown-note" in told) == (False, True), told

@@ -28,7 +28,7 @@ class LinkCommands(click.Group):
 def link() -> None:
     """Manage links for outsiders: each shows one chain, live, and nothing else.
 
-    `holdfast link CHAIN` is short for `holdfast link create CHAIN`. Choose the database with --database, or with the
+    You may leave out the command `create` before the id of a chain. Choose the database with --database, or with the
     environment variable HOLDFAST_DATABASE; and if it has tenants, one of them with --tenant.
 
     \b

@@ -138,7 +138,7 @@ def _chosen(app: str | None, database: str | None, schema_name: str | None, tena
             "APP is an import path, e.g. shop.jobs:hf, and this is a database; give it as --database"
         )
     if app is not None:
-        hf = load(app)
+        hf = load(app, "serve")
     else:
         hf = Holdfast(settings=chosen(database, schema_name, also=", or give APP", tenants=tenants))
     announce(hf)

@@ -85,7 +85,7 @@ def worker(app: str, queues: str | None, **options: Any) -> None:
     sys.exit(work(lambda: load(app), keywords(queues, app=app, **options), process))
 
 
-def load(path: str) -> Holdfast:
+def load(path: str, command: str = "worker") -> Holdfast:
     """Import the Holdfast object with the import path *path*, also from the current directory.
 
     If the module raises, its traceback is printed first: without it nobody finds the line.
@@ -97,7 +97,7 @@ def load(path: str) -> Holdfast:
 
     sys.path.insert(0, "")
     try:
-        return import_app(path)
+        return import_app(path, command)
     except HoldfastError:
         raise
     except Exception as error:  # noqa: BLE001 - a module of the user's may raise anything

@@ -209,7 +209,7 @@ def _answers(endpoint: Endpoint, schemas: _Schemas) -> Document:
             answer["content"] = {endpoint.media: {"schema": {"type": "string"}}}
         found[str(status)] = answer
     if has_etag(endpoint):
-        found["304"] = {"description": "It is as `If-None-Match` has it."}
+        found["304"] = {"description": "The answer has not changed since the `ETag` in `If-None-Match`."}
     return found
 
 

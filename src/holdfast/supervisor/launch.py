@@ -180,7 +180,7 @@ def _slots_of(text: str) -> tuple[str, int]:
     return name.strip(), int(slots)
 
 
-def import_app(path: str) -> Holdfast:
+def import_app(path: str, command: str = "worker") -> Holdfast:
     """Import the Holdfast object with the import path *path*, or raise `Misuse` that says what is wrong with it."""
     import importlib
 
@@ -190,10 +190,11 @@ def import_app(path: str) -> Holdfast:
     module_name, colon, attribute = path.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
         meant = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise Misuse(f"{path!r} is a file, not an import path; write {meant}:{attribute or 'hf'}")
+        raise Misuse(f"{path!r} is a file, not an import path; write `holdfast {command} {meant}:{attribute or 'hf'}`")
     if not colon or not module_name or not attribute:
         raise Misuse(
-            f"{path!r} is not the import path of an object: write module, colon, name, e.g. {_with_colon(module_name)}"
+            f"{path!r} is not the import path of an object: write module, colon, name, e.g. "
+            f"`holdfast {command} {_with_colon(module_name)}`"
         )
     try:
         module = importlib.import_module(module_name)

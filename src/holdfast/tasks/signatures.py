@@ -61,7 +61,7 @@ class Binding(NamedTuple):
         known = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
         positional = tuple(each.name for each in known if each.kind is not each.KEYWORD_ONLY)
         names = frozenset(each.name for each in known)
-        described = ", ".join(f"{each.replace(kind=each.POSITIONAL_OR_KEYWORD)}" for each in known)
+        described = ", ".join(map(_described, known))
         return cls(positional, names, len(known) < len(parameters), described, takes_context)
 
     def bind(self, owner: str, positional: tuple[object, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +110,23 @@ class Binding(NamedTuple):
 
     def __str__(self) -> str:
         return self.described or ", ".join(sorted(self.names)) or "none"
+
+
+class _Unsaid:
+    """A default that no message says."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _described(parameter: inspect.Parameter) -> str:
+    """Write *parameter* as it stands in a message, which others may read: without a password that is its default."""
+    plain = parameter.replace(kind=parameter.POSITIONAL_OR_KEYWORD)
+    if isinstance(plain.default, str) and plain.default:
+        from holdfast.wire.redaction import is_secret  # few tasks have such a default
+
+        plain = plain.replace(default=_Unsaid()) if is_secret(plain.name) else plain
+    return f"{plain}"
 
 
 class Signature(NamedTuple):
