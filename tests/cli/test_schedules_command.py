@@ -136,3 +136,11 @@ def test_a_preview_needs_no_database(command: Command, monkeypatch: pytest.Monke
     assert (every["words"], len(every["next_times"])) == ("Every 5 minutes", 5)
     assert "column 3: '25' is no hour" in command("preview", "0 25 * * *", code=2)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_person_does_stands_in_the_audit(hf: Holdfast, command: Command) -> None:
+    command("pause", "nightly", "--by", "Ada", "--why", "year end")
+    command("delete", "nightly", "--by", "Bob")
+
+    told = [(each.who, each.action, each.subject, each.why) for each in hf.sync.audit()]
+    assert told == [("Bob", "schedule.delete", "nightly", None), ("Ada", "schedule.pause", "nightly", "year end")]

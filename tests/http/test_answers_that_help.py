@@ -45,3 +45,16 @@ async def test_an_error_says_what_to_do(
 
     assert answer.is_client_error
     assert said in answer.json()["detail"]
+
+
+async def test_a_token_of_a_tenant_is_sent_to_its_tenant(tmp_path: Path) -> None:
+    async with Holdfast(str(tmp_path / "jobs.db"), tasks=[TASKS], tenants=True) as hf:
+        await hf.tenants.create("acme")
+        made = await hf.tokens.create("shop", tenant="acme")
+        headers = {"Authorization": f"Bearer {made.token}"}
+        transport = httpx.ASGITransport(asgi(hf))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+            answer = await client.get("/api/jobs")
+
+    assert answer.status_code == 403
+    assert "shop may use the tenant 'acme' only; ask below /t/acme/" in answer.json()["detail"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.database import ChosenPlace, of_place
+from holdfast.cli.person import acting, in_my_name
 from holdfast.cli.webhooks import show
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ def show_schedule(name: str, ticks: int, place: ChosenPlace, as_json: bool) -> N
 @schedules.command()
 @click.argument("name")
 @click.option("--until", callback=lambda _, __, text: read_time(text), help="Resume by itself at this time.")
-@click.option("--by", help="Record who asks for it.")
-@click.option("--why", help="Record the reason.")
+@in_my_name
 @of_place
 def pause(
     name: str,
@@ -100,15 +100,15 @@ def pause(
     from holdfast.wire.schedule_json import schedule_object
 
     with place.opened() as face:
-        found = face.schedules.pause(name, until=until, by=by, why=why)
+        found = acting(face, by, why).schedules.pause(name, until=until)
     show([schedule_object(found)], schedule_line, as_json)
 
 
 @schedules.command()
 @click.argument("name")
-@click.option("--by", help="Record who asks for it.")
+@in_my_name
 @of_place
-def resume(name: str, by: str | None, place: ChosenPlace, as_json: bool) -> None:
+def resume(name: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Resume a schedule. It goes on with its next time.
 
     NAME is the name of the schedule: see `holdfast schedules list`.
@@ -120,15 +120,14 @@ def resume(name: str, by: str | None, place: ChosenPlace, as_json: bool) -> None
     from holdfast.wire.schedule_json import schedule_object
 
     with place.opened() as face:
-        face.schedules.resume(name, by=by)
+        acting(face, by, why).schedules.resume(name)
         found = face.schedules.get(name)
     show([schedule_object(found)], schedule_line, as_json)
 
 
 @schedules.command()
 @click.argument("name")
-@click.option("--by", help="Record who asks for it, in the history.")
-@click.option("--why", help="Record the reason, in the history.")
+@in_my_name
 @of_place
 def run(name: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Start the call of a schedule once, now, and print the id of the chain.
@@ -141,15 +140,16 @@ def run(name: str, by: str | None, why: str | None, place: ChosenPlace, as_json:
       holdfast schedules run nightly --why "the night's run failed"
     """
     with place.opened() as face:
-        chain = face.schedules.run(name, by=by, why=why)
+        chain = acting(face, by, why).schedules.run(name)
     told = {"chain": str(chain.id), "deduplicated": chain.deduplicated}
     click.echo(json.dumps(told) if as_json else told["chain"])
 
 
 @schedules.command()
 @click.argument("name")
+@in_my_name
 @of_place
-def delete(name: str, place: ChosenPlace, as_json: bool) -> None:
+def delete(name: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Delete a schedule. The jobs that it started stay.
 
     NAME is the name of the schedule: see `holdfast schedules list`. A schedule that code declares comes back when that
@@ -160,7 +160,7 @@ def delete(name: str, place: ChosenPlace, as_json: bool) -> None:
       holdfast schedules delete nightly
     """
     with place.opened() as face:
-        face.schedules.delete(name)
+        acting(face, by, why).schedules.delete(name)
     click.echo(json.dumps({"deleted": name}) if as_json else f"deleted {name}")
 
 

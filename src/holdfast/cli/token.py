@@ -57,7 +57,7 @@ def create(
 ) -> None:
     """Make a token and print it. You see it only now: the database stores only its hash.
 
-    NAME says which program or person has the token, in up to 100 characters. The audit shows it.
+    NAME is the program or person that has the token, in up to 100 characters. The audit shows it.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.database import ChosenPlace, of_place
+from holdfast.cli.person import acting, in_my_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +56,7 @@ def list_subscriptions(place: ChosenPlace, as_json: bool) -> None:
     help="Sign with the secret of this name in webhook_secrets; repeat the option for more.",
 )
 @click.option("--name", help="Name the subscription. If the name exists, change that subscription instead.")
+@in_my_name
 @of_place
 def add(
     url: str,
@@ -62,6 +64,8 @@ def add(
     tasks: tuple[str, ...],
     secrets: tuple[str, ...],
     name: str | None,
+    by: str | None,
+    why: str | None,
     place: ChosenPlace,
     as_json: bool,
 ) -> None:
@@ -80,14 +84,15 @@ def add(
 
     wanted: dict[str, Any] = {"events": events} if events else {}
     with place.opened() as face:
-        made = face.webhooks.subscribe(url, **wanted, tasks=tasks or None, secrets=secrets, name=name)
+        made = acting(face, by, why).webhooks.subscribe(url, **wanted, tasks=tasks or None, secrets=secrets, name=name)
     click.echo(json.dumps(subscription_object(made)) if as_json else str(made.id))
 
 
 @webhooks.command()
 @click.argument("subscription")
+@in_my_name
 @of_place
-def remove(subscription: str, place: ChosenPlace, as_json: bool) -> None:
+def remove(subscription: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Delete a subscription. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     Workers still send the deliveries that exist.
@@ -97,14 +102,15 @@ def remove(subscription: str, place: ChosenPlace, as_json: bool) -> None:
       holdfast webhooks remove 01980f00-6e1c-7000-8000-5a1c2f9e0b77
     """
     with place.opened() as face:
-        face.webhooks.remove(subscription)
+        acting(face, by, why).webhooks.remove(subscription)
     click.echo(json.dumps({"removed": subscription}) if as_json else f"removed {subscription}")
 
 
 @webhooks.command()
 @click.argument("subscription")
+@in_my_name
 @of_place
-def enable(subscription: str, place: ChosenPlace, as_json: bool) -> None:
+def enable(subscription: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Enable a subscription again. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     It gets the events that happen from now on. Holdfast disables a subscription when its URL answers 410 Gone.
@@ -116,15 +122,15 @@ def enable(subscription: str, place: ChosenPlace, as_json: bool) -> None:
     from holdfast.wire.webhook_json import subscription_object
 
     with place.opened() as face:
-        found = face.webhooks.enable(subscription)
+        found = acting(face, by, why).webhooks.enable(subscription)
     show([subscription_object(found)], subscription_line, as_json)
 
 
 @webhooks.command()
 @click.argument("subscription")
-@click.option("--why", help="Show this text as the reason.")
+@in_my_name
 @of_place
-def disable(subscription: str, why: str | None, place: ChosenPlace, as_json: bool) -> None:
+def disable(subscription: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Disable a subscription until you enable it again. SUBSCRIPTION is its id or name: see `holdfast webhooks list`.
 
     It gets no new events. Workers still send the deliveries that exist.
@@ -136,7 +142,7 @@ def disable(subscription: str, why: str | None, place: ChosenPlace, as_json: boo
     from holdfast.wire.webhook_json import subscription_object
 
     with place.opened() as face:
-        found = face.webhooks.disable(subscription, why=why)
+        found = acting(face, by, why).webhooks.disable(subscription, why=why)
     show([subscription_object(found)], subscription_line, as_json)
 
 
@@ -168,8 +174,7 @@ def deliveries(
 
 @webhooks.command()
 @click.argument("delivery")
-@click.option("--by", help="Record who asks for it, in the history.")
-@click.option("--why", help="Record the reason, in the history.")
+@in_my_name
 @of_place
 def redeliver(delivery: str, by: str | None, why: str | None, place: ChosenPlace, as_json: bool) -> None:
     """Send a finished delivery again. DELIVERY is the id that `holdfast webhooks deliveries` prints.
@@ -183,7 +188,7 @@ def redeliver(delivery: str, by: str | None, why: str | None, place: ChosenPlace
     from holdfast.wire.webhook_json import delivery_object
 
     with place.opened() as face:
-        made = face.webhooks.redeliver(delivery, by=by, why=why)
+        made = acting(face, by, why).webhooks.redeliver(delivery)
     show([delivery_object(made)], delivery_line, as_json)
 
 

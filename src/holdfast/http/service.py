@@ -126,6 +126,11 @@ class Service:
             return
         if tenant is not None and in_control:
             raise NoSuchRoute("tenants are managed in the control place: ask without /t/…/, by its own host")
+        if tenant is None and not who.may_use(None):
+            raise Forbidden(
+                f"this is the control place, and {who.name} may use the tenant {who.tenant!r} only; ask below "
+                f"/t/{who.tenant}/, or by the tenant's host name"
+            )
         if not who.may_use(tenant):
             raise no_tenant()
         if tenant is not None:
