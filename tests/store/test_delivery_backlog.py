@@ -67,7 +67,8 @@ async def test_deliveries_to_a_silent_receiver_give_way_to_those_behind_them(way
     assert len(claims.put_off) == 450
     assert not claims.more
     assert claims.next_ms is not None
-    assert 14_000 < claims.next_ms <= 15_000 + 6_000
+    # each of its statements reads the clock anew, so that the last step may seem a little longer
+    assert 14_000 < claims.next_ms < 15_000 + 6_000 + 1_000
     assert await row_of(way, bad[0], *COLUMNS) == ("pending", "arrival", 0, 0, 1, 0)
     assert await events_of(way, bad[0]) == []
 

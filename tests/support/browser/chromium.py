@@ -42,7 +42,8 @@ require("stream").pipeline(createReadStream(packed), unpacking, createWriteStrea
 PROGRAM = """#!/bin/sh
 # with the libraries and the fonts that it came with: the machine may have none
 here=${0%/*}
-export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" FONTCONFIG_FILE="$here/fonts.conf" XDG_CACHE_HOME="$here/cache"
+export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export FONTCONFIG_FILE="$here/fonts.conf" XDG_CACHE_HOME="$here/cache"
 exec "$here/headless_shell" "$@"
 """
 FONTS = """<?xml version="1.0"?>
