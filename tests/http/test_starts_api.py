@@ -244,3 +244,15 @@ async def test_a_start_again_makes_a_chain_like_it(hf: Holdfast) -> None:
 
     assert (answer["answer"], answer["job"]["input"]) == ("started", {"name": "Ada"})
     assert answer["chain"]["id"] != str(chain.id)
+
+
+async def test_a_key_that_would_be_passed_over_is_refused(hf: Holdfast) -> None:
+    chain = await hf.start(greet(name="Ada"))
+    async with api(hf, role="operator") as client:
+        again = await client.post(f"/api/jobs/{chain.id}/start-again", headers={"Idempotency-Key": "k"})
+        read = await client.get(f"/api/jobs/{chain.id}", headers={"Idempotency-Key": "k"})
+
+    assert (again.status_code, again.json()["code"]) == (400, "invalid_input")
+    assert "takes no Idempotency-Key" in again.json()["detail"]
+    assert read.status_code == 200
+    assert len(await hf.list_jobs()) == 1

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp
 
 from holdfast.access import Role
 from holdfast.errors import ChainNotFound, HoldfastError
-from holdfast.http.endpoint import NOBODY, Endpoint, Inquiry, NoBody, Reply, Taken
+from holdfast.http.endpoint import KEY, NOBODY, Endpoint, Inquiry, NoBody, Reply, Taken
 from holdfast.http.headers import compress
 from holdfast.http.identity import Identity
-from holdfast.http.problems import Forbidden, NotAcceptable, Unauthenticated
+from holdfast.http.problems import Forbidden, InvalidRequest, NotAcceptable, Unauthenticated
 from holdfast.http.reading import read_body, read_query
 from holdfast.http.redacting import NOTHING_SHOWN
 from holdfast.http.service import Incoming, Service
@@ -36,6 +36,7 @@ async def answer(service: Service, endpoint: Endpoint, request: Request, came: I
         service.origins.refuse_cross_site(request.method, request.headers, came.client)
     who = await _who(service, endpoint, request, came)
     await service.refuse_tenant(who, came.tenant, is_open=is_open, in_control=endpoint.in_control)
+    _refuse_key(endpoint, request)
     query = read_query(endpoint.query, request.query_params.multi_items())
     _refuse_other_chain(endpoint, who, request.path_params, query)
     limits = service.limits.of_strangers if is_open else service.limits
@@ -107,6 +108,14 @@ def _refuse_other_chain(endpoint: Endpoint, who: Identity, path: Mapping[str, An
     for each in named:
         if target_id(each) != who.chain:
             raise ChainNotFound(target_id(each))
+
+
+def _refuse_key(endpoint: Endpoint, request: Request) -> None:
+    """Refuse an `Idempotency-Key` that would be passed over: whoever sends one trusts that it is heeded."""
+    if endpoint.is_act and KEY in request.headers and KEY not in endpoint.headers:
+        raise InvalidRequest(
+            f"this route takes no {KEY}; leave it out. Only starts take one; to repeat a verb safely, send if_state"
+        )
 
 
 def _response(endpoint: Endpoint, request: Request, given: object) -> ASGIApp:

@@ -34,6 +34,7 @@ class Open(Enum):
 
 
 NOBODY: Final = Open.NOBODY
+KEY: Final = "Idempotency-Key"
 
 
 class Taken(BaseModel):

@@ -19,7 +19,7 @@ from holdfast.access import Role
 from holdfast.app import Holdfast
 from holdfast.client.chain_handle import Chain
 from holdfast.errors import InvalidInput, JobNotFound
-from holdfast.http.endpoint import Inquiry, NoQuery, Reply, Taken
+from holdfast.http.endpoint import KEY, Inquiry, NoQuery, Reply, Taken
 from holdfast.http.jobs import SteerBody, WhyBody, refuse_restart
 from holdfast.http.problems import Forbidden, IdempotencyConflict, InvalidRequest
 from holdfast.journals import INPUT
@@ -30,7 +30,6 @@ from holdfast.wire.job_json import JobObject
 
 MOST_STARTS = 500
 KEY_LENGTH = 200
-KEY = "Idempotency-Key"
 
 
 class UniqueBody(Taken):
