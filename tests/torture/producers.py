@@ -33,6 +33,8 @@ LANES = tuple(f"lane-{number}" for number in range(6))
 KEYS = ("k", "l", "m")
 ABORT_SECONDS = 30.0
 """How long it is from one job that takes its process down to the next; each does so three times."""
+FIRST_ABORT_SECONDS = 10.0
+"""By when the first comes: a producer is killed itself every few seconds, and begins anew."""
 MOST_BATCH = 6
 PAUSE_SECONDS = 0.12
 OPEN_SECONDS = (0.0, 0.05, 0.3, 1.5)
@@ -47,7 +49,7 @@ class Producer:
         self.chance = Random(seed)
         self._recent: list[UUID] = []
         has_aborts = os.environ["TORTURE_ABORTS"] == "1"
-        self._aborts_at = time.monotonic() + self.chance.random() * ABORT_SECONDS if has_aborts else float("inf")
+        self._aborts_at = time.monotonic() + self.chance.random() * FIRST_ABORT_SECONDS if has_aborts else float("inf")
 
     def calls(self) -> list[Call[Any]]:
         """Make some calls, each with an id of its own."""

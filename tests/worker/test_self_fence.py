@@ -13,6 +13,7 @@ import pytest
 from holdfast.database.sqlite.store import SqliteStore
 from holdfast.runtime import Runtime
 from holdfast.store.jobs.claiming import Claimed
+from holdfast.worker import leases as keeping
 from holdfast.worker.leases import LeaseKeeper
 from tests.support.conditions import until
 from tests.worker.test_recovery import FaultyStore, NoShell, Time, Witness, claim
@@ -196,4 +197,47 @@ async def test_a_renewal_that_got_the_right_to_write_late_is_followed_by_another
 
     assert soon is not None
     assert soon < LEASE - LATE
+    assert witness.given_up == []
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+async def test_what_was_claimed_while_a_renewal_waited_to_write_is_renewed_and_not_given_up(
+    store: SilentStore, time: Time
+) -> None:
+    first, second = await claim(store), await claim(store)
+    leases, witness = keep(store, time, first[0])
+
+    def claims_meanwhile() -> None:
+        store.meanwhile = lambda: None
+        leases.add({LEASE: [second[0].token]}, time.machine)
+        time.passes(LATE + 0.5)
+
+    time.passes(LEASE / 3)
+    store.meanwhile = claims_meanwhile
+    leases.step()
+    leases.fence()
+    leases.step()
+    leases.fence()
+
+    assert witness.given_up == []
+    assert leases.may_complete(second[0].token)
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+async def test_what_has_just_been_renewed_is_not_given_up_by_the_other_thread(
+    store: SilentStore, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = await claim(store)
+    leases, witness = keep(store, time, job)
+    monkeypatch.setattr(keeping, "reach", lambda point: leases.fence() if point == "renew.after" else None)
+
+    def waits_to_write() -> None:
+        for _ in range(10):
+            time.passes(LATE / 10)
+            leases.fence()
+
+    time.passes(LEASE / 3)
+    store.meanwhile = waits_to_write
+    leases.step()
+
     assert witness.given_up == []

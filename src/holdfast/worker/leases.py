@@ -201,6 +201,7 @@ class LeaseKeeper:
             self._failing(error)
             if is_first:  # a process that was stopped for long finds its call too late, and learns the truth by another
                 return 0.0
+        self._spare_unasked(leases)
         self._give_up_late(self._monotonic())
         until_due = third if self._is_failing else _due_at(distinct) - self._monotonic()
         return min(LOOK_SECONDS, max(until_due, SHORTEST_SECONDS))
@@ -213,6 +214,8 @@ class LeaseKeeper:
         self._is_renewing = True
         try:
             states = self._store.run_sync(claiming.renew, due)
+            if is_due:  # before the other thread may look again: it would give up what has just been renewed
+                self._extend(set(leases.values()), now)
         finally:
             self._is_renewing = False
         reach("renew.after")
@@ -220,15 +223,25 @@ class LeaseKeeper:
         if not is_due:  # some that were locked: the others of their claims are as they were
             rest = [token for token in leases if token not in states]
             return states | (self._store.read_sync(claiming.claim_states, rest) if rest else {})
-        self._note_renewal(set(leases.values()), now)
+        self._note_renewal(set(leases.values()))
         return states
 
-    def _note_renewal(self, leases: Iterable[Lease], sent: float) -> None:
+    def _extend(self, leases: Iterable[Lease], sent: float) -> None:
         """Count *leases* from *sent*, when the renewal was that has just succeeded."""
         answered = self._monotonic()
         for lease in leases:
             lease.sent, lease.is_fenced = max(lease.sent, sent), False
             lease.spare(answered)
+
+    def _spare_unasked(self, asked: Mapping[Token, Lease]) -> None:
+        """Give those that were claimed while this look waited to write their chance to be renewed by the next one."""
+        now = self._monotonic()
+        if self._store.database == "sqlite":
+            for lease in self._distinct() - set(asked.values()):
+                lease.spare(now)
+
+    def _note_renewal(self, leases: Iterable[Lease]) -> None:
+        """Take note that *leases* go on."""
         self._fence_in_time(leases)
         if self._on_extended is not None:
             self._on_extended()
