@@ -8,50 +8,19 @@ and the tracebacks and attributes of its errors.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 from pydantic import BaseModel
 
 from holdfast.models import Event, Job, Phase
 from holdfast.times import instant_text
+from holdfast.wire.objects import Instant, Json, MaybeInstant, MaybeText, Text, Written, writer_of
 from holdfast.wire.redaction import BRIEF_ERROR, REDACTED, Redaction
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """How a value that is not None is written, and the attribute that it is *of* if that is called differently.
-
-    What has no such way is written as it is.
-    """
-
-    by: Callable[[Any], object]
-    of: str | None = None
-
-
-_decode = json.JSONDecoder().decode  # json.loads, without the look at its arguments: half a µs for each job
-
-
-def _from_json(text: str) -> object:
-    """Read a stored value; what is no JSON is written as the text that it is."""
-    try:
-        return _decode(text)
-    except ValueError:
-        return text
 
 
 def _phases(phases: Iterable[Phase]) -> list[dict[str, Any]]:
     return [phase_object(each) for each in phases]
-
-
-Text: TypeAlias = Annotated[str, Written(str)]
-MaybeText: TypeAlias = Annotated[str | None, Written(str)]
-Instant: TypeAlias = Annotated[str, Written(instant_text)]
-MaybeInstant: TypeAlias = Annotated[str | None, Written(instant_text)]
-Json: TypeAlias = Annotated[Any, Written(_from_json)]
 
 
 class PhaseObject(BaseModel):
@@ -108,30 +77,9 @@ class JobObject(BaseModel):
     state_tag: str
 
 
-def _writer(kind: type[BaseModel], without: Sequence[str] = ()) -> Callable[[object], dict[str, Any]]:
-    """Make the function that writes a value as *kind* describes it, with null for the fields of *without*."""
-    fields = kind.model_fields
-    names = tuple(fields)
-    found = [(at, way) for at, name in enumerate(names) for way in fields[name].metadata if isinstance(way, Written)]
-    called = {names[at]: way.of for at, way in found if way.of is not None}
-    ways, read = [(at, way.by) for at, way in found], attrgetter(*(called.get(each, each) for each in names))
-    left_out = [names.index(name) for name in without]
-
-    def write(value: object) -> dict[str, Any]:
-        values = [*read(value)]
-        for at in left_out:
-            values[at] = None
-        for at, by in ways:
-            if (given := values[at]) is not None:
-                values[at] = by(given)
-        return dict(zip(names, values, strict=True))
-
-    return write
-
-
 PAYLOADS = ("input", "output")
-_write_job, _write_phase = _writer(JobObject), _writer(PhaseObject)
-_write_without_payloads = _writer(JobObject, PAYLOADS)
+_write_job, _write_phase = writer_of(JobObject), writer_of(PhaseObject)
+_write_without_payloads = writer_of(JobObject, PAYLOADS)
 
 
 def job_object(job: Job, redaction: Redaction | None = None, *, brief: bool = False) -> dict[str, Any]:
